@@ -10,7 +10,7 @@ import torch
 
 from ..machine import active
 from ..machine.op_arguments import tensors_in
-from ..ops.rnn.layout import Call, views
+from ..ops.rnn.cudnn_rnn import Call, views
 
 _cast_to = torch.ops.aten.to.dtype
 _lower_precision = torch.get_autocast_dtype

@@ -15,7 +15,7 @@ from ..._common.patches import Patches
 from ..machine.machine import Machine
 from ..machine.unsupported import refusal
 from ..ops.attention.backends import Backend, Call, against, cudnn_version
-from ..ops.rnn.layout import MODES, flatten
+from ..ops.rnn.cudnn_rnn import MODES, flatten
 
 _BACKENDS = {
     "_can_use_flash_attention": Backend.FLASH,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
 from ..memory_formats import acc_type
+from ..op_call import OpCall
 from ..reduction_workspace import alloc_sum_workspace
 from ..registry import op
 
-if TYPE_CHECKING:
-    from ..op_call import OpCall
-
-    Bias = torch.Tensor | None
+Bias = torch.Tensor | None
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/RNN.cu"
 _GRU_KEEPS: Final = 5
@@ -108,14 +106,14 @@ def _gru_backward(
     return grad_input_gates, grad_hidden_gates, grad_hx, *biases
 
 
-@op("aten::_thnn_fused_lstm_cell", source=_SOURCE, reference=_lstm, meta=_lstm)
+@op("aten::_thnn_fused_lstm_cell", source=_SOURCE, values=_lstm)
 def _lstm_memory(call: OpCall) -> None:
     """PyTorch's meta kernel fails without biases."""
     hy, cy, workspace = call.result
     call.alloc_outputs(workspace, hy, cy)
 
 
-@op("aten::_thnn_fused_gru_cell", source=_SOURCE, reference=_gru, meta=_gru)
+@op("aten::_thnn_fused_gru_cell", source=_SOURCE, values=_gru)
 def _gru_memory(call: OpCall) -> None:
     hy, workspace = call.result
     call.alloc_outputs(workspace, hy)
@@ -130,12 +128,7 @@ def _lstm_backward_memory(call: OpCall) -> None:
         alloc_sum_workspace(call, grad_gates, 0)
 
 
-@op(
-    "aten::_thnn_fused_gru_cell_backward",
-    source=_SOURCE,
-    reference=_gru_backward,
-    meta=_gru_backward,
-)
+@op("aten::_thnn_fused_gru_cell_backward", source=_SOURCE, values=_gru_backward)
 def _gru_backward_memory(call: OpCall) -> None:
     """Each bias has its own gradient."""
     grad_input_gates, grad_hidden_gates, grad_hx, *grad_biases = call.result

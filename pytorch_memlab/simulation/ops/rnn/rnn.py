@@ -1,21 +1,25 @@
-"""Recurrent networks: cuDNN's where it takes them, else PyTorch's own layers of fused cells.
+"""Recurrent networks: cuDNN's where it takes them, else PyTorch's own layers, cell after cell.
 
 ``aten/src/ATen/native/RNN.cpp`` chooses; what it does before and after cuDNN is in
-``native/cudnn/RNN.cpp``.
+``native/cudnn/RNN.cpp``. Of its own layers no step's input is computed ahead on CUDA, and a fused
+kernel (``fused_cells.py``) computes all gates of an LSTM's or a GRU's cell.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
 from ..registry import RELEASE, define
-from . import layers
-from .layout import MODES, Network, flat_buffer
+from .cudnn_rnn import MODES, Network, flat_buffer
+
+Tensors = list[torch.Tensor]
+Step = Callable[[torch.Tensor, Tensors], Tensors]
 
 _TAKEN: Final = (torch.float16, torch.float32, torch.float64)
 _BFLOAT16_SINCE: Final = (2, 10)
@@ -29,11 +33,11 @@ An estimate: only ``cudnnDropoutGetStatesSize`` tells, PyTorch's sources say no 
 "slightly over 2MB" (``native/cudnn/RNN.cpp``).
 """
 
+_aten: Final = torch.ops.aten
 _states: weakref.WeakKeyDictionary[SimulatedGPU, torch.Tensor] = weakref.WeakKeyDictionary()
 
 
-def use_cudnn(gpu: SimulatedGPU, tensor: torch.Tensor) -> bool:
-    """True if cuDNN runs a recurrent network."""
+def _use_cudnn(gpu: SimulatedGPU, tensor: torch.Tensor) -> bool:
     if not torch._C._get_cudnn_enabled() or not tensor.numel():
         return False
     if tensor.dtype == torch.bfloat16:
@@ -57,8 +61,8 @@ def _network(mode: str, *, is_packed: bool) -> Callable[..., Any]:
         states = hx if mode == "LSTM" else [hx]
         if mode == "LSTM" and len(states) != 2:
             return NotImplemented
-        if not use_cudnn(gpu, tensor):
-            return layers.run(mode, tensor, batch_sizes, states, weights, *options)
+        if not _use_cudnn(gpu, tensor):
+            return _run(mode, tensor, batch_sizes, states, weights, *options)
         results = _cudnn(gpu, mode, tensor, batch_sizes or [], states, weights, *options)
         return results[: 1 + len(states)]
 
@@ -88,9 +92,7 @@ def _cudnn(
     buffer = flat_buffer(network, weights, count)
     state = _dropout_state(gpu) if train and dropout > 0 else None
     options = (batch_first, dropout, train, bidirectional, batch_sizes, state)
-    return torch.ops.aten._cudnn_rnn.default(
-        tensor, weights, count, buffer, hx, cx, *sizes, *options
-    )
+    return _aten._cudnn_rnn.default(tensor, weights, count, buffer, hx, cx, *sizes, *options)
 
 
 def _dropout_state(gpu: SimulatedGPU) -> torch.Tensor:
@@ -106,3 +108,141 @@ def _dropout_state(gpu: SimulatedGPU) -> torch.Tensor:
 for _mode in MODES:
     define(f"aten::{_mode.lower()}.input", cuda_dispatch=_network(_mode, is_packed=False))
     define(f"aten::{_mode.lower()}.data", cuda_dispatch=_network(_mode, is_packed=True))
+
+
+def _lstm_step(weights: Sequence[Any], tensor: torch.Tensor, states: Tensors) -> Tensors:
+    w_ih, w_hh, b_ih, b_hh, w_hr = (*weights, None, None, None)[:5]
+    hx, cx = states
+    gates = _aten.matmul.default(tensor, w_ih.t()), _aten.matmul.default(hx, w_hh.t())
+    hy, cy, _workspace = _aten._thnn_fused_lstm_cell.default(*gates, cx, b_ih, b_hh)
+    return [hy if w_hr is None else _aten.matmul.default(hy, w_hr.t()), cy]
+
+
+def _gru_step(weights: Sequence[Any], tensor: torch.Tensor, states: Tensors) -> Tensors:
+    w_ih, w_hh, *biases = weights
+    (hx,) = states
+    gates = _aten.matmul.default(tensor, w_ih.t()), _aten.matmul.default(hx, w_hh.t())
+    return [_aten._thnn_fused_gru_cell.default(*gates, hx, *biases)[0]]
+
+
+def _plain_step(
+    activate: Any, weights: Sequence[Any], tensor: torch.Tensor, states: Tensors
+) -> Tensors:
+    w_ih, w_hh, b_ih, b_hh = weights
+    of_hidden = _aten.linear.default(states[0], w_hh, b_hh)
+    return [activate(of_hidden.add_(_aten.linear.default(tensor, w_ih, b_ih)))]
+
+
+_STEPS: Final[Mapping[str, Callable[..., Tensors]]] = {
+    "LSTM": _lstm_step,
+    "GRU": _gru_step,
+    "RNN_TANH": partial(_plain_step, _aten.tanh.default),
+    "RNN_RELU": partial(_plain_step, _aten.relu.default),
+}
+
+
+define(
+    "aten::lstm_cell",
+    cuda_dispatch=lambda _gpu, tensor, hx, *weights: tuple(_lstm_step(weights, tensor, hx)),
+)
+define(
+    "aten::gru_cell",
+    cuda_dispatch=lambda _gpu, tensor, hx, *weights: _gru_step(weights, tensor, [hx])[0],
+)
+
+
+def _run(
+    mode: str,
+    tensor: torch.Tensor,
+    batch_sizes: list[int] | None,
+    states: Tensors,
+    weights: Tensors,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Run a network by PyTorch's own layers."""
+    if batch_first:
+        tensor = tensor.transpose(0, 1)
+    directions = 2 if bidirectional else 1
+    count = len(weights) // (num_layers * directions)
+    cells = list(zip(*(state.unbind(0) for state in states), strict=True))
+    last = []
+    for layer in range(num_layers):
+        outputs = []
+        for direction in range(directions):
+            position = layer * directions + direction
+            own: list[Any] = weights[position * count : (position + 1) * count]
+            if not has_biases:
+                own[2:2] = [None, None]
+            step = partial(_STEPS[mode], own)
+            output, found = _layer(step, tensor, batch_sizes, list(cells[position]), direction)
+            outputs.append(output)
+            last.append(found)
+        tensor = outputs[0] if directions == 1 else torch.cat(outputs, outputs[0].dim() - 1)
+        if dropout and train and layer < num_layers - 1:
+            tensor = _aten.dropout.default(tensor, dropout, True)
+    if batch_first:
+        tensor = tensor.transpose(0, 1)
+    return tensor, *(torch.stack(parts, 0) for parts in zip(*last, strict=True))
+
+
+def _layer(
+    step: Step,
+    tensor: torch.Tensor,
+    batch_sizes: list[int] | None,
+    states: Tensors,
+    is_backward: int,
+) -> tuple[torch.Tensor, Tensors]:
+    """One direction of one layer: its output, and its last states."""
+    if batch_sizes is not None:
+        packed = _packed_backward if is_backward else _packed_forward
+        return packed(step, tensor, batch_sizes, states)
+    inputs = tensor.unbind(0)
+    outputs = []
+    for one in reversed(inputs) if is_backward else inputs:
+        states = step(one, states)
+        outputs.append(states[0])
+    return torch.stack(outputs[::-1] if is_backward else outputs, 0), states
+
+
+def _packed_forward(
+    step: Step, data: torch.Tensor, batch_sizes: list[int], states: Tensors
+) -> tuple[torch.Tensor, Tensors]:
+    """Sequences end one after another, the shortest first: their states are put aside."""
+    outputs, ended = [], []
+    offset, last = 0, batch_sizes[0]
+    for size in batch_sizes:
+        one = data.narrow(0, offset, size)
+        offset += size
+        if size < last:
+            ended.append([state.narrow(0, size, last - size) for state in states])
+            states = [state.narrow(0, 0, size) for state in states]
+        last = size
+        states = step(one, states)
+        outputs.append(states[0])
+    ended.append(states)
+    found = [torch.cat(parts[::-1], 0) for parts in zip(*ended, strict=True)]
+    return torch.cat(outputs, 0), found
+
+
+def _packed_backward(
+    step: Step, data: torch.Tensor, batch_sizes: list[int], states: Tensors
+) -> tuple[torch.Tensor, Tensors]:
+    """From the last step on, longer sequences first: the others join when they begin."""
+    outputs: Tensors = []
+    offset, last = data.shape[0], batch_sizes[-1]
+    initial = states
+    states = [state.narrow(0, 0, last) for state in initial]
+    for size in reversed(batch_sizes):
+        if size > last:
+            joining = [state.narrow(0, last, size - last) for state in initial]
+            states = [torch.cat(pair, 0) for pair in zip(states, joining, strict=True)]
+        last = size
+        offset -= size
+        states = step(data.narrow(0, offset, size), states)
+        outputs.append(states[0])
+    return torch.cat(outputs[::-1], 0), states
