@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
+
+CUDNN_WORKSPACES: Final = "cuDNN workspaces"
+"""Each plan of cuDNN has its own, whose size only cuDNN tells."""
 
 
 class OpCall:
@@ -92,10 +95,14 @@ class OpCall:
         """Allocate a contiguous copy of a tensor until the op ends."""
         self.alloc_temp(tensor.numel() * tensor.element_size())
 
-    def alloc_contiguous(self, *tensors: torch.Tensor | None) -> None:
+    def alloc_contiguous(
+        self,
+        *tensors: torch.Tensor | None,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
         """Allocate ``contiguous()`` of tensors until the op ends, where it makes a copy."""
         for tensor in tensors:
-            if tensor is not None and not tensor.is_contiguous():
+            if tensor is not None and not tensor.is_contiguous(memory_format=memory_format):
                 self.alloc_copy(tensor)
 
     def alloc_outputs(self, *tensors: torch.Tensor | None, is_estimate: bool = False) -> None:

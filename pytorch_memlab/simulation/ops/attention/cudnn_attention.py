@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from ..convolution.cudnn import CUDNN_WORKSPACES
-from ..op_call import OpCall
+from ..op_call import CUDNN_WORKSPACES, OpCall
 from ..registry import estimated
 from .reference import backward_reference, forward_reference
 

@@ -1,19 +1,25 @@
-"""Kernels that convolve on CUDA: ``_select_conv_backend`` of ``native/Convolution.cpp``."""
+"""Kernels that convolve on CUDA: ``_select_conv_backend`` of ``native/Convolution.cpp``.
+
+Convolutions by the names of cuDNN are the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from ...machine import active
+from ...machine.simulated_gpu import SimulatedGPU
 from ..memory_formats import cudnn_conv_memory_format
+from ..registry import define
 
 _BFLOAT16_CAPABILITY: Final = 8
 _INT32: Final = 2**31 - 1
+_aten: Final = torch.ops.aten
 
 
 class Backend(Enum):
@@ -79,7 +85,8 @@ class Convolution:
         if not torch._C._get_cudnn_enabled():
             return False
         dtypes = (self.tensor.dtype, self.weight.dtype)
-        if torch.bfloat16 in dtypes and _capability() < _BFLOAT16_CAPABILITY:
+        major = active.machine.gpus[0].model.major if active.machine else _BFLOAT16_CAPABILITY
+        if torch.bfloat16 in dtypes and major < _BFLOAT16_CAPABILITY:
             return False
         return all(more < step for more, step in zip(self.output_padding, self.stride, strict=True))
 
@@ -126,11 +133,6 @@ def _is_fast(size: Sequence[int], weight: Sequence[int], stride: int) -> bool:
     return channels >= 512 or (channels >= 256 and width >= 28)
 
 
-def _capability() -> int:
-    machine = active.machine
-    return _BFLOAT16_CAPABILITY if machine is None else machine.gpus[0].model.major
-
-
 def convolution_of(
     tensor: torch.Tensor,
     weight: torch.Tensor,
@@ -148,7 +150,9 @@ def convolution_of(
         for one in (stride, padding, dilation, output_padding)
     ]
     if spatial == 1:
-        tensor = _contiguous_like(tensor).unsqueeze(2)
+        if not tensor.is_contiguous():  # its elements are not needed
+            tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        tensor = tensor.unsqueeze(2)
         weight = weight.unsqueeze(2)
         options = [(first, *one) for first, one in zip((1, 0, 1, 0), options, strict=True)]
     stride, padding, dilation, output_padding = options
@@ -157,8 +161,55 @@ def convolution_of(
     )
 
 
-def _contiguous_like(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the strides of ``contiguous()``: who asks for them needs no elements."""
-    if tensor.is_contiguous():
-        return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+def _convolve(
+    _gpu: SimulatedGPU,
+    tensor: torch.Tensor,
+    weight: torch.Tensor,
+    padding: Sequence[int],
+    stride: Sequence[int],
+    *others: Any,
+) -> Any:
+    return _convolution(tensor, weight, None, stride, padding, *others[:2])
+
+
+def _convolve_transposed(
+    _gpu: SimulatedGPU,
+    tensor: torch.Tensor,
+    weight: torch.Tensor,
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *_tuning: bool,
+) -> Any:
+    options = (stride, padding, dilation, True, output_padding, groups)
+    return _aten.convolution.default(tensor, weight, None, *options)
+
+
+def _convolve_and_clamp(_gpu: SimulatedGPU, *args: Any) -> Any:
+    return _aten.relu_.default(_convolution(*args))
+
+
+def _convolve_add_and_clamp(
+    _gpu: SimulatedGPU,
+    tensor: torch.Tensor,
+    weight: torch.Tensor,
+    added: torch.Tensor,
+    alpha: float | None,
+    *options: Any,
+) -> Any:
+    result = _convolution(tensor, weight, *options)
+    _aten.add_.Tensor(result, added, alpha=1 if alpha is None else alpha)
+    return _aten.relu_.default(result)
+
+
+def _convolution(*args: Any) -> Any:
+    *others, groups = args
+    return _aten.convolution.default(*others, False, [0] * len(others[4]), groups)
+
+
+define("aten::cudnn_convolution", composite=_convolve)
+define("aten::cudnn_convolution_transpose", composite=_convolve_transposed)
+define("aten::cudnn_convolution_relu", composite=_convolve_and_clamp)
+define("aten::cudnn_convolution_add_relu", composite=_convolve_add_and_clamp)

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import torch
 
+from ...hardware.gpu import GPU
 from ..memory_formats import cudnn_conv_memory_format, suggest_memory_format
-from ..op_call import OpCall
+from ..op_call import CUDNN_WORKSPACES, OpCall
 from ..reduction_workspace import alloc_sum_workspace
 from ..registry import estimated
 from .backends import Backend, Convolution, convolution_of
-from .cudnn import CUDNN_WORKSPACES, alloc_copy_into, winograd_workspace
 
 _SOURCE: Final = "aten/src/ATen/native/Convolution.cpp, native/cudnn/ConvShared.cpp"
 _ONE_SPATIAL: Final = 3
@@ -110,10 +110,8 @@ def _copied(tensor: torch.Tensor, layout: _Layout) -> torch.Tensor:
 
 
 def _laid_out(tensor: torch.Tensor, layout: _Layout) -> torch.Tensor:
-    strides = torch.empty(tensor.shape, device="meta", memory_format=layout).stride()
-    if tensor.stride() == strides:
-        return tensor
-    return _empty(tensor, tensor.shape, layout).copy_(tensor)
+    empty = _empty(tensor, tensor.shape, layout)
+    return tensor if tensor.stride() == empty.stride() else empty.copy_(tensor)
 
 
 def _empty(like: torch.Tensor, size: Any, layout: _Layout) -> torch.Tensor:
@@ -131,16 +129,18 @@ def _memory(call: OpCall) -> None:
         call.alloc_contiguous(tensor)
     if backend is Backend.CUDNN:
         layout = convolution.layout
-        alloc_copy_into(call, convolution.tensor, layout)
+        call.alloc_contiguous(convolution.tensor, memory_format=layout)
         call.alloc_outputs(call.result)
         with call.scope():
-            alloc_copy_into(call, convolution.weight, layout)
+            call.alloc_contiguous(convolution.weight, memory_format=layout)
             _alloc_workspace(call, convolution, gradient=False)
     elif backend is Backend.DEPTHWISE:
         call.alloc_contiguous(convolution.tensor, convolution.weight, call.args[2])
     elif backend is Backend.COLUMNS:
         call.alloc_contiguous(convolution.tensor, convolution.weight)
-        _output_in_groups(call, convolution)
+        inputs = [convolution.tensor] if convolution.groups > 1 else []
+        columns = _columns(convolution, call.result)
+        _alloc_in_groups(call, convolution, [call.result], inputs, columns)
 
 
 @estimated(
@@ -161,7 +161,10 @@ def _backward_memory(call: OpCall) -> None:
             _depthwise_gradients(call, convolution, grad_output)
         elif backend is Backend.COLUMNS:
             call.alloc_contiguous(convolution.tensor, convolution.weight)
-            _gradients_in_groups(call, convolution, grad_output)
+            wanted = [result for result in call.result if result is not None]
+            inputs = [grad_output, *([convolution.tensor] if convolution.groups > 1 else [])]
+            columns = _columns(convolution, grad_output)
+            _alloc_in_groups(call, convolution, wanted, inputs, columns)
     grad_bias = call.result[2]
     if grad_bias is not None:
         call.alloc_outputs(grad_bias)
@@ -188,20 +191,64 @@ def _cudnn_gradients(call: OpCall, convolution: Convolution, grad_output: torch.
         call.alloc_outputs(grad_input)
         wanted = cudnn_conv_memory_format(grad_output, weight)
         with call.scope():
-            alloc_copy_into(call, weight, wanted)
-            alloc_copy_into(call, grad_output, wanted)
+            call.alloc_contiguous(weight, memory_format=wanted)
+            call.alloc_contiguous(grad_output, memory_format=wanted)
             _alloc_workspace(call, convolution, gradient=True)
     if grad_weight is not None:
         call.unknown_workspace = CUDNN_WORKSPACES
         wanted = cudnn_conv_memory_format(tensor, grad_output)
         with call.scope():
-            alloc_copy_into(call, grad_output, wanted)
-            alloc_copy_into(call, tensor, wanted)
+            call.alloc_contiguous(grad_output, memory_format=wanted)
+            call.alloc_contiguous(tensor, memory_format=wanted)
             call.alloc_outputs(grad_weight)
 
 
+# Note [Winograd workspace]
+# A recording of a small convolutional network (PyTorch 2.2, cuDNN 8, a GPU of compute capability
+# 7.5) shows the workspaces of three convolutions and of their three gradients of the input. The
+# formula gives all six: filter tiles of Winograd's F(2x2, 3x3), a copy of the filter, and a
+# vector. That cuDNN takes the same engine elsewhere is an assumption: an estimate.
+
+_FIRST_WITH_TF32: Final = 8
+"""Major compute capability from which cuDNN may round float32, and takes other engines."""
+
+_FLOAT: Final = 4
+_TAPS: Final = 9
+_TILE: Final = 16
+"""Elements of a filter of 3 by 3 once it is transformed."""
+
+
+def _winograd_workspace(convolution: Convolution, gpu: GPU, *, gradient: bool) -> int | None:
+    """Bytes of the workspace, None where nothing is known of it. See Note [Winograd workspace]."""
+    tensor, weight = convolution.tensor, convolution.weight
+    is_recorded = (
+        gpu.major < _FIRST_WITH_TF32
+        and not torch.backends.cudnn.benchmark
+        and not torch.backends.cudnn.deterministic
+        and not torch.are_deterministic_algorithms_enabled()
+        and tensor.dtype == weight.dtype == torch.float32
+        and weight.shape[2:] == (3, 3)
+        and tensor.shape[0] == 1
+        and convolution.layout == torch.contiguous_format
+        and not convolution.transposed
+        and convolution.groups == 1
+        and set(convolution.stride) == set(convolution.dilation) == {1}
+    )
+    if not is_recorded:
+        return None
+    made, read = weight.shape[:2]
+    if gradient:
+        made, read = read, made
+    tiles = _TILE * _up(read, 4) * _up(made, 32)
+    return _FLOAT * (tiles + _TAPS * read * made + made)
+
+
+def _up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
+
+
 def _alloc_workspace(call: OpCall, convolution: Convolution, *, gradient: bool) -> None:
-    nbytes = winograd_workspace(convolution, call.model, gradient=gradient)
+    nbytes = _winograd_workspace(convolution, call.model, gradient=gradient)
     if nbytes is None:
         call.unknown_workspace = CUDNN_WORKSPACES
     else:
@@ -221,54 +268,35 @@ def _depthwise_gradients(call: OpCall, convolution: Convolution, grad_output: to
             call.alloc_outputs(grad_input)
 
 
-def _output_in_groups(call: OpCall, convolution: Convolution) -> None:
-    """Each group's result, then all of them side by side."""
+def _alloc_in_groups(
+    call: OpCall,
+    convolution: Convolution,
+    results: list[torch.Tensor],
+    inputs: list[torch.Tensor],
+    columns: int,
+) -> None:
+    """Each group's results and what it reads and unfolds, then all results side by side."""
     groups = convolution.groups
-    result = call.result
     if groups == 1:
-        call.alloc_outputs(result)
+        call.alloc_outputs(*results)
     for _group in range(groups):
         if groups > 1:
-            call.alloc_temp(result.numel() // groups * result.element_size())
+            call.alloc_temps([one.numel() // groups * one.element_size() for one in results])
         with call.scope():
-            if groups > 1:
-                _copy_group(call, convolution.tensor, groups)
+            for tensor in inputs:
+                if groups == 1:
+                    call.alloc_contiguous(tensor)
+                elif tensor.shape[0] > 1:  # a group of channels of one sample is contiguous
+                    call.alloc_temp(tensor.numel() // groups * tensor.element_size())
             if convolution.needs_columns():
-                call.alloc_temp(_columns(convolution, result))
+                call.alloc_temp(columns)
             call.ensure_cublas_workspace()
-
-
-def _gradients_in_groups(call: OpCall, convolution: Convolution, grad_output: torch.Tensor) -> None:
-    groups = convolution.groups
-    wanted = [result for result in call.result if result is not None]
-    if groups == 1:
-        call.alloc_outputs(*wanted)
-    for _group in range(groups):
-        if groups > 1:
-            for result in wanted:
-                call.alloc_temp(result.numel() // groups * result.element_size())
-        with call.scope():
-            if groups > 1:
-                _copy_group(call, grad_output, groups)
-                _copy_group(call, convolution.tensor, groups)
-            else:
-                call.alloc_contiguous(grad_output)
-            if convolution.needs_columns():
-                call.alloc_temp(_columns(convolution, grad_output))
-            call.ensure_cublas_workspace()
-    call.alloc_outputs(*wanted)
-
-
-def _copy_group(call: OpCall, tensor: torch.Tensor, groups: int) -> None:
-    """A group of channels is contiguous without a copy if there is one sample only."""
-    if tensor.shape[0] > 1:
-        call.alloc_temp(tensor.numel() // groups * tensor.element_size())
+    call.alloc_outputs(*results)
 
 
 def _columns(convolution: Convolution, result: torch.Tensor) -> int:
     """Bytes of one sample's unfolded patches."""
     tensor, weight = convolution.tensor, convolution.weight
-    taps = prod(weight.shape[2:])
-    if convolution.transposed:
-        return weight.shape[1] * taps * prod(tensor.shape[2:]) * tensor.element_size()
-    return weight.shape[1] * taps * prod(result.shape[2:]) * tensor.element_size()
+    places = tensor if convolution.transposed else result
+    elements: int = prod((*weight.shape[1:], *places.shape[2:]))
+    return elements * tensor.element_size()

@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
-from ..convolution.cudnn import CUDNN_WORKSPACES
+from ...machine.simulated_gpu import SimulatedGPU
 from ..memory_formats import contiguous_like
+from ..op_call import CUDNN_WORKSPACES, OpCall
 from ..registry import RELEASE, define, estimated, op
 
-if TYPE_CHECKING:
-    from ...machine.simulated_gpu import SimulatedGPU
-    from ..op_call import OpCall
-
-    Lengths = list[int] | torch.Tensor
+Lengths = list[int] | torch.Tensor
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/LossCTC.cu"
 _INDEX: Final = 8

@@ -12,9 +12,8 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
-from ..convolution.cudnn import CUDNN_WORKSPACES, alloc_copy_into
 from ..memory_formats import acc_type, can_view, has_channels_last, suggest_memory_format
-from ..op_call import OpCall
+from ..op_call import CUDNN_WORKSPACES, OpCall
 from ..reduce_config import last_power_of_2
 from ..registry import define, estimated, op
 
@@ -212,7 +211,7 @@ def _cudnn_backward(
 @estimated("aten::cudnn_batch_norm_backward", source=_CUDNN, values=_cudnn_backward)
 def _cudnn_backward_memory(call: OpCall) -> None:
     tensor, grad_output = call.args[:2]
-    alloc_copy_into(call, grad_output, suggest_memory_format(tensor))
+    call.alloc_contiguous(grad_output, memory_format=suggest_memory_format(tensor))
     call.unknown_workspace = CUDNN_WORKSPACES
 
 

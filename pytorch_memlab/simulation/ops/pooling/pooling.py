@@ -27,8 +27,7 @@ def formatted_inputs(*positions: int) -> Memory:
         for position in positions:
             tensor: torch.Tensor = call.args[position]
             fits = tensor.dim() == last.dim()
-            if not tensor.is_contiguous(memory_format=wanted if fits else torch.contiguous_format):
-                call.alloc_copy(tensor)
+            call.alloc_contiguous(tensor, memory_format=wanted if fits else torch.contiguous_format)
 
     return memory
 
