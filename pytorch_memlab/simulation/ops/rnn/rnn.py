@@ -1,7 +1,7 @@
 """Recurrent networks: cuDNN's where it takes them, else PyTorch's own layers, cell after cell.
 
 ``aten/src/ATen/native/RNN.cpp`` chooses; what it does before and after cuDNN is in
-``native/cudnn/RNN.cpp``. Of its own layers no step's input is computed ahead on CUDA, and a fused
+``native/cudnn/RNN.cpp``. PyTorch's layers compute no step's input ahead on CUDA, and a fused
 kernel (``fused_cells.py``) computes all gates of an LSTM's or a GRU's cell.
 """
 
