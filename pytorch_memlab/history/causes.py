@@ -22,7 +22,6 @@ from .out_of_memory import (
     OutOfMemory,
     Place,
     ProgramFrame,
-    SettingsCheck,
     TensorGroup,
 )
 
@@ -127,22 +126,23 @@ def _other_process(oom: OutOfMemory) -> Remedy | None:
 
 
 def _other_stream(oom: OutOfMemory) -> Remedy | None:
-    checked = [check for check in oom.checks if check.fits and not check.settings]
     streams = [one for one in oom.request.free_blocks if one.stream != oom.request.stream]
-    if not checked or not streams:
-        return None
-    return _checked(Cause.OTHER_STREAM, sum(one.size for one in streams), checked[0])
+    size = sum(one.size for one in streams)
+    return _checked(Cause.OTHER_STREAM, size, oom, has_settings=False) if streams else None
 
 
 def _fragmentation(oom: OutOfMemory) -> Remedy | None:
-    checked = [check for check in oom.checks if check.fits and check.settings]
-    is_little = oom.cached < oom.request.requested or oom.cached * 8 < oom.request.capacity
-    if not checked or is_little:
+    if oom.cached < oom.request.requested or oom.cached * 8 < oom.request.capacity:
         return None
-    return _checked(Cause.FRAGMENTATION, oom.cached, checked[0])
+    return _checked(Cause.FRAGMENTATION, oom.cached, oom, has_settings=True)
 
 
-def _checked(cause: Cause, size: int, check: SettingsCheck) -> Remedy:
+def _checked(cause: Cause, size: int, oom: OutOfMemory, *, has_settings: bool) -> Remedy | None:
+    """A remedy that was checked: by other settings, or by one stream in place of several."""
+    fitting = (one for one in oom.checks if one.fits and bool(one.settings) is has_settings)
+    check = next(fitting, None)
+    if check is None:
+        return None
     details: _Details = {
         "settings": check.settings,
         "requests": check.requests,
@@ -291,7 +291,11 @@ def _model_twice(oom: OutOfMemory) -> Remedy | None:
         same = sum((shapes & parameters).values())
         size = sum(block.size for block in blocks)
         if same >= 2 and 2 * same > sum(shapes.values()) and _is_much(size, oom):
-            return Remedy(Cause.MODEL_TWICE, size, {"name": name, "line": _assigned(oom, name)})
+            return Remedy(
+                Cause.MODEL_TWICE,
+                size,
+                {"name": name, "line": _assigned(oom, name)},
+            )
     owners = Counter[str]()
     for block in oom.blocks:
         if block.category is Category.PARAMETERS and "." in block.name:
@@ -299,7 +303,11 @@ def _model_twice(oom: OutOfMemory) -> Remedy | None:
     for (first, one), (second, other) in pairwise(owners.most_common()):
         if one == other and _is_much(other, oom):
             name = second if _line_with(oom, rf"\b{second}\s*=.*copy") else first
-            return Remedy(Cause.MODEL_TWICE, other, {"name": name, "line": _assigned(oom, name)})
+            return Remedy(
+                Cause.MODEL_TWICE,
+                other,
+                {"name": name, "line": _assigned(oom, name)},
+            )
     return None
 
 
@@ -441,9 +449,9 @@ def _list_details(oom: OutOfMemory, group: TensorGroup) -> _Details:
 def _line_with(oom: OutOfMemory, pattern: str) -> int:
     """The last line up to the running one, of a running function, that matches; 0 if none does."""
     for frame in oom.frames:
-        found = [number for number, text in frame.source.items() if re.search(pattern, text)]
-        if found:
-            return found[-1]
+        for number, text in reversed(frame.source.items()):
+            if re.search(pattern, text):
+                return number
     return 0
 
 

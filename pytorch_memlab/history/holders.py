@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -115,9 +115,9 @@ class PeakHolders:
 
     def line_details(self) -> list[LineDetails]:
         """The rows of ``by_line``, each with its bytes by category and by module."""
-        blocks: dict[Frame, list[Block]] = {}
+        blocks: defaultdict[Frame, list[Block]] = defaultdict(list)
         for block in self.peak.blocks:
-            blocks.setdefault(charged_frame(block, self.stacks)[0], []).append(block)
+            blocks[charged_frame(block, self.stacks)[0]].append(block)
         details = []
         for holder in self.by_line():
             frame = Frame(holder.file, holder.line or 0, holder.function)
@@ -231,10 +231,10 @@ class PeakHolders:
         self, key_of: Callable[[Block, Frame], K], blocks: Sequence[Block] | None = None
     ) -> dict[K, list[int]]:
         """Bytes, blocks, and the bytes that backward allocated for a forward op, by key."""
-        sums: dict[K, list[int]] = {}
+        sums: defaultdict[K, list[int]] = defaultdict(lambda: [0, 0, 0])
         for block in self.peak.blocks if blocks is None else blocks:
             frame, is_forward = charged_frame(block, self.stacks)
-            found = sums.setdefault(key_of(block, frame), [0, 0, 0])
+            found = sums[key_of(block, frame)]
             found[0] += block.size
             found[1] += 1
             found[2] += is_forward * block.size
@@ -296,11 +296,9 @@ class Call:
 class _Node:
     """A call while the tree is built."""
 
-    __slots__ = ("calls", "size")
-
     def __init__(self) -> None:
         self.size = 0
-        self.calls: dict[Frame, _Node] = {}
+        self.calls: defaultdict[Frame, _Node] = defaultdict(_Node)
 
 
 def call_tree(stacks: Sequence[tuple[Stack, int]]) -> list[Call]:
@@ -310,12 +308,8 @@ def call_tree(stacks: Sequence[tuple[Stack, int]]) -> list[Call]:
         node = root
         node.size += size
         for frame in reversed(stack):
-            node = node.calls.setdefault(frame, _Node())
+            node = node.calls[frame]
             node.size += size
-    return _in_order(root)
-
-
-def _in_order(root: _Node) -> list[Call]:
     found = []
     waiting: list[tuple[_Node, Call]] = [(root, Call(None, 0, 0, root.size))]
     while waiting:

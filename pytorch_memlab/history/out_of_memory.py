@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -161,12 +160,22 @@ class OutOfMemory:
 
     def by_line(self) -> list[LineHolder]:
         """The blocks in use by the line that allocated them, the largest first."""
-        lines: dict[tuple[str, int], list[BlockInUse]] = {}
+        lines: defaultdict[tuple[str, int], list[BlockInUse]] = defaultdict(list)
         for block in self.blocks:
             place = block.place
-            key = ("", 0) if place is None else (place.file, place.line)
-            lines.setdefault(key, []).append(block)
-        holders = map(LineHolder.of, lines.values())
+            lines[("", 0) if place is None else (place.file, place.line)].append(block)
+        for found in lines.values():
+            found.sort(key=lambda block: -block.size)
+        holders = [
+            LineHolder(
+                found[0].place,
+                sum(block.size for block in found),
+                len(found),
+                tuple(dict.fromkeys(block.name for block in found if block.name)),
+                tuple(dict.fromkeys(block.category for block in found)),
+            )
+            for found in lines.values()
+        ]
         return sorted(holders, key=lambda holder: -holder.size)
 
 
@@ -179,11 +188,3 @@ class LineHolder:
     blocks: int
     names: tuple[str, ...]
     categories: tuple[Category, ...]
-
-    @classmethod
-    def of(cls, blocks: Iterable[BlockInUse]) -> LineHolder:
-        found = sorted(blocks, key=lambda block: -block.size)
-        names = dict.fromkeys(block.name for block in found if block.name)
-        categories = dict.fromkeys(block.category for block in found)
-        size = sum(block.size for block in found)
-        return cls(found[0].place, size, len(found), tuple(names), tuple(categories))

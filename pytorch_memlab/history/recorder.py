@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from time import time_ns
@@ -36,6 +37,13 @@ NOT_ASKED_FOR: Final = (
 )
 
 
+_REAL_GPUS: Final = 0
+"""Stands for the ``id`` of their source."""
+
+_Peaks = dict[FollowedSource, dict[int, PeakBlocks]]
+"""The peaks of the devices of each source that a recording uses."""
+
+
 class Recording:
     """The recording of one profiler, over all the times that it is on."""
 
@@ -43,15 +51,14 @@ class Recording:
         self._device = device
         self._keeps_history = history
         self._is_on = False
-        self._peaks: dict[tuple[FollowedSource, int], PeakBlocks] = {}
-        self._used: list[FollowedSource] = []
+        self._peaks: _Peaks = {}
         self._on: list[FollowedSource] = []
         self._finished: dict[int, PeakHolders] = {}
-        self._histories: dict[int, AllocationHistory] = {}
+        self._histories: dict[int, AllocationHistory] = {}  # by ``id`` of the source
         self._cuda: CudaHistory | None = None
         self._steps: list[int] = []
         self._following_steps = ExitStack()
-        weakref.finalize(self, _leave, self._used, self._peaks).atexit = False
+        weakref.finalize(self, _leave, self._peaks).atexit = False
 
     def begin(self) -> None:
         if self._is_on:
@@ -78,28 +85,24 @@ class Recording:
         self._is_on = False
         self._following_steps.close()
         active.observers.remove(self._simulation_changes)
-        for peak in self._peaks.values():
-            peak.is_on = False
+        for peaks in self._peaks.values():
+            for peak in peaks.values():
+                peak.is_on = False
         while self._on:
             self._on.pop().switch_off()
         cuda, self._cuda = self._cuda, None
         if cuda is not None:
-            self._read(cuda.end())
-
-    def _read(self, history: AllocationHistory) -> None:
-        """Take what real GPUs did; of each the highest peak stays."""
-        self._histories[HOST] = history
-        for one in history.devices:
-            if one.events or one.segments:
-                holders = peak_holders(history, one.device)
-                known = self._finished.get(one.device)
-                if known is None or holders.peak.active > known.peak.active:
-                    self._finished[one.device] = holders
+            history = self._histories[_REAL_GPUS] = cuda.end()
+            for one in history.devices:
+                if one.events or one.segments:
+                    holders = peak_holders(history, one.device)
+                    if _is_highest(holders.peak.active, one.device, self._finished):
+                        self._finished[one.device] = holders
 
     def forget(self) -> None:
         was_on = self._is_on
         self.end()
-        _leave(self._used, self._peaks)
+        _leave(self._peaks)
         self._finished.clear()
         self._histories.clear()
         self._steps.clear()
@@ -123,15 +126,18 @@ class Recording:
         return {device_name(device): one for device, one in found if one.peak.active}
 
     def _found(self) -> dict[int, PeakHolders]:
-        found = dict(self._finished)
-        for (source, index), peak in self._peaks.items():
-            if peak.highest > found[index].peak.active if index in found else peak.highest >= 0:
-                found[index] = self._holders(source, index, peak)
+        found = self._finished.copy()
+        for followed in self._peaks:
+            self._add_holders(found, followed)
         return found
 
-    def _holders(self, followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHolders:
-        log = followed.live[device].log if self._keeps_history else None
-        return _holders(followed, device, peak, 0 if log is None else log.earlier)
+    def _add_holders(self, found: dict[int, PeakHolders], followed: FollowedSource) -> None:
+        """Add those of the devices of a source; of each device the highest peak stays."""
+        for device, peak in self._peaks[followed].items():
+            if _is_highest(peak.highest, device, found):
+                log = followed.live[device].log if self._keeps_history else None
+                earlier = 0 if log is None else log.earlier
+                found[device] = _holders(followed, device, peak, earlier)
 
     def history(self) -> AllocationHistory:
         """All events, from the first time that this was on.
@@ -140,30 +146,42 @@ class Recording:
         """
         if not self._keeps_history:
             raise HistoryError("the events were not kept: ask for them with history=True")
-        for source in self._used:
-            self._keep_history(source)
+        for followed in self._peaks:
+            self._keep_history(followed)
         found = [*self._histories.values()]
         if not found:
             raise HistoryError(NOTHING_RECORDED)
         of_gpus = [one for one in found if any(device.device != HOST for device in one.devices)]
         return replace((of_gpus or found)[-1], steps=tuple(self._steps))
 
-    def _keep_history(self, source: FollowedSource) -> None:
-        self._histories.pop(id(source), None)  # an earlier source, now gone, may have had this id
-        self._histories[id(source)] = _history(source)
+    def _keep_history(self, followed: FollowedSource) -> None:
+        devices, numbers = [], _Numbers()
+        for device, live in followed.live.items():
+            if live.log is None:
+                continue
+            in_use = live.blocks()
+            categories = followed.categories(in_use)
+            events = live.log.settled([(block, categories[block]) for block in in_use], numbers.of)
+            states = followed.segments(device), live.log.initial
+            devices.append(DeviceHistory(device, events, *states, is_rounded=device != HOST))
+        # An earlier source, now gone, may have had this id.
+        self._histories.pop(id(followed), None)
+        self._histories[id(followed)] = AllocationHistory(
+            devices, numbers.stacks, followed.settings()
+        )
 
     def _step_ended(self, _optimizer: torch.optim.Optimizer) -> None:
         self._steps.append(time_ns() // 1000)
 
     def _follow(self, followed: FollowedSource) -> None:
-        if followed not in self._used:
-            self._used.append(followed)
+        if followed not in self._peaks:
+            self._peaks[followed] = {}
             followed.use()
         self._on.append(followed)
         followed.switch_on()
         for index, live in followed.live.items():
             if self._device in (None, index):
-                peak = self._peaks.setdefault((followed, index), PeakBlocks(live))
+                peak = self._peaks[followed].setdefault(index, PeakBlocks(live))
                 live.begin_peak(peak)
                 if self._keeps_history:
                     followed.begin_log(index)
@@ -181,16 +199,10 @@ class Recording:
         """A simulation has ended: of its GPUs, only the peaks stay, and of each the highest."""
         self._on.remove(followed)
         followed.switch_off()
-        for key in [key for key in self._peaks if key[0] is followed]:
-            peak = self._peaks.pop(key)
-            before = self._finished.get(key[1])
-            if before is None or peak.highest > before.peak.active:
-                self._finished[key[1]] = self._holders(followed, key[1], peak)
-            followed.live[key[1]].drop_peak(peak)
+        self._add_holders(self._finished, followed)
         if self._keeps_history:
             self._keep_history(followed)
-        self._used.remove(followed)
-        followed.leave()
+        _leave({followed: self._peaks.pop(followed)})
 
 
 def live_holders(device: int = 0) -> PeakHolders | None:
@@ -256,28 +268,17 @@ class _Numbers:
         return known
 
 
-def _history(followed: FollowedSource) -> AllocationHistory:
-    devices, numbers = [], _Numbers()
-    for device, live in followed.live.items():
-        if live.log is None:
-            continue
-        in_use = live.blocks()
-        categories = followed.categories(in_use)
-        events = live.log.settled([(block, categories[block]) for block in in_use], numbers.of)
-        segments = followed.segments(device)
-        devices.append(
-            DeviceHistory(device, events, segments, live.log.initial, is_rounded=device != HOST)
-        )
-    return AllocationHistory(devices, numbers.stacks, followed.settings())
+def _is_highest(active: int, device: int, known: Mapping[int, PeakHolders]) -> bool:
+    return device not in known or active > known[device].peak.active
 
 
-def _leave(used: list[FollowedSource], peaks: dict[tuple[FollowedSource, int], PeakBlocks]) -> None:
+def _leave(all_peaks: _Peaks) -> None:
     """Follow no more what one recording has used."""
-    for (followed, index), peak in peaks.items():
-        followed.live[index].drop_peak(peak)
-    peaks.clear()
-    while used:
-        used.pop().leave()
+    while all_peaks:
+        followed, peaks = all_peaks.popitem()
+        for device, peak in peaks.items():
+            followed.live[device].drop_peak(peak)
+        followed.leave()
 
 
 def _source_of(machine: Machine) -> FollowedSource:

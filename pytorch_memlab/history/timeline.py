@@ -9,8 +9,8 @@ bytes. Every point is a moment that was, so its bands add up to the active bytes
 Note [Bands of a timeline]
 Each event changes the active bytes by some bytes, which belong to the band of the block that it
 allocates or frees. So for each event the block is noted: by the index of the event that allocated
-it, or, past the last event, by its place among the blocks before the first one. The rest is sums
-over columns.
+it, or, past the last event, by its place among the blocks before the first one. These come before
+the events with all of their bytes. The rest is sums over columns.
 """
 
 from __future__ import annotations
@@ -104,11 +104,11 @@ def timeline_of(
         active, reserved = np.array(counters_of(one, settings), np.int64)
     except OverflowError:
         raise SnapshotError("this is no history of a GPU: more than 8 EiB are in use") from None
-    first = list(first_state(one, settings).blocks.values())
-    blocks = _blocks(log, [block.address for block in first])
+    first = first_state(one, settings).blocks.values()
     moments = _chosen(active, reserved)
     peak = int(np.argmax(active))
-    in_use = _InUse(first, np.diff(active), blocks)
+    sizes = np.array([block.size for block in first], np.int64)
+    in_use = _InUse(np.concatenate((sizes, np.diff(active))), _blocks(log, first), len(first))
     categories = np.array([*log.categories, *(block.category.number for block in first)], np.int64)
     if by is None:
         is_known = bool(np.any(categories != Category.UNKNOWN.number))
@@ -119,31 +119,36 @@ def timeline_of(
             for category in Category
         ]
     else:
-        bands = _lines(log, in_use, moments, peak, history.stacks)
+        bands = _lines(log, first, in_use, moments, peak, history.stacks)
     points = [moment - 1 for moment in moments]
-    steps = _step_ends(log, history.stacks) if history.steps is None else _at(log, history.steps)
+    times = log.times or (0,)
+    at_points = [history.stacks[log.stacks[one]] if one >= 0 else () for one in points]
+    if history.steps is None:
+        steps = _step_ends(log, history.stacks)
+    else:  # the last event at each of the times, or the first one
+        steps = np.searchsorted(np.array(log.times), history.steps, side="right") - 1
     return Timeline(
         device,
         len(log),
         by,
         tuple(points),
-        _seconds(log, points),
+        tuple((times[max(point, 0)] - times[0]) / 1e6 for point in points),
         tuple(active[moments].tolist()),
         tuple(reserved[moments].tolist()),
         tuple(band for band in bands if any(band.sizes)),
-        tuple(_frame(log, point, history.stacks) for point in points),
+        tuple(innermost_of_user(stack) if stack else None for stack in at_points),
         moments.index(peak),
-        tuple(steps.tolist()),
-        tuple(np.flatnonzero(_is(log, "oom")).tolist()),
+        tuple(steps.clip(0).tolist()),
+        tuple(log.indexes("oom")),
         capacity,
         has_all_steps=history.steps is not None,
     )
 
 
-def _blocks(log: EventLog, first: Iterable[int]) -> _Integers:
-    """The block of each event, with the addresses of those before the first one."""
-    blocks = array("q")
-    in_use = {address: len(log) + place for place, address in enumerate(first)}
+def _blocks(log: EventLog, first: Iterable[Block]) -> _Integers:
+    """The first blocks, then the block of each event."""
+    in_use = {block.address: place for place, block in enumerate(first, len(log))}
+    blocks = array("q", in_use.values())
     for index, (action, address, *_) in enumerate(log.changes()):
         block = index
         if action == "alloc":
@@ -177,31 +182,29 @@ def _chosen(active: _Integers, reserved: _Integers) -> list[int]:
 class _InUse:
     """The blocks in use at each moment; see Note [Bands of a timeline]."""
 
-    first: Sequence[Block]
-    changes: _Integers  # bytes by which each event changes the active bytes
-    blocks: _Integers
+    changes: _Integers  # bytes of the first blocks, and those that each event adds or frees
+    blocks: _Integers  # of the changes
+    first: int  # how many blocks were in use before the first event
 
     def in_band(self, bands: _Integers, number: int, moments: Sequence[int]) -> tuple[int, ...]:
-        count = len(self.changes)
-        before = sum(
-            block.size
-            for block, band in zip(self.first, bands[count:].tolist(), strict=True)
-            if band == number
-        )
         changes = np.where(bands[self.blocks] == number, self.changes, 0)
-        sums = np.concatenate(([0], np.cumsum(changes))) + before
+        sums = np.concatenate(([0], np.cumsum(changes)))[self.first :]
         return tuple(sums[moments].tolist())
 
     def at(self, bands: _Integers, moment: int) -> _Integers:
-        count = len(self.changes)
         sums = np.zeros(int(bands.max(initial=-1)) + 1, np.int64)
-        np.add.at(sums, bands[count:], np.array([one.size for one in self.first], np.int64))
-        np.add.at(sums, bands[self.blocks[:moment]], self.changes[:moment])
+        end = self.first + moment
+        np.add.at(sums, bands[self.blocks[:end]], self.changes[:end])
         return sums
 
 
 def _lines(
-    log: EventLog, in_use: _InUse, moments: Sequence[int], peak: int, stacks: Sequence[Stack]
+    log: EventLog,
+    first: Iterable[Block],
+    in_use: _InUse,
+    moments: Sequence[int],
+    peak: int,
+    stacks: Sequence[Stack],
 ) -> list[Band]:
     """A band for each of the lines that hold most at the peak, and one for all others."""
     numbers: dict[Frame, int] = {}
@@ -217,7 +220,7 @@ def _lines(
     places = np.array(
         [
             *map(number_of, log.stacks, log.forwards),
-            *(number_of(block.stack, block.forward) for block in in_use.first),
+            *(number_of(block.stack, block.forward) for block in first),
         ],
         np.int64,
     )
@@ -227,30 +230,13 @@ def _lines(
     band_of_place = np.full(len(frames), _MOST_LINES, np.int64)
     band_of_place[largest] = np.arange(len(largest))
     bands = band_of_place[places]
-    names = [*(_name(frames[place]) for place in largest), OTHER_LINES]
-    used = [*range(len(largest)), _MOST_LINES]
+    names = {_MOST_LINES: OTHER_LINES}
+    for number, place in enumerate(largest):
+        file, line, name = frames[place]
+        names[number] = f"{os.path.basename(file)}:{line} {name}" if file else name
     return [
-        Band(name, in_use.in_band(bands, number, moments))
-        for name, number in zip(names, used, strict=True)
+        Band(name, in_use.in_band(bands, number, moments)) for number, name in sorted(names.items())
     ]
-
-
-def _name(frame: Frame) -> str:
-    """Such as ``train.py:12 step``; for a place that is not known the reason."""
-    if not frame.filename:
-        return frame.name
-    return f"{os.path.basename(frame.filename)}:{frame.line} {frame.name}"
-
-
-def _seconds(log: EventLog, points: Sequence[int]) -> tuple[float, ...]:
-    if not log:
-        return (0.0,) * len(points)
-    return tuple((log.times[max(point, 0)] - log.times[0]) / 1e6 for point in points)
-
-
-def _frame(log: EventLog, point: int, stacks: Sequence[Stack]) -> Frame | None:
-    stack = stacks[log.stacks[point]] if point >= 0 else ()
-    return innermost_of_user(stack) if stack else None
 
 
 def _step_ends(log: EventLog, stacks: Sequence[Stack]) -> _Integers:
@@ -267,18 +253,9 @@ def _step_ends(log: EventLog, stacks: Sequence[Stack]) -> _Integers:
     )
     in_step = is_step[np.array(log.stacks, np.int64)]
     # Between two steps something else is allocated.
-    counted = np.flatnonzero(in_step | _is(log, "alloc"))
+    is_counted = in_step.copy()
+    is_counted[log.indexes("alloc")] = True
+    counted = np.flatnonzero(is_counted)
     is_end = in_step[counted] & ~np.append(in_step[counted][1:], False)
     ends: _Integers = counted[is_end]
     return ends
-
-
-def _at(log: EventLog, times: Sequence[int]) -> _Integers:
-    """The last event at each of some times, or the first one."""
-    found: _Integers = np.searchsorted(np.array(log.times), times, side="right") - 1
-    return found.clip(0)
-
-
-def _is(log: EventLog, action: str) -> npt.NDArray[np.bool_]:
-    numbers = [number for number, name in enumerate(log.action_names) if name == action]
-    return np.isin(np.array(log.actions, np.int64), numbers)

@@ -143,7 +143,12 @@ def what_if(
     one, found = history.of_device(device), settings_of(history.settings)
     changed = changed_settings(found, settings)
     check = check_replay(history, device)
-    recorded, order = _recorded(history, device, check), check.order_by_address
+    order, recorded = check.order_by_address, check.figures
+    if recorded is None or not check.matches:
+        recorded = recorded_figures(history, device)
+    else:
+        retries = recorded_retries(history, device, recorded.failures)
+        recorded = replace(recorded, retries=retries)
     cases: list[tuple[str, GPU | None, int | None, int]] = [
         (name, gpu, gpu.total_memory, MemoryOverhead.of(gpu, None, 0).context) for name, gpu in gpus
     ]
@@ -168,14 +173,6 @@ def what_if(
     )
 
 
-def _recorded(history: AllocationHistory, device: int, check: ReplayCheck) -> Figures:
-    """Figures of the recording: those of an equal replay, if there is one."""
-    figures = check.figures
-    if figures is None or not check.matches:
-        return recorded_figures(history, device)
-    return replace(figures, retries=recorded_retries(history, device, figures.failures))
-
-
 LONGEST: Final = 300_000
 """Numbers of a log that are made again: more take too long for a report."""
 
@@ -190,7 +187,15 @@ def check_settings(
     is_whole: bool = True,
 ) -> SettingsCheck:
     """Make the recorded requests again, and the one that failed after them."""
-    log = _events(request, requests, length, one_stream=one_stream)
+    log, numbers = EventLog(), iter(requests[:length])
+    for number in numbers:
+        if number > 0:
+            size, stream = next(numbers), next(numbers)
+            log.append("alloc", number, size, 0 if one_stream else stream, 0, 0)
+        else:
+            log.append("free_completed", -number, 0, 0, 0, 0)
+    stream = 0 if one_stream else request.stream
+    log.append("oom", request.free, request.requested, stream, 0, 0)
     history = AllocationHistory((DeviceHistory(request.device, log, (), ()),), ((),))
     taken = (request.context or 0) + (request.others or 0)
     if request.allowed is not None:
@@ -198,18 +203,3 @@ def check_settings(
     result = replay(history, settings=settings, capacity=request.capacity, taken=taken)
     made = len(log.indexes("alloc"))
     return SettingsCheck(settings, made, result.out_of_memory is None, is_whole)
-
-
-def _events(
-    request: simulated.FailedRequest, requests: array[int], length: int, *, one_stream: bool
-) -> EventLog:
-    log = EventLog()
-    numbers = iter(requests[:length])
-    for number in numbers:
-        if number > 0:
-            size, stream = next(numbers), next(numbers)
-            log.append("alloc", number, size, 0 if one_stream else stream, 0, 0)
-        else:
-            log.append("free_completed", -number, 0, 0, 0, 0)
-    log.append("oom", request.free, request.requested, 0 if one_stream else request.stream, 0, 0)
-    return log

@@ -31,7 +31,7 @@ def recording():
 
 @pytest.fixture
 def log(recording):
-    return recording._used[0].live[0].log
+    return next(iter(recording._peaks)).live[0].log
 
 
 def in_thread(work):

@@ -163,7 +163,8 @@ def test_blocks_of_the_peak_stay_though_they_are_freed_and_later_ones_do_not_cou
     assert [(row.line, row.size) for row in profiler.peak_holders().by_line()] == [
         (take.__code__.co_firstlineno + 1, 7 * MIB)
     ]
-    (peak,) = profiler._recording()._peaks.values()
+    (peaks,) = profiler._recording()._peaks.values()
+    (peak,) = peaks.values()
     assert len(peak.died) == 2
 
 
