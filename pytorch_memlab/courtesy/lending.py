@@ -13,7 +13,7 @@ from .._common.uninterrupted import uninterrupted
 from ..devices.driver_memory import allocated_memory, drop_workspaces
 from ..errors import MemlabError
 from ..tensors.live_objects import instances_of
-from ..tensors.moves import GPUMemory, MovedStorage, find_gpu_memory, move_to_host
+from ..tensors.moves import MovedStorage, Views, find_gpu_memory, move_to_host
 from .copies import Copies, progress_bar
 from .host_blocks import host_storages
 from .restoring import bring_back
@@ -28,19 +28,19 @@ def lend(moved: deque[MovedStorage], device: torch.device | None) -> None:
         emptied = each.emptied()
         if emptied is not None and emptied.nbytes():
             emptied.resize_(0)
-    memory = find_gpu_memory(device)
-    if not memory.storages:
+    storages, views = find_gpu_memory(device)
+    if not storages:
         return
-    for used in {storage.device for storage in memory.storages}:
+    for used in {storage.device for storage in storages}:
         torch.cuda.synchronize(used)
-    hosts = host_storages([storage.nbytes() for storage in memory.storages])
+    hosts = host_storages([storage.nbytes() for storage in storages])
     total = sum(host.nbytes() for host in hosts)
     with progress_bar("GPU to host", total) as arrived, Copies(arrived) as copies:
-        for storage, host in zip(memory.storages, hosts, strict=True):
+        for storage, host in zip(storages, hosts, strict=True):
             copies.copy(storage, host, storage.device)
         copies.wait()
     with uninterrupted():
-        _move_all_to_host(moved, memory, hosts)
+        _move_all_to_host(moved, storages, hosts, views)
 
 
 def empty_all_caches() -> None:
@@ -84,14 +84,17 @@ def _refuse_captured_graphs() -> None:
 
 
 def _move_all_to_host(
-    moved: deque[MovedStorage], memory: GPUMemory, hosts: list[torch.UntypedStorage]
+    moved: deque[MovedStorage],
+    storages: list[torch.UntypedStorage],
+    hosts: list[torch.UntypedStorage],
+    views: Views,
 ) -> None:
     taken: deque[MovedStorage] = deque()
     try:
-        for storage, host in zip(memory.storages, hosts, strict=True):
+        for storage, host in zip(storages, hosts, strict=True):
             each = MovedStorage(storage.device, host, weakref.ref(storage))
             taken.append(each)
-            move_to_host(storage, host, memory.views.get(storage._cdata, []))
+            move_to_host(storage, host, views.get(storage._cdata, []))
     except BaseException:
         try:
             bring_back(taken)

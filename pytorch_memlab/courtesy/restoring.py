@@ -13,15 +13,14 @@ from .._common.uninterrupted import uninterrupted
 from ..errors import MemlabError
 from ..tensors.moves import (
     MovedStorage,
-    movable_views,
+    Views,
+    find_gpu_memory,
     point,
     room,
     view_bases,
     views_in_host_memory,
 )
 from .copies import Copies, progress_bar
-
-Views = dict[int, list[torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ def _stuck(moved: deque[MovedStorage]) -> int:
 def _others_follow(moved: deque[MovedStorage], lent: list[torch.Tensor]) -> None:
     """Point leaves of graphs that have died, and bases of lent views, at host memory."""
     hosts = {storage._cdata: each.host for each in moved if (storage := each.emptied()) is not None}
-    views = movable_views() if hosts else {}
+    _, views = find_gpu_memory() if hosts else ([], {})
     leaves = [tensor for key in hosts for tensor in views.get(key, [])]
     for tensor in (*leaves, *view_bases(lent)):
         host = hosts.get(tensor.untyped_storage()._cdata)

@@ -60,23 +60,20 @@ def get_device(spec: int | str | torch.device | None = None) -> Device:
 def _name_of(spec: int | str | torch.device | None, first: str) -> str:
     """The name that a device has in reports."""
     kind = first.partition(":")[0]
-    index = spec if isinstance(spec, int) else None
-    if isinstance(spec, str) and spec.isdecimal():
-        index = int(spec)
-    elif isinstance(spec, str):
+    if isinstance(spec, str) and not spec.isdecimal():
         try:
             spec = torch.device(spec)
         except RuntimeError:
             return str(spec)
+    index: int | None
     if isinstance(spec, torch.device):
         kind, index = spec.type, spec.index
+    else:
+        index = None if spec is None else int(spec)
     if index is None:
-        index = torch.cuda.current_device() if _cuda_is_on() else 0
+        is_on = torch.cuda.is_available() and torch.cuda.is_initialized()
+        index = torch.cuda.current_device() if is_on else 0
     return kind if kind == "cpu" else f"{kind}:{index}"
-
-
-def _cuda_is_on() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
 def simulated_machine() -> Machine | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from . import cuda, simulated_machine
-from .driver_memory import driver_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +24,6 @@ class Allocation:
     # file names and lines of the stack that asked, the innermost first; empty unless the program
     # records PyTorch's memory history
     frames: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Workspaces:
-    """Workspaces of kernels that stay allocated between calls."""
-
-    addresses: frozenset[int] | None  # of their blocks, None if they cannot be told
-    size: int  # bytes of one cuBLAS workspace as PyTorch asks for it
-
-
-@dataclass(frozen=True, slots=True)
-class DriverView:
-    """The memory of a device as the driver counts it, in bytes."""
-
-    used: int  # not free, in whichever process
-    process: int | None  # held by this process, None if the driver does not tell
 
 
 def allocations_of(device: torch.device) -> list[Allocation] | None:
@@ -74,25 +58,30 @@ def address_finder() -> Callable[[int, int], int]:
     return find
 
 
-def workspaces_of(device: torch.device) -> Workspaces:
-    """The cuBLAS workspaces of a CUDA device that is in use; PyTorch tells only their size."""
-    from ..simulation.inspect import workspace_size
+def workspaces_among(
+    blocks: list[Allocation], device: torch.device
+) -> tuple[list[Allocation], bool]:
+    """The cuBLAS workspaces of a CUDA device that is in use, and whether they are known.
 
+    PyTorch tells only their size: of a real GPU these are the blocks of that size.
+    """
     machine = simulated_machine()
     if machine is None:
-        return Workspaces(None, workspace_size(torch.cuda.get_device_capability(device)[0]))
+        from ..simulation.inspect import workspace_size
+
+        size = workspace_size(torch.cuda.get_device_capability(device)[0])
+        return [one for one in blocks if one.requested == size], False
     gpu = machine.gpu(device.index)
-    placements = machine.workspaces.living()
-    addresses = frozenset(place.address for place in placements if place.gpu is gpu)
-    return Workspaces(addresses, workspace_size(gpu.model.major))
+    addresses = {place.address for place in machine.workspaces.living() if place.gpu is gpu}
+    return [one for one in blocks if one.address in addresses], True
 
 
-def driver_view(device: torch.device) -> DriverView | None:
-    """The memory of a CUDA device, None for one that this process does not use."""
+def driver_view(device: torch.device) -> tuple[int | None, int | None]:
+    """Bytes that are not free, and those of them that this process holds; None if not known."""
     if device.type != "cuda" or not _in_use(device.index):
-        return None
-    free, total = driver_memory(device.index)
-    return DriverView(total - free, _held_by_this_process(device.index))
+        return None, None
+    free, total = torch.cuda.mem_get_info(device.index)
+    return total - free, _held_by_this_process(device.index)
 
 
 def _in_use(index: int) -> bool:
@@ -104,24 +93,18 @@ def _held_by_this_process(index: int) -> int | None:
     machine = simulated_machine()
     if machine is not None:
         return machine.gpu(index).driver.process_memory
-    try:
-        return next(_own_entries(index), None)
-    except Exception:  # no NVML, or another process namespace: the driver does not tell
-        return None
-
-
-def _own_entries(index: int) -> Iterator[int]:
-    """Bytes that NVML counts for this process; ``nvidia-ml-py`` is optional."""
-    pynvml = importlib.import_module("pynvml")
-    pynvml.nvmlInit()
-    try:
-        uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            if process.pid == os.getpid() and process.usedGpuMemory is not None:
-                yield int(process.usedGpuMemory)
-    finally:
-        pynvml.nvmlShutdown()
+    with suppress(Exception):  # no NVML, or another process namespace: the driver does not tell
+        pynvml = importlib.import_module("pynvml")  # of nvidia-ml-py, which is optional
+        pynvml.nvmlInit()
+        try:
+            uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                if process.pid == os.getpid() and process.usedGpuMemory is not None:
+                    return int(process.usedGpuMemory)
+        finally:
+            pynvml.nvmlShutdown()
+    return None
 
 
 def _allocation(block: dict[str, Any]) -> Allocation:

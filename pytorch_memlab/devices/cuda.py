@@ -7,7 +7,6 @@ import torch
 from ..records import DeviceInfo
 from . import program_view
 from .device import Device, ProgramView, Stats
-from .driver_memory import driver_memory
 from .program_view import CounterFunctions, counter_functions
 
 
@@ -63,6 +62,6 @@ class CudaDevice(Device):
         return int(torch.cuda.get_device_properties(self._index).total_memory)
 
     def taken(self) -> int:
-        free, total = driver_memory(self._index)
+        free, total = torch.cuda.mem_get_info(self._index)
         reserved = self.stats().get("reserved_bytes", {}).get("all", {}).get("current", 0)
         return max(total - free - int(reserved), 0)

@@ -1,17 +1,10 @@
-"""Memory of a GPU: of the whole card, as the driver has it, and what is allocated of it."""
+"""The GPUs of this process, and what PyTorch holds on them."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-
-
-class DriverMemory(NamedTuple):
-    """Memory of a whole GPU, in bytes."""
-
-    free: int  # bytes that no process has
-    total: int  # bytes of the card
 
 
 def count_gpus() -> int:
@@ -37,9 +30,10 @@ def drop_workspaces() -> None:
         clear()
 
 
-def driver_memory(index: int) -> DriverMemory:
-    """Memory of a GPU, as ``torch.cuda.mem_get_info`` reads it from the driver."""
-    return DriverMemory(*torch.cuda.mem_get_info(index))
+def driver_memory(index: int) -> tuple[int, int]:
+    """Bytes of a GPU that no process has, and all of its bytes, as the driver counts them."""
+    free, total = torch.cuda.mem_get_info(index)
+    return int(free), int(total)
 
 
 def allocated_memory(index: int) -> int:

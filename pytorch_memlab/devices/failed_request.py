@@ -10,7 +10,6 @@ import torch
 
 from ..simulation.inspect import FailedRequest, FreeBlock
 from .allocations import driver_view
-from .driver_memory import driver_memory
 
 _SIZE: Final = r"([\d.]+) (bytes|KiB|MiB|GiB)"
 _TRIED: Final = re.compile(rf"Tried to allocate {_SIZE}")
@@ -56,11 +55,10 @@ def _note(device: int, size: int, _total: int, free: int) -> None:
 
 def _state(device: int, segment: int, free: int | None = None) -> FailedRequest:
     """The state now, but for the bytes that were free."""
-    now_free, capacity = driver_memory(device)
+    now_free, capacity = torch.cuda.mem_get_info(device)
     segments = [one for one in torch.cuda.memory_snapshot() if one["device"] == device]
     reserved = sum(one["total_size"] for one in segments)
-    view = driver_view(torch.device("cuda", device))
-    process = None if view is None else view.process
+    _, process = driver_view(torch.device("cuda", device))
     blocks: dict[int, int] = {}
     free_blocks: list[FreeBlock] = []
     for one in segments:

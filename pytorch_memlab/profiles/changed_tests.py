@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..records import FunctionInfo
 from .differences import Change
-from .matching import match_functions, match_lines
+from .matching import match
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,10 @@ def changed_lines(before: MeasuredTest, after: MeasuredTest) -> list[ChangedLine
     Lines match by their code, also where they moved or their function was renamed.
     """
     left, right = _by_function(before.holders), _by_function(after.holders)
-    names = list(left), list(right)
-    infos = [_info(key, left[key]) for key in left], [_info(key, right[key]) for key in right]
     found: list[ChangedLine] = []
-    for one, other in match_functions(*infos):
-        lines = left[names[0][one]] if one is not None else []
-        others = right[names[1][other]] if other is not None else []
-        pairs = (
-            match_lines(infos[0][one], infos[1][other])
-            if one is not None and other is not None
-            else {}
-        )
+    for one, other, pairs in match([_info(each) for each in left], [_info(each) for each in right]):
+        lines = [] if one is None else left[one]
+        others = [] if other is None else right[other]
         matched = {number - 1: place - 1 for place, number in pairs.items() if place and number}
         for number, line in enumerate(others):
             place = matched.get(number)
@@ -104,17 +97,14 @@ def changed_lines(before: MeasuredTest, after: MeasuredTest) -> list[ChangedLine
     return sorted(changed, key=lambda one: -abs(one.change.growth))
 
 
-_Key = tuple[str, str]
-
-
-def _by_function(holders: Sequence[HoldingLine]) -> dict[_Key, list[HoldingLine]]:
-    found: dict[_Key, list[HoldingLine]] = {}
+def _by_function(holders: Sequence[HoldingLine]) -> list[list[HoldingLine]]:
+    found: dict[tuple[str, str], list[HoldingLine]] = {}
     for holder in sorted(holders, key=lambda one: one.line):
         found.setdefault((holder.file, holder.function), []).append(holder)
-    return found
+    return list(found.values())
 
 
-def _info(key: _Key, lines: Sequence[HoldingLine]) -> FunctionInfo:
+def _info(lines: Sequence[HoldingLine]) -> FunctionInfo:
     """A function of which only these lines are known: its header is line 0."""
-    file, name = key
+    file, name = lines[0].file, lines[0].function
     return FunctionInfo(name, file, 0, (f"def {name}", *(one.code for one in lines)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -13,12 +14,9 @@ from ..errors import UsageError
 from ..history.holders import PeakHolders, Share
 from ..records import FunctionInfo
 from ..simulation.inspect import parse_size
-from .matching import match_functions, match_lines
+from .matching import Matched, match
 from .ranking import RankedLine, lines_of
 from .recorded import MeasuredDevice, RecordedProfile
-
-Matched = tuple[int | None, int | None, Mapping[int, int]]
-"""Indexes of a function in both profiles, and the lines of the first one in the second one."""
 
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
@@ -105,12 +103,7 @@ def growth_limit(option: str, text: str | None) -> Callable[[Change], bool]:
 
 def compare(before: RecordedProfile, after: RecordedProfile) -> Differences:
     names = _device_names(before, after)
-    matched = [
-        (one, other, match_lines(before.functions[one], after.functions[other]))
-        if one is not None and other is not None
-        else (one, other, {})
-        for one, other in match_functions(before.functions, after.functions)
-    ]
+    matched = match(before.functions, after.functions)
     return Differences(
         tuple(_device_changes(before, after, names)),
         tuple(_line_changes(before, after, names, matched)),
@@ -147,11 +140,11 @@ def _by_place(
     holders: PeakHolders, places: Mapping[tuple[str, int], tuple[str, int]]
 ) -> dict[str, int]:
     """Bytes by line, each under the name that it has in the second profile."""
-    sizes: dict[str, int] = {}
+    sizes = Counter[str]()
     for holder in holders.by_line():
-        file, line = places.get((holder.file, holder.line or 0), (holder.file, holder.line or 0))
-        name = f"{os.path.basename(file)}:{line}" if file else holder.function
-        sizes[name] = sizes.get(name, 0) + holder.size
+        place = holder.file, holder.line or 0
+        file, line = places.get(place, place)
+        sizes[f"{os.path.basename(file)}:{line}" if file else holder.function] += holder.size
     return sizes
 
 

@@ -19,6 +19,19 @@ _REACH: Final = 20
 
 Pair = tuple[int | None, int | None]
 
+Matched = tuple[int | None, int | None, Mapping[int, int]]
+"""Indexes of a function in both profiles, and the lines of the first one in the second one."""
+
+
+def match(before: Sequence[FunctionInfo], after: Sequence[FunctionInfo]) -> list[Matched]:
+    """The functions of two profiles, side by side, and their lines."""
+    return [
+        (one, other, match_lines(before[one], after[other]))
+        if one is not None and other is not None
+        else (one, other, {})
+        for one, other in match_functions(before, after)
+    ]
+
 
 def match_functions(before: Sequence[FunctionInfo], after: Sequence[FunctionInfo]) -> list[Pair]:
     """The functions of two profiles, side by side.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -113,12 +113,14 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
     headlines = tuple(_headlines(profile, sizes))
     peaks = {(one.place, one.measured.device.name) for one in headlines if one.is_in_line}
     functions = [_Function(table, sizes, peaks) for table in report.tables]
-    ordered = _ordered(functions, choice)
+    listed = functions
+    if choice.sort is not None or not choice.everything:
+        listed = sorted(functions, key=_ORDERS[choice.sort or ""])
     if choice.everything:
-        top, listed = len(ordered), ordered
+        top = len(listed)
     else:
         top = _FUNCTIONS if choice.top is None else choice.top
-        listed = [one for one in ordered if one.lines]
+        listed = [one for one in listed if one.lines]
     lines = _LINES if choice.top is None else choice.top
     shown = [one.shown(None if choice.everything else lines, choice.sort) for one in listed[:top]]
     listed_places = {place for one in listed[:top] for place in one.places(one.lines)}
@@ -245,12 +247,6 @@ _ORDERS: Final[Mapping[str, Callable[[_Function], Any]]] = {
     "name": lambda one: one.table.function.qual_name,
     "line": lambda one: (one.table.function.filename, one.table.function.first_line),
 }
-
-
-def _ordered(functions: Sequence[_Function], choice: Choice) -> list[_Function]:
-    if choice.sort is None and choice.everything:
-        return list(functions)
-    return sorted(functions, key=_ORDERS[choice.sort or ""])
 
 
 def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:

@@ -130,10 +130,9 @@ class _Search:
         return frames, functions
 
     def _program_frame(self, code: CodeType, line: int) -> ProgramFrame:
-        end = max((each for _, _, each in code.co_lines() if each), default=line)
         source = {
             number: linecache.getline(code.co_filename, number).rstrip()
-            for number in range(code.co_firstlineno, end + 1)
+            for number in range(code.co_firstlineno, _last_line(code) + 1)
         }
         tuples = [const for const in code.co_consts if isinstance(const, tuple)]
         keywords = {name for const in tuples for name in const if isinstance(name, str)}
@@ -214,47 +213,32 @@ class _Search:
         self, known: Mapping[int, BlockInUse], repeated: Sequence[CodeType]
     ) -> tuple[BlockInUse, ...]:
         """Every block in use, with what is known of it."""
-        simulated = self._simulated
+        machine, simulated = simulated_machine(), self._simulated
+        known = dict(known)
+        if machine is not None:
+            workspace = BlockInUse(0, Category.WORKSPACES, None)
+            known = {place.address: workspace for place in machine.workspaces.living()} | known
+        other, frames = BlockInUse(0, Category.TEMPORARIES, None), {}
         if simulated is None:
-            return self._real_blocks(known)
-        temporary = BlockInUse(0, Category.TEMPORARIES, None)
-        workspace = BlockInUse(0, Category.WORKSPACES, None)
-        machine = simulated_machine()
-        workspaces = (
-            {place.address for place in machine.workspaces.living()} if machine else frozenset()
-        )
+            other = BlockInUse(0, Category.UNKNOWN, None)
+            frames = {one.address: one.frames for one in allocations_of(self._device) or ()}
         origins: dict[int, tuple[Place | None, bool]] = {}
         blocks = []
         for address, size in self._failed.blocks.items():
-            block = known.get(address)
-            if block is None:
-                block = workspace if address in workspaces else temporary
-            origin = simulated.live.get(address)
-            if origin is None:
-                blocks.append(block._replace(size=size))
-                continue
-            number = call_stacks.number_of(origin)
-            if number not in origins:
-                stack = call_stacks.places_of(number)
-                origins[number] = self._place(stack), _runs(stack, repeated)
-            place, is_in_repeated = origins[number]
-            blocks.append(
-                block._replace(
-                    size=size, place=place, is_in_repeated=is_in_repeated, order=origin.order
+            block = known.get(address, other)._replace(size=size)
+            if simulated is None:  # of a real GPU, the lines that its memory history knows
+                stack = tuple((file, line, "") for file, line in frames.get(address, ()))
+                block = block._replace(place=self._place(stack) or block.place)
+            elif (origin := simulated.live.get(address)) is not None:
+                number = call_stacks.number_of(origin)
+                if number not in origins:
+                    places = call_stacks.places_of(number)
+                    origins[number] = self._place(places), _runs(places, repeated)
+                place, is_in_repeated = origins[number]
+                block = block._replace(
+                    place=place, is_in_repeated=is_in_repeated, order=origin.order
                 )
-            )
-        return tuple(blocks)
-
-    def _real_blocks(self, known: Mapping[int, BlockInUse]) -> tuple[BlockInUse, ...]:
-        """Every block in use of a real GPU, with the lines that its memory history knows."""
-        unknown = BlockInUse(0, Category.UNKNOWN, None)
-        frames = {one.address: one.frames for one in allocations_of(self._device) or ()}
-        blocks = []
-        for address, size in self._failed.blocks.items():
-            block = known.get(address, unknown)
-            stack = tuple((file, line, "") for file, line in frames.get(address, ()))
-            place = self._place(stack) or block.place
-            blocks.append(block._replace(size=size, place=place))
+            blocks.append(block)
         return tuple(blocks)
 
     def _place(self, stack: Stack) -> Place | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -13,11 +12,10 @@ import torch
 from ..devices import get_device
 from ..devices.allocations import (
     Allocation,
-    Workspaces,
     address_finder,
     allocations_of,
     driver_view,
-    workspaces_of,
+    workspaces_among,
 )
 from ..errors import MemlabError
 from ..tensors.lines import program_line
@@ -81,17 +79,29 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
     allocated, reserved = counted
     blocks = allocations_of(device)
     if blocks is None:
-        if not any(row.device == device for row in rows.tensors):
+        here = [row for row in rows.tensors if row.device == device]
+        if not here:
             return None  # this process does not use it
-        return _without_blocks(device, rows, allocated, reserved)
+        saved = sum(row.nbytes for row in here if row.category == SAVED)
+        tensors = sum(row.nbytes for row in here) - saved
+        return Reconciliation(
+            *(device, tensors, saved, 0, 0, allocated - tensors - saved),
+            *(allocated, reserved - allocated, reserved),
+            notes=(_NO_BLOCKS,),
+        )
     blocks.sort(key=lambda block: block.address)
     tensors, saved, foreign, unclaimed = _claimed(device, rows, blocks)
-    workspaces, notes = _workspace_bytes(unclaimed, workspaces_of(device))
+    found, are_known = workspaces_among(unclaimed, device)
+    workspaces = sum(block.requested for block in found)
+    notes = [_BY_SIZE] if found and not are_known else []
     requested = sum(block.requested for block in blocks)
     allocated = sum(block.size for block in blocks)
     unknown = requested - tensors - saved - workspaces
-    view = driver_view(device)
-    used, process = (None, None) if view is None else (view.used, view.process)
+    if unknown and (frozen := gc.get_freeze_count()):  # counting them takes time
+        notes.append(
+            f"{frozen} objects are under gc.freeze(), where Python shows no tensors: see unknown"
+        )
+    used, process = driver_view(device)
     return Reconciliation(
         device,
         tensors,
@@ -106,7 +116,7 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
         None if used is None or process is None else used - process,
         used,
         foreign,
-        (*notes, *_frozen_notes(unknown)),
+        tuple(notes),
     )
 
 
@@ -133,34 +143,6 @@ def _claimed(
         else:
             tensors += size
     return tensors, saved, foreign, [one for n, one in enumerate(blocks) if n not in claimed]
-
-
-def _workspace_bytes(
-    unclaimed: Iterable[Allocation], workspaces: Workspaces
-) -> tuple[int, tuple[str, ...]]:
-    if workspaces.addresses is not None:
-        known = [block for block in unclaimed if block.address in workspaces.addresses]
-        return sum(block.requested for block in known), ()
-    alike = [block.requested for block in unclaimed if block.requested == workspaces.size]
-    return sum(alike), (_BY_SIZE,) if alike else ()
-
-
-def _frozen_notes(unknown: int) -> Iterator[str]:
-    if unknown and (frozen := gc.get_freeze_count()):  # counting them takes time
-        yield f"{frozen} objects are under gc.freeze(), where Python shows no tensors: see unknown"
-
-
-def _without_blocks(
-    device: torch.device, rows: Rows, allocated: int, reserved: int
-) -> Reconciliation:
-    here = [row for row in rows.tensors if row.device == device]
-    saved = sum(row.nbytes for row in here if row.category == SAVED)
-    tensors = sum(row.nbytes for row in here) - saved
-    return Reconciliation(
-        *(device, tensors, saved, 0, 0, allocated - tensors - saved),
-        *(allocated, reserved - allocated, reserved),
-        notes=(_NO_BLOCKS,),
-    )
 
 
 def description_of(device: torch.device) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -38,21 +39,6 @@ def check_arrangement(sort_by: str | None, min_size: int) -> None:
     size: Any = min_size
     if isinstance(size, bool) or not isinstance(size, Integral) or int(size) < 0:
         raise UsageError(f"min_size must be a number of bytes, 0 or more, not {quoted(min_size)}")
-
-
-def arranged_rows(rows: Iterable[TensorRow], sort_by: str | None, min_size: int) -> list[TensorRow]:
-    """Rows in another order, the small ones of each device and category as one row at the end."""
-    large: list[TensorRow] = []
-    small: dict[tuple[torch.device, str], list[TensorRow]] = {}
-    for row in rows:
-        if row.nbytes >= min_size:
-            large.append(row)
-        else:
-            small.setdefault((row.device, row.category), []).append(row)
-    if sort_by is not None:
-        order = _ORDERS[sort_by]
-        large.sort(key=lambda row: order(row.name, row.numel, row.nbytes))
-    return large + [group[0] if len(group) == 1 else _sum(group) for group in small.values()]
 
 
 def stat_of(row: TensorRow) -> TensorStat:
@@ -147,7 +133,15 @@ class MemorySnapshot:
             UsageError: there is no such order, or no such size.
         """
         check_arrangement(sort_by, min_size)
-        rows = arranged_rows(self.rows, sort_by, min_size)
+        rows = [row for row in self.rows if row.nbytes >= min_size]
+        if sort_by is not None:
+            order = _ORDERS[sort_by]
+            rows.sort(key=lambda row: order(row.name, row.numel, row.nbytes))
+        small: defaultdict[tuple[torch.device, str], list[TensorRow]] = defaultdict(list)
+        for row in self.rows:
+            if row.nbytes < min_size:
+                small[row.device, row.category].append(row)
+        rows += [group[0] if len(group) == 1 else _sum(group) for group in small.values()]
         places = {device: place for place, device in enumerate(self.devices())}
         rows.sort(key=lambda row: places[row.device])
         return replace(self, rows=tuple(rows))

@@ -113,22 +113,24 @@ class MovedStorage:
     emptied: weakref.ref[torch.UntypedStorage]
 
 
-@dataclass(frozen=True, slots=True)
-class GPUMemory:
-    """The storages and tensors of GPUs that Python and autograd reach."""
-
-    storages: list[torch.UntypedStorage]
-    views: dict[int, list[torch.Tensor]]
+Views = dict[int, list[torch.Tensor]]
+"""The live tensors that look at a storage, by the number of the storage (``_cdata``)."""
 
 
-def find_gpu_memory(device: torch.device | None = None) -> GPUMemory:
-    """Storages on CUDA devices: of live tensors, their gradients, and what backward needs."""
+def find_gpu_memory(
+    device: torch.device | None = None,
+) -> tuple[list[torch.UntypedStorage], Views]:
+    """Storages on CUDA devices: of live tensors, their gradients, and what backward needs.
+
+    With them come the tensors that look at them and may change their device.
+    """
     found: dict[int, torch.UntypedStorage] = {}
-    views: dict[int, list[torch.Tensor]] = defaultdict(list)
+    views: Views = defaultdict(list)
     live = LiveTensors()
     for tensor, storage in live.storages():
-        if storage.device.type == "cuda" and storage.nbytes():
-            found[storage._cdata] = storage
+        if storage.device.type == "cuda":
+            if storage.nbytes():
+                found[storage._cdata] = storage
             if live.is_movable(tensor):
                 views[storage._cdata].append(tensor)
     foreign = [_range(storage) for storage in found.values() if not storage.resizable()]
@@ -139,7 +141,7 @@ def find_gpu_memory(device: torch.device | None = None) -> GPUMemory:
         and storage.resizable()
         and not _overlaps(_range(storage), foreign)
     ]
-    return GPUMemory(sorted(own, key=lambda storage: storage.device.index), views)
+    return sorted(own, key=lambda storage: storage.device.index), views
 
 
 def move_to_host(
@@ -169,21 +171,10 @@ def room(moved: MovedStorage, has_views: bool) -> torch.UntypedStorage | None:
     return storage
 
 
-def views_in_host_memory() -> dict[int, list[torch.Tensor]]:
-    """Storage of the host -> the live tensors that look at it."""
-    views: dict[int, list[torch.Tensor]] = defaultdict(list)
+def views_in_host_memory() -> Views:
+    views: Views = defaultdict(list)
     for tensor, storage in LiveTensors().storages():
         if tensor is not None and storage.device.type == "cpu":
-            views[storage._cdata].append(tensor)
-    return views
-
-
-def movable_views() -> dict[int, list[torch.Tensor]]:
-    """Storage on a GPU -> the live tensors that look at it and may change their device."""
-    views: dict[int, list[torch.Tensor]] = defaultdict(list)
-    live = LiveTensors()
-    for tensor, storage in live.storages():
-        if storage.device.type == "cuda" and live.is_movable(tensor):
             views[storage._cdata].append(tensor)
     return views
 
