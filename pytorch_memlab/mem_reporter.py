@@ -20,13 +20,13 @@ from .history.block_categories import TensorCategories
 from .render.memory_report import LEN, header, section
 from .reporter.differences import Difference, diff
 from .reporter.leaks import LeakWatch
-from .reporter.names import TensorNames
+from .reporter.names import TensorNames, names_of_attributes, names_of_variables
 from .reporter.output import printed_to
 from .reporter.reconciliation import description_of, reconciled, with_allocation_lines
-from .reporter.records import Reconciliation
 from .reporter.rows import Rows, rows_of
 from .reporter.snapshot import (
     MemorySnapshot,
+    Reconciliation,
     TensorStat,
     arranged_stats,
     check_arrangement,
@@ -35,7 +35,6 @@ from .reporter.snapshot import (
     require_device,
     stat_of,
 )
-from .reporter.variables import names_of_attributes, names_of_variables
 from .tensors.lines import recorded_lines
 from .tensors.live_objects import LiveObjects, alive, live_objects
 

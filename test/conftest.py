@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.devices import simulated_machine
-from pytorch_memlab.reporter import variables
+from pytorch_memlab.reporter import names as tensor_names
 
 _M_MMAP_THRESHOLD = -3
 """Of ``mallopt``: the size from which a block goes back to the system when it is freed. glibc
@@ -91,7 +91,7 @@ def _freeze() -> None:
 @pytest.fixture
 def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches for names of tensors end early: variables of pytest lead to all tests."""
-    monkeypatch.setattr(variables, "LOOKED_INTO", 500)
+    monkeypatch.setattr(tensor_names, "LOOKED_INTO", 500)
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from ..devices.allocations import address_finder
 from ..tensors.live_objects import gradient_of, live_objects, parameters_of, states_of, tensors_in
 from ..tensors.memory import Piece, pieces_of
 from ..tensors.saved import grad_fn, saved_by_graphs
-from .category import Category
 from .live_blocks import BACKWARD, FORWARD, FORWARD_WITH_NODE, NOT_SEEN, LiveBlock, read_ends
+from .model import Category
 
 if TYPE_CHECKING:
     from .._common.call_stacks import Place

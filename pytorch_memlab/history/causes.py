@@ -16,7 +16,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Final
 
-from .category import Category
+from .model import Category
 from .out_of_memory import (
     BlockInUse,
     OutOfMemory,

@@ -14,8 +14,7 @@ import torch
 
 from ..devices.allocations import address_finder
 from .block_categories import address_categories
-from .category import Category
-from .model import AllocationHistory, DeviceHistory, EventLog, Segment
+from .model import AllocationHistory, Category, DeviceHistory, EventLog, Segment
 from .program import program
 from .snapshot import history_of
 

@@ -14,8 +14,7 @@ import torch
 from .._common.call_stacks import TakenStack, call_stacks, capture
 from .._common.garbage_collection import no_garbage_collection
 from ..simulation.inspect import LoggedBlock
-from .category import Category
-from .model import EventLog, Segment
+from .model import Category, EventLog, Segment
 
 if TYPE_CHECKING:
     from .._common.forward_ops import ForwardOps

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .._common.prose_size import prose_size
 from ..simulation.allocator.out_of_memory import FailedRequest
-from .category import Category
+from .model import Category
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""The moment of the highest active bytes, and the blocks in use then.
+"""The moment of the highest active bytes, and the blocks in use then and at the beginning.
+
+The segments and blocks that exist before the first event follow from the segments at the end, with
+all events undone. Sizes of blocks that the history frees are not recorded.
 
 Note [Block sizes in a history]
 An ``alloc`` event has the bytes requested, and active bytes count whole blocks. A block begins
@@ -9,18 +12,219 @@ bounds of the segment, whichever rule chose the range.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._common.prose_size import prose_size
-from ..simulation.allocator.replay import GROWTH, RELEASES
-from ..simulation.allocator.settings import SMALL_SEGMENT_SIZE, SMALL_SIZE, AllocatorSettings
-from .first_state import SegmentMap, block_size, first_state
-from .model import AllocationHistory, Block, DeviceHistory, Event, Segment, device_name
-from .settings import settings_of
+from ..errors import AllocatorSettingsError
+from ..simulation.allocator.replay import GROWTH, RELEASES, AllocationTrace, RecordedSegment
+from ..simulation.allocator.settings import (
+    MIN_BLOCK_SIZE,
+    NO_LIMIT,
+    ROUNDUP_INTERVALS,
+    SMALL_SEGMENT_SIZE,
+    SMALL_SIZE,
+    AllocatorSettings,
+)
+from .model import AllocationHistory, Block, DeviceHistory, Event, EventLog, Segment, device_name
+
+
+def settings_of(found: Mapping[str, object]) -> AllocatorSettings:
+    """The settings of a history's allocators.
+
+    >>> text = "max_split_size_mb:64,a_later_setting:1"
+    >>> settings = settings_of({"PYTORCH_CUDA_ALLOC_CONF": text, "expandable_segments": True})
+    >>> settings.max_split_size // 2**20, settings.expandable_segments
+    (64, True)
+    """
+    known = []
+    for item in re.split(r",(?![^\[]*\])", str(found.get("PYTORCH_CUDA_ALLOC_CONF") or "")):
+        with suppress(AllocatorSettingsError, ValueError):
+            AllocatorSettings.parse(item)
+            known.append(item)
+    return replace(AllocatorSettings.parse(",".join(known)), **dict(_numbers(found)))
+
+
+def _numbers(found: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
+    size = found.get("max_split_size")
+    if type(size) is int and size:
+        # PyTorch writes no limit as -1: as a signed number.
+        yield "max_split_size", NO_LIMIT if size < 0 else size
+    threshold = found.get("garbage_collection_threshold")
+    if type(threshold) is float and 0 <= threshold < 1:
+        yield "garbage_collection_threshold", threshold
+    if type(found.get("expandable_segments")) is bool:
+        yield "expandable_segments", found["expandable_segments"]
+    divisions = found.get("roundup_power2_divisions")
+    if isinstance(divisions, Mapping) and len(divisions) == ROUNDUP_INTERVALS:
+        steps = tuple(divisions.values())
+        if all(type(one) is int and 0 <= one <= 2**16 for one in steps):
+            yield "roundup_power2_divisions", steps
+
+
+class FirstState(NamedTuple):
+    """The memory of an allocator before the first event of its history."""
+
+    segments: list[Segment]  # by address, each with its blocks in use
+    blocks: dict[int, Block]  # those in use by address, also those in no known segment
+
+
+def first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstState:
+    known: FirstState | None = device.first_states.get(settings)
+    if known is None:
+        known = device.first_states[settings] = _first_state(device, settings)
+    return known
+
+
+def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstState:
+    if device.initial is not None:
+        segments = sorted(device.initial, key=lambda segment: segment.address)
+        return FirstState(segments, _blocks_by_address(segments))
+    blocks: dict[int, Block] = {}
+    seen: set[int] = set()
+    for action, address, size, _ in device.events.changes():
+        if action == "alloc":
+            seen.add(address)
+        elif action == "free_completed" and address not in seen:
+            seen.add(address)
+            rounded = settings.round_size(size) if device.is_rounded else size
+            blocks[address] = Block(address, rounded, size, None)
+    freed = set(blocks)  # whose sizes are not recorded
+    at_end = _blocks_by_address(device.segments)
+    blocks |= {address: block for address, block in at_end.items() if address not in seen}
+    found = _first_segments(device.events, device.segments)
+    inside: defaultdict[int, list[Block]] = defaultdict(list)
+    for address in sorted(blocks):
+        segment = found.at(address)
+        if segment is not None:
+            inside[segment.address].append(blocks[address])
+    segments = []
+    for one in found:
+        parts, splits_all = inside[one.address], one.is_expandable or _serves_small(one)
+        ends = [*(block.address for block in parts[1:]), one.address + one.size]
+        for place, (block, end) in enumerate(zip(parts, ends, strict=False)):  # none if it is empty
+            if block.address in freed:
+                rest = end - block.address - block.size
+                size = _block_size(block.size, rest, splits_all, settings)
+                parts[place] = replace(block, size=size)
+        segments.append(replace(one, blocks=tuple(parts)))
+    return FirstState(segments, blocks | _blocks_by_address(segments))
+
+
+def _blocks_by_address(segments: Iterable[Segment]) -> dict[int, Block]:
+    return {block.address: block for segment in segments for block in segment.blocks}
+
+
+def _first_segments(log: EventLog, segments: Sequence[Segment]) -> SegmentMap:
+    found = SegmentMap(segments)
+    changes = [index for name in (*GROWTH, *RELEASES) for index in log.indexes(name)]
+    for index in sorted(changes, reverse=True):
+        event = log[index]
+        if event.action in RELEASES:
+            found.add(event.address, event.size, event.stream, event.action == "segment_unmap")
+        else:
+            found.remove(event.address, event.size)
+    return found
+
+
+class SegmentMap:
+    """Segments by address; their blocks are not kept."""
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self._segments = {one.address: replace(one, blocks=()) for one in segments}
+        self._starts = sorted(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        """By address."""
+        return map(self._segments.__getitem__, self._starts)
+
+    def at(self, address: int) -> Segment | None:
+        """The segment that has an address."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0:
+            return None
+        found = self._segments[self._starts[index]]
+        return found if address < found.address + found.size else None
+
+    def add(self, start: int, size: int, stream: int, is_expandable: bool) -> None:
+        """Add memory; pages of an expandable segment are joined with those beside them."""
+        end, is_small = start + size, None
+        for beside in (start - 1, end) if is_expandable else ():
+            near = self.at(beside)
+            if near is not None and near.is_expandable:
+                self._pop(near)
+                start, end = min(start, near.address), max(end, near.address + near.size)
+                is_small = near.is_small
+        self._insert(Segment(start, end - start, is_expandable, (), stream, is_small))
+
+    def remove(self, start: int, size: int) -> bool:
+        """Remove memory; return False if there is none."""
+        around = self.at(start)
+        if around is None:
+            return False
+        self._pop(around)
+        end, last = start + size, around.address + around.size
+        if around.address < start:
+            self._insert(replace(around, size=start - around.address))
+        if end < last:
+            self._insert(replace(around, address=end, size=last - end))
+        return True
+
+    def _insert(self, segment: Segment) -> None:
+        if segment.address not in self._segments:
+            insort(self._starts, segment.address)
+        self._segments[segment.address] = segment
+
+    def _pop(self, segment: Segment) -> None:
+        del self._starts[bisect_left(self._starts, segment.address)]
+        del self._segments[segment.address]
+
+
+def trace_of(device: DeviceHistory, settings: AllocatorSettings) -> AllocationTrace:
+    """A history as a replay takes it."""
+    initial, final = first_state(device, settings).segments, device.segments
+    events = device.events.changes
+    return AllocationTrace([*map(_recorded, initial)], events, [*map(_recorded, final)])
+
+
+def _recorded(segment: Segment) -> RecordedSegment:
+    parts: list[tuple[int, int | None]] = []
+    address = segment.address
+    for block in (*segment.blocks, Block(segment.address + segment.size, 0, 0, None)):
+        if block.address > address:
+            parts.append((block.address - address, None))
+        if block.size:
+            parts.append((block.size, block.requested))
+        address = block.address + block.size
+    kinds = _serves_small(segment), segment.is_expandable
+    return RecordedSegment(segment.address, segment.stream, *kinds, parts)
+
+
+def _serves_small(segment: Segment) -> bool:
+    """True if a segment belongs to the pool of blocks of up to 1 MiB."""
+    if segment.is_small is not None:
+        return segment.is_small
+    if segment.is_expandable:
+        return all(block.requested <= SMALL_SIZE for block in segment.blocks)
+    return segment.size <= SMALL_SEGMENT_SIZE
+
+
+def _block_size(size: int, rest: int, splits_all: bool, settings: AllocatorSettings) -> int:
+    """The bytes of a block where the free range has a rest that may be too small to be split off.
+
+    Every block is split in the small pool, and while segments expand.
+    """
+    if splits_all:
+        is_split = rest >= MIN_BLOCK_SIZE
+    else:
+        is_split = rest > SMALL_SIZE and size < settings.max_split_size
+    return size if is_split else size + rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +335,7 @@ class _BlockSizes:
         is_small = segment.size <= SMALL_SEGMENT_SIZE and rounded <= SMALL_SIZE
         rest = end - address - rounded
         splits_all = self._expandable or is_small
-        return max(rounded, block_size(rounded, rest, splits_all, self._settings))
+        return max(rounded, _block_size(rounded, rest, splits_all, self._settings))
 
     def add(self, address: int, size: int) -> int:
         insort(self._addresses, address)

@@ -15,8 +15,8 @@ from torch.optim.optimizer import (
 from .._common.forward_ops import ForwardOps, OpStack
 from .._common.uninterrupted import uninterrupted
 from .block_categories import Note, mark, mark_module, mark_parameters, mark_state
-from .category import Category
 from .live_blocks import ProgramState
+from .model import Category
 from .module_paths import ModulePaths
 
 

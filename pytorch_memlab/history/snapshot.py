@@ -11,8 +11,16 @@ from typing import IO, Any, Final
 
 from .._common.garbage_collection import no_garbage_collection
 from ..errors import SnapshotError
-from .category import category_named
-from .model import AllocationHistory, Block, DeviceHistory, EventLog, Frame, Segment, Stack
+from .model import (
+    AllocationHistory,
+    Block,
+    DeviceHistory,
+    EventLog,
+    Frame,
+    Segment,
+    Stack,
+    category_named,
+)
 from .snapshot_pickle import EVENT, ForbiddenCodeError, PickleReader, StackReference
 
 _GZIP: Final = b"\x1f\x8b"

@@ -12,9 +12,8 @@ from .._common.call_stacks import call_stacks, capture
 from ..devices import get_device
 from ..simulation.inspect import LoggedBlock, active, settings_string
 from .block_categories import FreedCategories, live_categories
-from .category import Category
 from .live_blocks import LiveBlock, LiveBlocks, LiveLog
-from .model import HOST, Block, Segment
+from .model import HOST, Block, Category, Segment
 from .program import program
 
 if TYPE_CHECKING:

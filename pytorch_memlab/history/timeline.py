@@ -26,12 +26,9 @@ import numpy.typing as npt
 
 from .._common.prose_size import prose_size
 from ..errors import SnapshotError
-from .category import Category
-from .first_state import first_state
 from .holders import charged_frame, innermost_of_user
-from .model import AllocationHistory, Block, EventLog, Frame, Stack, device_name
-from .peak import counters_of
-from .settings import settings_of
+from .model import AllocationHistory, Block, Category, EventLog, Frame, Stack, device_name
+from .peak import counters_of, first_state, settings_of
 
 Grouping = Literal["category", "line"]
 

@@ -11,7 +11,7 @@ from .._common.uncaught_errors import uncaught
 from ..devices import get_device, simulated_machine
 from ..devices.failed_request import observe
 from ..errors import HistoryError, UsageError
-from ..history.category import Category
+from ..history.model import Category
 from ..scopes import peak_tracker
 
 if TYPE_CHECKING:

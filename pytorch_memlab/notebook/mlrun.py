@@ -26,7 +26,7 @@ from ..line_profiler.line_profiler import LineProfiler
 from ..line_profiler.line_records import RecordsDisplay
 from ..line_profiler.recorded import with_run_peaks
 from ..line_profiler.source_functions import SourceFunctions, nearest
-from ..profiles.verdict import verdicts
+from ..profiles.overview import verdicts
 from ..render import report_page, saved_profile, text
 from ..render.run_notes import sentences
 from ..scopes import RunPeaks

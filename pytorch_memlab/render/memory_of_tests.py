@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from ..history.category import Category
-from ..history.model import device_name
+from ..history.model import Category, device_name
 from ..profiles.changed_tests import changed_lines
 from . import peak
 from .differences import percent, signed

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from .._common.prose_size import prose_size
-from ..reporter.records import ALLOCATION_UNIT, CATEGORIES, SAVED, Reconciliation, TensorRow
-from ..reporter.snapshot import SHARES, TensorStat
+from ..reporter.snapshot import (
+    ALLOCATION_UNIT,
+    CATEGORIES,
+    SAVED,
+    SHARES,
+    Reconciliation,
+    TensorRow,
+    TensorStat,
+)
 from ..utils import readable_size
 from .page import fill, notebook_text
 

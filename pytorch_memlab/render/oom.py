@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._common.ipython import cell_name
 from .._common.prose_size import prose_size
-from ..history.category import Category
 from ..history.causes import Basis, Cause, Remedy, remedies
+from ..history.model import Category
 from .page import notebook_text
 from .rows import WIDTH, cut
 

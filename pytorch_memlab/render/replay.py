@@ -11,8 +11,7 @@ from .._common.user_code import is_of_user
 from .rows import cut, paragraph, place, source_line
 
 if TYPE_CHECKING:
-    from ..history.replay import Figures
-    from ..history.what_if import Variant, WhatIf
+    from ..history.replay import Figures, Variant, WhatIf
 
 _UNNAMED: Final = "with --set"
 _FRAMES: Final = 2

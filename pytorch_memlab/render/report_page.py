@@ -14,8 +14,8 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
 from ..history.model import Frame
 from ..history.timeline import timeline_of
+from ..profiles.overview import verdicts
 from ..profiles.ranking import kept_by_line, lines_with_peaks
-from ..profiles.verdict import verdicts
 from . import peak_html, source_view, timeline
 from .cells import no_data
 from .notes import texts

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from ..profiles.verdict import Outcome
+from ..profiles.overview import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..profiles.overview import DeviceVerdict
     from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
-    from ..profiles.verdict import DeviceVerdict
 
 _WITHOUT_ROOM = (Outcome.DOES_NOT_FIT, Outcome.HANDLED)
 

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ..history.category import category_named
 from ..history.holders import PeakHolders
 from ..history.model import (
     AllocationHistory,
@@ -20,6 +19,7 @@ from ..history.model import (
     Frame,
     Segment,
     Stack,
+    category_named,
 )
 from ..history.peak import Peak
 from .checked_json import Checked, DamagedError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from ..history.category import Category
+from ..history.model import Category
 from ..history.timeline import OTHER_LINES
 from .page import Fragment, fill, page, script_data
 from .peak import peak_sentence

@@ -12,8 +12,7 @@ from typing import Generic, TypeVar
 from .._common.prose_size import prose_size
 from .._common.rendered import rendered
 from ..tensors.lines import SourceLine
-from .records import TensorRow
-from .snapshot import MemorySnapshot
+from .snapshot import MemorySnapshot, TensorRow
 
 T = TypeVar("T")
 

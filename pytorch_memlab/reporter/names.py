@@ -1,16 +1,28 @@
-"""Names of tensors, remembered without keeping a tensor alive."""
+"""Names of tensors: of models and optimizers, and after the variables that lead to them.
+
+They are remembered without keeping a tensor alive.
+"""
 
 from __future__ import annotations
 
+import inspect
+import os
+import sys
+import sysconfig
+import traceback
 import weakref
-from collections.abc import Iterator, Mapping
-from itertools import count
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain, count, islice
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple
 
 import torch
 
+from .._common.program_lines import folder_names
 from ..tensors.live_objects import alive, states_of, tensors_in
-from .records import BUFFERS, OPTIMIZER_STATE, PARAMETERS
+from .snapshot import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 
 _numbers = count(1)
 
@@ -148,3 +160,253 @@ def tensors_of_model(model: torch.nn.Module) -> Iterator[Named]:
         yield Named(parameter, name, PARAMETERS)
     for name, buffer in buffers:
         yield Named(buffer, name, BUFFERS)
+
+
+Roots = Iterable[tuple[str, object]]
+
+LOOKED_INTO = 50_000
+"""Number of objects that are searched for names, so that a report stays quick: of the callers'
+variables, of their modules' globals and of other modules' so many each."""
+
+_MOST_PARTS = 1000
+"""Number of objects of one container that are searched; its tensors all have names."""
+
+_HAS_NO_TENSOR = frozenset(
+    map(
+        id,
+        (
+            *(int, float, complex, bool, str, bytes, bytearray, type(None), type, range, slice),
+            *(type(len), type(lambda: 0), type(torch.ones), property, staticmethod, classmethod),
+            *(torch.dtype, torch.device, torch.Size, ModuleType, FrameType),
+        ),
+    )
+)
+_INNER_OR_TORCH = folder_names(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.dirname(torch.__file__)
+)
+_LIBRARIES = folder_names(*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+_COMPOSABLE = "__composable_api_state_key"
+"""Begins the attribute, with a random ending, in which ``fully_shard`` and its like keep what they
+know of a module (torch/distributed/_composable/contract.py); names leave it out."""
+
+_OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
+
+
+def names_of_attributes(models: Iterable[torch.nn.Module], wanted: set[int]) -> dict[int, str]:
+    """Names of tensors that are attributes of models, but neither parameters nor buffers."""
+    return _Search(wanted).run(pair for model in models for pair in _attributes(model))
+
+
+def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, str]:
+    """Names of tensors after variables: of the calling functions, then globals of modules.
+
+    Variables of calling functions of libraries come after the globals of the calling modules.
+
+    The functions that an exception went through count as calling ones while it is handled, and
+    after it ended a cell of a notebook: their variables live on.
+    """
+    namespaces: dict[int, Mapping[str, object]] = {}
+    own: list[tuple[str, object]] = []
+    libraries: list[tuple[str, object]] = []
+    is_first = True
+    for each in _frames(frame):
+        filename = each.f_code.co_filename
+        if filename.startswith(_INNER_OR_TORCH):
+            continue
+        is_library = filename.startswith(_LIBRARIES)
+        if not is_library:
+            namespaces[id(each.f_globals)] = each.f_globals
+        if each.f_code.co_flags & inspect.CO_OPTIMIZED:
+            prefix = "" if is_first else f"{each.f_code.co_name}()."
+            (libraries if is_library else own).extend(_named(locals_of(each), prefix))
+        is_first = False
+    # What runs a program, such as IPython or runpy, holds its globals in variables too.
+    search = _Search(wanted, passed_over=namespaces)
+    search.run(own)
+    for namespace in namespaces.values():
+        search.run(_named(namespace))
+    search.run(libraries)
+    del own, libraries
+    search.run(pair for module in _other_modules(namespaces) for pair in module)
+    return search.names
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of the callers, then those that exceptions still hold; innermost first."""
+    calling = []
+    while frame is not None:
+        calling.append(frame)
+        frame = frame.f_back
+    yield from calling
+    seen = set(map(id, calling))
+    for error in _exceptions():
+        walked = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        yield from (each for each in reversed(walked) if id(each) not in seen)
+        seen.update(map(id, walked))
+
+
+def _exceptions() -> Iterator[BaseException]:
+    """The one that is handled now, the one that Python's prompt showed last, and their causes."""
+    for error in (sys.exc_info()[1], getattr(sys, "last_value", None)):
+        seen: set[int] = set()
+        current = error if isinstance(error, BaseException) else None
+        while current is not None and id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            current = current.__cause__ or current.__context__
+
+
+class _Search:
+    """Looks for tensors breadth first, so that the shortest path is the name."""
+
+    def __init__(self, wanted: set[int], passed_over: Iterable[int] = ()) -> None:
+        self.names: dict[int, str] = {}
+        self._wanted = wanted
+        self._taken: set[str] = set()
+        self._seen: set[int] = set(passed_over)
+
+    def run(self, roots: Roots) -> dict[int, str]:
+        left = LOOKED_INTO
+        queue: deque[tuple[str, object]] = deque()
+        with suppress(Exception):  # a model that does not tell its modules
+            self._enter(roots, queue, LOOKED_INTO)
+        while queue and left > 0 and len(self.names) < len(self._wanted):
+            path, value = queue.popleft()
+            if id(value) not in self._seen:
+                self._seen.add(id(value))
+                left -= 1
+                try:
+                    pairs = ((f"{path}{suffix}", part) for suffix, part in _pairs(value))
+                    self._enter(pairs, queue, _MOST_PARTS)
+                except Exception:  # changed while it is read, or an unusual object
+                    continue
+        return self.names
+
+    def _enter(self, pairs: Roots, queue: deque[tuple[str, object]], most: int) -> None:
+        """Name the tensors among some objects, and queue the others."""
+        for path, value in pairs:
+            kind = type(value)
+            if issubclass(kind, torch.Tensor):
+                self._name(path, value)
+            elif most > 0 and id(kind) not in _HAS_NO_TENSOR:
+                most -= 1
+                queue.append((path, value))
+
+    def _name(self, path: str, tensor: object) -> None:
+        key = id(tensor)
+        if key in self._wanted and key not in self.names:
+            path = path.lstrip(".")
+            variants = chain((path,), (f"{path}#{number}" for number in count(2)))
+            path = next(name for name in variants if name not in self._taken)
+            self._taken.add(path)
+            self.names[key] = path
+
+
+def _named(variables: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    """Those that can lead to a tensor, those that look private or automatic last."""
+    found = [
+        (f"{prefix}{name}", value)
+        for name, value in variables.copy().items()  # type: ignore[attr-defined]
+        if id(type(value)) not in _HAS_NO_TENSOR and not name.startswith("__")
+    ]
+    found.sort(key=lambda pair: pair[0].startswith(f"{prefix}_"))
+    return found
+
+
+def locals_of(frame: FrameType) -> dict[str, object]:
+    """A function's variables, without leaving anything that keeps them alive.
+
+    Until Python 3.13 a frame keeps the dict that ``f_locals`` made, and so every variable in it,
+    until the function ends. Where no tracer uses that dict, it is emptied.
+    """
+    mapping = frame.f_locals
+    variables = dict(mapping)
+    if sys.version_info < (3, 13) and sys.gettrace() is None and frame.f_trace is None:
+        if sys.getrefcount(mapping) <= 3:  # of the frame, of this function, and of the call
+            mapping.clear()
+    return variables
+
+
+def _other_modules(known: Mapping[int, object]) -> Iterator[list[tuple[str, object]]]:
+    for name, module in list(sys.modules.items()):
+        if type(module) is not ModuleType or name.partition(".")[0] in ("torch", "pytorch_memlab"):
+            continue
+        namespace = vars(module)
+        filename = namespace.get("__file__")
+        if id(namespace) in known or type(filename) is not str:
+            continue
+        if not filename.startswith(_LIBRARIES):
+            yield _named(namespace, f"{name}.")
+
+
+def _pairs(value: Any) -> Iterable[tuple[str, object]]:
+    kind = type(value)
+    if issubclass(kind, dict):
+        return ((f"[{_key(key)}]", part) for key, part in dict.items(value))
+    if issubclass(kind, (list, tuple, deque, set, frozenset)):
+        return _items(value, kind)
+    if issubclass(kind, torch.nn.Module):
+        return _members(value)
+    if issubclass(kind, (type, torch.optim.Optimizer)) or _is_ours(kind):
+        return ()
+    return ((f".{name}", part) for name, part in _attributes_of(value))
+
+
+def _items(value: Any, kind: type) -> Iterable[tuple[str, object]]:
+    iterate: Callable[[Any], Iterator[object]] = next(
+        each.__iter__ for each in (list, tuple, deque, set, frozenset) if issubclass(kind, each)
+    )
+    # A long container without a tensor among its first parts has none, most likely.
+    has_tensors = any(issubclass(type(part), torch.Tensor) for part in islice(iterate(value), 64))
+    parts = iterate(value) if has_tensors else islice(iterate(value), _MOST_PARTS)
+    fields = getattr(kind, "_fields", None) if issubclass(kind, tuple) else None
+    if fields is not None:
+        return zip((f".{name}" for name in fields), parts, strict=False)
+    return ((f"[{index}]", part) for index, part in enumerate(parts))
+
+
+def _members(module: torch.nn.Module) -> Iterator[tuple[str, object]]:
+    """The tensors of a module by the names that its ``state_dict`` would have, then the rest."""
+    for path, each in torch.nn.Module.named_modules(module):
+        own = vars(each)
+        for kind in ("_parameters", "_buffers"):
+            for name, tensor in own.get(kind, {}).items():
+                yield f".{path}.{name}".replace("..", "."), tensor
+    for name, value in _attributes(module):
+        yield (f".{name}" if name else ""), value
+
+
+def _attributes(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
+    for path, module in torch.nn.Module.named_modules(model):
+        for name, value in list(vars(module).items()):
+            if name in _OWN_ATTRIBUTES or id(type(value)) in _HAS_NO_TENSOR:
+                continue
+            if name.startswith(_COMPOSABLE) and issubclass(type(value), dict):
+                for state in list(dict.values(value)):
+                    if not issubclass(type(state), torch.Tensor):
+                        yield path, state
+            else:
+                yield f"{path}.{name}".lstrip("."), value
+
+
+def _attributes_of(value: object) -> Iterator[tuple[str, object]]:
+    """The attributes of an instance. Of its class, only the slots' own getters run."""
+    kind = type(value)
+    if type.__getattribute__(kind, "__dictoffset__"):
+        yield from object.__getattribute__(value, "__dict__").copy().items()
+    for base in type.__getattribute__(kind, "__mro__"):
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            if inspect.ismemberdescriptor(base.__dict__.get(name)):
+                try:
+                    yield name, base.__dict__[name].__get__(value)
+                except AttributeError:  # not set
+                    continue
+
+
+def _is_ours(kind: type) -> bool:
+    return str(type.__getattribute__(kind, "__module__")).startswith("pytorch_memlab.")
+
+
+def _key(key: object) -> str:
+    return repr(key) if type(key) in (str, int) else f"<{type(key).__name__}>"

@@ -27,7 +27,7 @@ from .._common.user_code import is_of_user
 from ..devices import get_device, simulated_machine
 from ..devices.allocations import address_finder, allocations_of
 from ..history.block_categories import TensorCategories
-from ..history.category import Category
+from ..history.model import Category
 from ..history.out_of_memory import (
     AttentionCall,
     BlockInUse,
@@ -39,15 +39,14 @@ from ..history.out_of_memory import (
     SettingsCheck,
     TensorGroup,
 )
-from ..history.what_if import LONGEST, check_settings
+from ..history.replay import LONGEST, check_settings
 from ..simulation.inspect import FailedRequest, settings_string
 from ..tensors.live_objects import LiveObjects, live_objects, states_of, tensors_in
 from ..tensors.memory import address_of
 from ..tensors.saved import LEAF, grad_fn, name_of, saved_by_graphs
 from .leaks import kind_of
-from .names import TensorNames
+from .names import TensorNames, locals_of, names_of_variables
 from .rows import rows_of
-from .variables import locals_of, names_of_variables
 
 if TYPE_CHECKING:
     from ..simulation.inspect import SimulatedFailure

@@ -19,8 +19,8 @@ from ..devices.allocations import (
 )
 from ..errors import MemlabError
 from ..tensors.lines import program_line
-from .records import SAVED, Reconciliation, TensorRow
 from .rows import Rows
+from .snapshot import SAVED, Reconciliation, TensorRow
 
 _BY_SIZE = (
     "kernels' workspaces: PyTorch does not tell where they are; counted are blocks without a "

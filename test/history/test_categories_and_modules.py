@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.history.category import Category
 from pytorch_memlab.history.holders import ModuleNode, PeakHolders, Share, peak_holders
-from pytorch_memlab.history.model import Block, Frame
+from pytorch_memlab.history.model import Block, Category, Frame
 from pytorch_memlab.history.peak import Peak
 from pytorch_memlab.history.snapshot import history_of
-from pytorch_memlab.reporter.records import CATEGORIES
+from pytorch_memlab.reporter.snapshot import CATEGORIES
 
 
 def holders_of(*blocks):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytorch_memlab.errors import SnapshotError
-from pytorch_memlab.history.first_state import first_state
 from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, EventLog, Segment
-from pytorch_memlab.history.peak import find_peak
+from pytorch_memlab.history.peak import find_peak, first_state
 from pytorch_memlab.history.timeline import timeline_of
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytorch_memlab.history.settings import settings_of
+from pytorch_memlab.history.peak import settings_of
 from pytorch_memlab.simulation.allocator.settings import NO_LIMIT, AllocatorSettings
 
 MIB = 2**20

@@ -10,8 +10,8 @@ from recorded_programs.histories import RECORDINGS, history_of_recording
 from recorded_programs.streams import load
 
 from pytorch_memlab.history.model import AllocationHistory, EventLog
+from pytorch_memlab.history.replay import check_replay, recorded_figures, what_if
 from pytorch_memlab.history.snapshot import history_of
-from pytorch_memlab.history.what_if import check_replay, recorded_figures, what_if
 from pytorch_memlab.render.replay import text
 from pytorch_memlab.simulation import replay as replay_trace, simulate
 

@@ -8,7 +8,7 @@ import torch
 from pytorch_memlab import simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.history.causes import Cause, remedies
-from pytorch_memlab.history.what_if import check_settings
+from pytorch_memlab.history.replay import check_settings
 from pytorch_memlab.simulation.machine import allocation_log
 
 MIB = 2**20

@@ -8,10 +8,10 @@ from recorded_programs.histories import RECORDINGS, history_of_recording
 from recorded_programs.streams import load
 
 from pytorch_memlab.errors import SnapshotError
-from pytorch_memlab.history.category import Category
 from pytorch_memlab.history.model import (
     AllocationHistory,
     Block,
+    Category,
     DeviceHistory,
     Event,
     EventLog,

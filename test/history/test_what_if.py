@@ -10,11 +10,10 @@ from recorded_programs.histories import RECORDINGS, history_of_recording
 from recorded_programs.streams import load
 
 from pytorch_memlab.errors import AllocatorSettingsError
-from pytorch_memlab.history.first_state import first_state
 from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, EventLog, Frame
-from pytorch_memlab.history.replay import release_runs, replay
+from pytorch_memlab.history.peak import first_state
+from pytorch_memlab.history.replay import release_runs, replay, what_if
 from pytorch_memlab.history.snapshot import history_of
-from pytorch_memlab.history.what_if import what_if
 from pytorch_memlab.simulation import replay as replay_trace, simulate
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 

@@ -11,7 +11,7 @@ import torch
 
 from pytorch_memlab import simulate
 from pytorch_memlab.cli.main import main
-from pytorch_memlab.history.category import Category
+from pytorch_memlab.history.model import Category
 
 transformers = pytest.importorskip("transformers", reason="`make programs` has transformers")
 accelerate = pytest.importorskip("accelerate", reason="`make programs` has accelerate")

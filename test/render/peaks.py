@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from timelines import HOSTILE
 
-from pytorch_memlab.history.category import Category
 from pytorch_memlab.history.holders import PeakHolders
-from pytorch_memlab.history.model import Block, Frame
+from pytorch_memlab.history.model import Block, Category, Frame
 from pytorch_memlab.history.peak import Peak
 
 MIB = 2**20

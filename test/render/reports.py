@@ -8,10 +8,10 @@ from peaks import SMALL as PEAK
 from support.sample_reports import CUDA0, CUDA1
 from timelines import HOSTILE
 
-from pytorch_memlab.history.category import Category
 from pytorch_memlab.history.holders import PeakHolders
 from pytorch_memlab.history.model import (
     AllocationHistory,
+    Category,
     DeviceHistory,
     Event,
     EventLog,

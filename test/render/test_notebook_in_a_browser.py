@@ -14,8 +14,7 @@ from support.sample_reports import CUDA0, LineRecords, marked_report
 from pytorch_memlab.records import FunctionInfo, LineEntry
 from pytorch_memlab.render import html
 from pytorch_memlab.reporter.differences import diff
-from pytorch_memlab.reporter.records import CATEGORIES, Reconciliation, TensorRow
-from pytorch_memlab.reporter.snapshot import MemorySnapshot
+from pytorch_memlab.reporter.snapshot import CATEGORIES, MemorySnapshot, Reconciliation, TensorRow
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 

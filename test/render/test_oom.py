@@ -10,7 +10,7 @@ from support.oom_programs import program
 
 from pytorch_memlab import simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
-from pytorch_memlab.history.category import Category
+from pytorch_memlab.history.model import Category
 from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, Place, ProgramFrame
 from pytorch_memlab.render.oom import data, text
 from pytorch_memlab.simulation.allocator.out_of_memory import FailedRequest, FreeBlock

@@ -26,11 +26,11 @@ from support.sample_reports import (
 import pytorch_memlab
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.errors import HistoryError, ProfileError, UsageError
-from pytorch_memlab.history.category import Category
 from pytorch_memlab.history.holders import PeakHolders
 from pytorch_memlab.history.model import (
     AllocationHistory,
     Block,
+    Category,
     DeviceHistory,
     Event,
     EventLog,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pytorch_memlab.history.category import Category
 from pytorch_memlab.history.model import (
     AllocationHistory,
+    Category,
     DeviceHistory,
     Event,
     EventLog,

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pytorch_memlab.mem_reporter import MemReporter
-from pytorch_memlab.reporter import variables
+from pytorch_memlab.reporter import names as tensor_names
 
 META = torch.device("meta")
 CACHE: list[torch.Tensor] = []
@@ -26,7 +26,7 @@ NUMBERED = re.compile(r"[A-Za-z]*Tensor\d+(\.|$)")
 @pytest.fixture(autouse=True)
 def long_search(searches_end_early, monkeypatch):
     """Globals of other modules come last: those of all tests are there."""
-    monkeypatch.setattr(variables, "LOOKED_INTO", 3_000)
+    monkeypatch.setattr(tensor_names, "LOOKED_INTO", 3_000)
 
 
 @pytest.fixture(autouse=True)
@@ -241,7 +241,7 @@ def test_no_code_of_objects_runs():
 
 
 def test_the_search_ends_and_names_what_is_near(monkeypatch):
-    monkeypatch.setattr(variables, "LOOKED_INTO", 100)
+    monkeypatch.setattr(tensor_names, "LOOKED_INTO", 100)
     crowd = [[i] for i in range(10_000)]
     tensors = [tensor(size) for size in range(1, 2000)]
     loop: list = []

@@ -32,7 +32,7 @@ from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytorch_memlab.history.what_if import WhatIf
+    from pytorch_memlab.history.replay import WhatIf
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -58,7 +58,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
-    from pytorch_memlab.history.what_if import what_if
+    from pytorch_memlab.history.replay import what_if
     from pytorch_memlab.simulation.inspect import MemoryOverhead, find_gpu, read_alloc_conf
 
     settings = _joined(options.settings or ())

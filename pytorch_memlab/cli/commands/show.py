@@ -109,8 +109,7 @@ def _of_profile(
     """A profile, with the functions and columns to show."""
     from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
     from pytorch_memlab.line_profiler.saved_profile import SavedProfile
-    from pytorch_memlab.profiles.overview import COLUMNS, overview
-    from pytorch_memlab.profiles.verdict import verdicts
+    from pytorch_memlab.profiles.overview import COLUMNS, overview, verdicts
     from pytorch_memlab.render.run_notes import run_note, run_notes, sentences
 
     if _limits(choice) and len(profile.runs) > 1:

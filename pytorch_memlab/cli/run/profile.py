@@ -25,9 +25,8 @@ from pytorch_memlab.line_profiler.line_records import RecordsDisplay
 from pytorch_memlab.line_profiler.profile import global_line_profiler, profile, take_over_printing
 from pytorch_memlab.line_profiler.recorded import combined, with_run_peaks
 from pytorch_memlab.line_profiler.source_functions import Definition
-from pytorch_memlab.profiles.overview import COLUMNS, Choice, Overview, overview
+from pytorch_memlab.profiles.overview import COLUMNS, Choice, Overview, overview, verdicts
 from pytorch_memlab.profiles.recorded import RecordedProfile
-from pytorch_memlab.profiles.verdict import verdicts
 from pytorch_memlab.records import Report, Section
 from pytorch_memlab.render.run_notes import sentences
 from pytorch_memlab.scopes import RunPeaks

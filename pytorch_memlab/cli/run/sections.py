@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from pytorch_memlab.history.holders import PeakHolders
     from pytorch_memlab.reporter.leaks import Growth, LeakWatch
-    from pytorch_memlab.reporter.records import Reconciliation
-    from pytorch_memlab.reporter.snapshot import MemorySnapshot
+    from pytorch_memlab.reporter.snapshot import MemorySnapshot, Reconciliation
 
 _WORKSPACES = "kernels' workspaces"
 _AT_THE_PEAK = (

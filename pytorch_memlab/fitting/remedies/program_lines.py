@@ -15,7 +15,7 @@ from typing import NamedTuple
 from torch import nn
 
 from ..._common.user_code import is_of_user
-from ...reporter.variables import locals_of
+from ...reporter.names import locals_of
 from .remedy import Edit
 
 
