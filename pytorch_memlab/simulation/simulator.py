@@ -11,6 +11,7 @@ import reprlib
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -53,9 +54,7 @@ from .torch_api import (
 from .torch_api.distributed import process_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from typing_extensions import Self
+    from collections.abc import Callable, Iterator
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -149,14 +148,11 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         self._machine: Machine | None = None
         self._is_used = False
 
-    def _fresh(self) -> Self:
-        """A fresh simulation for every call of a decorated function."""
-        return type(self)(self._gpu, **self._options)
-
     def __call__(self, func: Function) -> Function:
         """Decorate: simulate while the function runs, with fresh GPUs for each call."""
         self._is_used = True
-        return decorated(self._fresh, func, "simulate")  # type: ignore[no-any-return]
+        fresh = partial(type(self), self._gpu, **self._options)
+        return decorated(fresh, func, "simulate")  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         """The simulated GPUs, and on or off."""
@@ -243,11 +239,6 @@ class simulate:  # noqa: N801 - reads as the verb that it is
                 " `with simulate(...):`, or decorate a function with it",
                 stacklevel=2,
             )
-
-
-def simulation_of(settings: Mapping[str, Any]) -> simulate:
-    """The simulation that a child process begins, from the settings in its environment."""
-    return simulate(GPU(**settings["gpu"]), **settings["options"])
 
 
 _INSTALLED_IN_ORDER = (

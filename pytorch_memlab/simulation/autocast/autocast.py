@@ -11,35 +11,27 @@ from __future__ import annotations
 
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache as once, partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from ..._common.patches import Patches
+from ..machine import active
 from ..machine.machine import Machine
-from ..machine.op_arguments import tensors_in
+from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..ops.cuda_dispatch import cuda_dispatch_of
-from .casts import (
-    cache as cached_casts,
-    call_with_casts,
-    call_with_flat_casts,
-    casts_serve_training,
-    is_eligible,
-    is_on_gpu,
-    widest,
-)
+from ..ops.rnn.cudnn_rnn import Call, views
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 OnGPU = Callable[[Args, Kwargs], Any]
 """Runs an op of which a tensor lives on a simulated GPU."""
 
@@ -48,6 +40,8 @@ _THIS: Final = torch._C.DispatchKeySet(_KEY)
 _WITH_HOST: Final = _THIS.add(torch._C.DispatchKey.AutocastCPU)
 _exclude: Final = torch._C._ExcludeDispatchKeyGuard
 _get_dtype = torch.get_autocast_dtype
+_cast_to_dtype = torch.ops.aten.to.dtype
+_HALF: Final = torch.float16
 
 LISTS: Final[Mapping[str, Any]] = tomllib.loads(
     Path(__file__).with_name("lists.toml").read_text(encoding="utf-8")
@@ -100,7 +94,7 @@ def autocast_key_included() -> Iterator[None]:
         torch._C._dispatch_tls_set_dispatch_key_included(_KEY, before)
 
 
-@cache
+@once
 def _kernels() -> list[tuple[str, Any]]:
     """The kernels of all simulations: those of ops that this torch casts under autocast."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -185,3 +179,147 @@ def _kernel(op: Any, on_gpu: OnGPU) -> Any:
                 return on_gpu(args, kwargs)
 
     return kernel
+
+
+class WeightCache:
+    """The casts of weights, kept until the outermost autocast exits."""
+
+    def __init__(self) -> None:
+        self._casts: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+        self._outlived: list[torch.Tensor] = []
+
+    def cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """A weight's cast, the same one for every use."""
+        key: int = tensor._cdata
+        entry = self._casts.get(key)
+        if entry is not None:
+            if entry[0]() is tensor:
+                return entry[1]
+            # CUDA keeps the cast of a weight that was freed, like all others.
+            self._outlived.append(entry[1])
+        with torch.set_grad_enabled(torch.is_grad_enabled() or casts_serve_training()):
+            cast: torch.Tensor = _cast_to_dtype(tensor, dtype)
+        self._casts[key] = (weakref.ref(tensor), cast)
+        return cast
+
+    def clear(self) -> None:
+        self._casts.clear()
+        self._outlived.clear()
+
+
+cached_casts = WeightCache()
+"""One for all threads, as CUDA's is."""
+
+
+@once
+def casts_serve_training() -> bool:
+    """True if training can use every cast that this release of PyTorch caches.
+
+    Then a cast that is made under ``no_grad`` has a gradient all the same, and none is cached in
+    inference mode. Earlier releases cache in every mode what the mode makes. PyTorch's own
+    autocast of the CPU shows which release this is: both devices share one cache.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        weight = torch.ones(1, 1, device="cpu", requires_grad=True)
+        other = torch.ones(1, 1, device="cpu")
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=True):
+            with torch.no_grad():
+                torch.mm(other, weight)
+            return torch.mm(other, weight).requires_grad
+
+
+def call_with_casts(op: Any, dtype: torch.dtype, args: Args, kwargs: Kwargs) -> Any:
+    """Run an op on casts of its arguments.
+
+    Arguments are cast from the last to the first, a list's tensors from the first on, and all
+    casts are freed from the first on: so the compiler arranges it that builds PyTorch.
+    """
+    values = [*args, *kwargs.values()]
+    made: list[torch.Tensor] = []
+    for position in reversed(range(len(values))):
+        casts: list[torch.Tensor] = []
+        values[position] = _cast(values[position], dtype, casts)
+        made = casts + made
+    del casts
+    named = dict(zip(kwargs, values[len(args) :], strict=True))
+    del values[len(args) :]
+    result = op(*values, **named)
+    del values, named
+    while made:
+        del made[0]
+    return result
+
+
+def widest(args: Args, kwargs: Kwargs) -> torch.dtype:
+    """The dtype in which CUDA's promote list runs an op."""
+    lower = _get_dtype("cuda")
+    found = lower
+    for tensor in tensors_in(args, kwargs):
+        if is_eligible(tensor) and tensor.dtype != lower:
+            if tensor.dtype != torch.float32 and found != torch.float32:
+                raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
+            found = torch.float32
+    return found
+
+
+def is_eligible(tensor: torch.Tensor) -> bool:
+    """True if autocast casts a tensor: it lives on a simulated GPU, and is no double."""
+    return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_on_gpu(tensor)
+
+
+def is_on_gpu(tensor: torch.Tensor) -> bool:
+    machine = active.machine
+    return machine is not None and machine.allocations.find(tensor) is not None
+
+
+def _cast(value: Any, dtype: torch.dtype, made: list[torch.Tensor]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_cast(one, dtype, made) for one in value]
+    if not isinstance(value, torch.Tensor) or value.dtype == dtype or not is_eligible(value):
+        return value
+    cast: torch.Tensor = (
+        cached_casts.cast(value, dtype)
+        if _is_cached(value, dtype)
+        else _cast_to_dtype(value, dtype)
+    )
+    made.append(cast)
+    return cast
+
+
+def _is_cached(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    return (
+        tensor.dtype == torch.float32
+        and tensor.requires_grad
+        and tensor.is_leaf
+        and not tensor._is_view()
+        and dtype == _get_dtype("cuda")
+        and torch.is_autocast_cache_enabled()
+        and not (torch.is_inference_mode_enabled() and casts_serve_training())
+    )
+
+
+def call_with_flat_casts(op: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Run ``_cudnn_rnn`` on casts of its arguments: all weights are cast into a new flat buffer.
+
+    As ``aten/src/ATen/cudnn/AutocastRNN.cpp`` does it at each call: to float16, whatever autocast's
+    dtype is, and within autograd.
+    """
+    call = Call(*args)
+    known = call.weights[0] if call.buffer is None else call.buffer
+    if known.dtype != _HALF and is_eligible(known):
+        buffer, weights = _flattened(call)
+        args = (args[0], weights, args[2], buffer, *args[4:])
+        del buffer, weights
+    del call, known
+    return call_with_casts(op, _HALF, args, kwargs)
+
+
+def _flattened(call: Call) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    flat = call.weights[0].detach().new_zeros(call.network.numel(), dtype=_HALF)
+    flat_views = views(flat, call.network.parts(call.weight_stride0))
+    cast = []
+    for view, weight in zip(flat_views, call.weights, strict=True):
+        # A separate tensor that shares memory: autograd must see no views of one base.
+        own = view if view.is_inference() else view.data
+        cast.append(own.copy_(weight.view_as(own)))
+    return flat, cast

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..machine.machine import Machine
-from ..machine.op_arguments import tensors_in
+from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..ops.op_info import op_info
 
@@ -15,9 +15,7 @@ _aten = torch.ops.aten
 _VALUES_REACH_THE_CPU = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
-def wait(
-    machine: Machine, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-) -> None:
+def wait(machine: Machine, op: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
     """Wait for the current stream of the GPU, if CUDA's op does."""
     gpu = _gpu_waited_for(machine, op, args, kwargs, result)
     if gpu is not None:
@@ -25,7 +23,7 @@ def wait(
 
 
 def _gpu_waited_for(
-    machine: Machine, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    machine: Machine, op: Any, args: Args, kwargs: Kwargs, result: Any
 ) -> SimulatedGPU | None:
     if op is _aten._to_copy.default:
         is_blocking = not kwargs.get("non_blocking")
@@ -54,7 +52,7 @@ def _gpu_of_copy(
     return one or other if one is None or other is None else None
 
 
-def _is_masked(args: tuple[Any, ...]) -> bool:
+def _is_masked(args: Args) -> bool:
     """True if indices are masks, whose elements are counted first."""
     return any(
         isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8) for one in args[1]

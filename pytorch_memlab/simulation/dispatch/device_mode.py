@@ -38,7 +38,7 @@ from ...errors import (
     UnsupportedCUDACallError,
 )
 from ..machine.machine import Machine
-from ..machine.op_arguments import tensors_in
+from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.unsupported import unsupported
 from ..ops.library_ops import refuse_to_compute
@@ -87,13 +87,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
-        """Run one op."""
         if fake_tensors.are_on():
             return func(*args, **(kwargs or {}))
         if any(_handles_dispatch(kind) for kind in types):
@@ -116,7 +111,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
             del args, kwargs
             raise
 
-    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         for observer in self._machine.op_observers:
             observer(func)
         if func is _PIN:
@@ -182,12 +177,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         return result
 
     def _refuse_too_large(
-        self,
-        func: Any,
-        info: OpInfo,
-        gpu: SimulatedGPU,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, func: Any, info: OpInfo, gpu: SimulatedGPU, args: Args, kwargs: Kwargs
     ) -> None:
         """Raise the error for lack of memory before the CPU makes what the GPU cannot hold."""
         if self._machine.values is None:
@@ -201,8 +191,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
         info: OpInfo,
         runs_on: SimulatedGPU,
         gpu: SimulatedGPU | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         result: Any,
     ) -> None:
         """Allocate what the kernels of an op allocate, in their order, and free the temporaries."""
@@ -237,8 +227,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
         func: Any,
         info: OpInfo,
         gpu: SimulatedGPU | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         pin: bool,
     ) -> Any:
         """Run an op on tensors of the CPU."""
@@ -265,12 +255,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         return result
 
     def _allocate_outputs(
-        self,
-        info: OpInfo,
-        gpu: SimulatedGPU | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
+        self, info: OpInfo, gpu: SimulatedGPU | None, args: Args, kwargs: Kwargs, result: Any
     ) -> None:
         """Label what an op made on a GPU, and follow the sizes of what it resized."""
         if gpu is None:
@@ -281,12 +266,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
             self._follow(gpu, args, kwargs)
 
     def _drawing(
-        self,
-        func: Any,
-        run: Any,
-        gpu: SimulatedGPU | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, func: Any, run: Any, gpu: SimulatedGPU | None, args: Args, kwargs: Kwargs
     ) -> Any:
         """A function that runs an op with the generator of its device."""
         named = random_draws.generator_of(kwargs, on_gpu=gpu is not None)
@@ -318,9 +298,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
             )
         self._machine.approximations[gpu.index].count_estimated(func, nbytes)
 
-    def _label_results(
-        self, info: OpInfo, gpu: SimulatedGPU, args: tuple[Any, ...], result: Any
-    ) -> None:
+    def _label_results(self, info: OpInfo, gpu: SimulatedGPU, args: Args, result: Any) -> None:
         if isinstance(result, torch.Tensor):
             self._label(result, gpu)
             return
@@ -336,7 +314,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
                         self._label(tensor, gpu)
 
     def _foreach_gpu(
-        self, info: OpInfo, args: tuple[Any, ...], position: int, gpu: SimulatedGPU
+        self, info: OpInfo, args: Args, position: int, gpu: SimulatedGPU
     ) -> SimulatedGPU:
         if info.is_foreach and len(self._machine.gpus) > 1:
             lists = (one for one in args if isinstance(one, (list, tuple)))
@@ -351,7 +329,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
                 if _current_node() is not None:
                     self._gradients.made(storage._cdata)
 
-    def _follow(self, gpu: SimulatedGPU, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _follow(self, gpu: SimulatedGPU, args: Args, kwargs: Kwargs) -> None:
         known = self._machine.allocations.known
         for tensor in tensors_in(args, kwargs):
             for storage in storages_of(tensor):
@@ -385,14 +363,14 @@ def _is_sparse(first: Any) -> bool:
 
 
 def _with_device_by_name(
-    position: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    position: int, func: Any, args: Args, kwargs: Kwargs
+) -> tuple[Args, Kwargs]:
     """An op's arguments, those from its device on by their names."""
     names = (argument.name for argument in func._schema.arguments[position:])
     return args[:position], {**dict(zip(names, args[position:], strict=False)), **kwargs}
 
 
-def _with_tensors(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _with_tensors(func: Any, args: Args) -> tuple[Any, ...]:
     """An op's arguments, with tensors where PyTorch put numbers that the op does not take.
 
     ``torch.jit.trace`` keeps tensors of numbers (``t + 1``); modes get the numbers instead.

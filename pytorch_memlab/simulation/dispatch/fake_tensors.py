@@ -5,13 +5,12 @@ They are of no simulated GPU: ops on them take no memory, and PyTorch alone runs
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch._subclasses import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from ...errors import UnsupportedCUDACallError
+from ..machine.op_arguments import Args, Kwargs
 
 BUILD_HAS_CUDA = torch.version.cuda is not None
 _KEY = torch._C._TorchDispatchModeKey.FAKE
@@ -22,7 +21,7 @@ def are_on() -> bool:
     return torch._C._get_dispatch_mode(_KEY) is not None
 
 
-def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check(args: Args, kwargs: Kwargs) -> None:
     """Refuse what ends the process in a build without CUDA: gradients of a GPU's fake tensors."""
     if BUILD_HAS_CUDA or not torch.is_grad_enabled():
         return

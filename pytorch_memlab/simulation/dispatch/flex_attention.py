@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ..machine.machine import Machine
+    from ..machine.op_arguments import Args, Kwargs
     from ..machine.simulated_gpu import SimulatedGPU
 
     ScoreMod = Callable[..., torch.Tensor]
@@ -46,9 +47,7 @@ def has_gradients(op: Any) -> bool:
     return _CAPTURED in inspect.signature(type(op).__call__).parameters
 
 
-def with_captured(
-    machine: Machine, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def with_captured(machine: Machine, op: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The arguments of a call, with those GPU tensors added that its score function captures."""
     bound = inspect.signature(type(op).__call__).bind(op, *args, **kwargs)
     bound.apply_defaults()
@@ -74,11 +73,7 @@ class _Replacing(TorchFunctionMode):
         self._replace = replace
 
     def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         args, kwargs = tree_map(self._replace, (args, kwargs or {}))
         return func(*args, **kwargs)
@@ -198,13 +193,12 @@ def compiled(function: Any) -> Callable[..., Any] | None:
     return fused
 
 
-def is_fused(args: tuple[Any, ...]) -> bool:
+def is_fused(args: Args) -> bool:
     """True if arguments of ``flex_attention`` as an op, or of its backward, come from there."""
     return any(isinstance(value, dict) and _FUSED in value for value in args)
 
 
-def run(machine: Machine, estimated: Estimated, op: Any, args: tuple[Any, ...]) -> Any:
-    """Run the forward or the backward kernel."""
+def run(machine: Machine, estimated: Estimated, op: Any, args: Args) -> Any:
     values = None
     if machine.values is None:
         with computing_on_cpu():
@@ -224,7 +218,7 @@ def run(machine: Machine, estimated: Estimated, op: Any, args: tuple[Any, ...]) 
     return results
 
 
-def _forward(args: tuple[Any, ...]) -> tuple[Any, int]:
+def _forward(args: Args) -> tuple[Any, int]:
     query, _, value, *_ = args
     options = next(one for one in args if isinstance(one, dict) and _FUSED in one)
     logsumexp = _per_row(query)
@@ -236,7 +230,7 @@ def _forward(args: tuple[Any, ...]) -> tuple[Any, int]:
     return (out, logsumexp, largest), nbytes
 
 
-def _backward(args: tuple[Any, ...]) -> tuple[Any, int]:
+def _backward(args: Args) -> tuple[Any, int]:
     query, key, value, _, _, _, grad_logsumexp, *_ = args
     captured = args[-2]
     rows = [_per_row(query) for _ in range(1 if grad_logsumexp is None else 2)]

@@ -9,6 +9,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.overrides import TorchFunctionMode
 
 from ..machine.machine import Machine
+from ..machine.op_arguments import Args, Kwargs
 from . import fake_tensors, higher_order
 from .traceback_frames import clear_internal_frames
 
@@ -23,13 +24,8 @@ class SimulatedFunctionMode(TorchFunctionMode):
         self._replacements: dict[Any, Any] = {**machine.replacements, torch.device: _make_device}
 
     def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
-        """Run one call."""
         kwargs = kwargs or {}
         if type(kwargs.get("device")) is int and func is not torch.device:
             kwargs["device"] = torch.device("cuda", kwargs["device"])
@@ -52,7 +48,7 @@ class SimulatedFunctionMode(TorchFunctionMode):
             del outer
 
 
-def _belongs_to_another(outer: Any, args: tuple[Any, ...]) -> bool:
+def _belongs_to_another(outer: Any, args: Args) -> bool:
     """True if a class of tensors passes on an op of a call that is under way, or of autograd's.
 
     C++ filled in the op's device then: that of its tensors, which it takes for tensors of the CPU.

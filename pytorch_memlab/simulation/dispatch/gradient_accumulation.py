@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..machine.op_arguments import Args
 from ..ops.memory_formats import is_dense
 from ..ops.op_info import op_info
 
@@ -44,9 +45,7 @@ class _FirstSum(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Any = None) -> Any:
         if func is _SUM:
             self.counts = _counts(args)
         return func(*args, **(kwargs or {}))
@@ -63,7 +62,7 @@ def _unshared_counts() -> tuple[int, int, int]:
     return mode.counts
 
 
-def _counts(args: tuple[Any, ...]) -> tuple[int, int, int]:
+def _counts(args: Args) -> tuple[int, int, int]:
     first = args[0]
     return (
         sys.getrefcount(first),
@@ -81,7 +80,6 @@ class InPlaceGradientAccumulation(threading.local):
         self._made: set[int] = set()
 
     def enter(self, node: Any) -> None:
-        """An op of a node begins."""
         # Not by its id: torch 2.4 makes a new Python object for the node at each call.
         key = (node._sequence_nr(), node.name())
         if key != self._node:
@@ -89,10 +87,9 @@ class InPlaceGradientAccumulation(threading.local):
             self._made.clear()
 
     def made(self, storage: int) -> None:
-        """An op of the node made a storage."""
         self._made.add(storage)
 
-    def in_place_variant(self, node: Any, op: Any, args: tuple[Any, ...]) -> Any:
+    def in_place_variant(self, node: Any, op: Any, args: Args) -> Any:
         """The op that a GPU runs in a backward pass: in place, or the op itself."""
         if torch.is_grad_enabled() or not (op is _SUM or _writes(node, op)):
             return op
@@ -125,7 +122,7 @@ def _writes(node: Any, op: Any) -> bool:
     return name != "BinaryCrossEntropyWithLogitsBackward" or node.next_functions[1][0] is None
 
 
-def _holds_the_result(op: Any, args: tuple[Any, ...]) -> bool:
+def _holds_the_result(op: Any, args: Args) -> bool:
     """True if the first operand of an elementwise op has its result's shape and dtype."""
     if torch.Tag.pointwise not in op.tags:
         return True
@@ -134,7 +131,7 @@ def _holds_the_result(op: Any, args: tuple[Any, ...]) -> bool:
     return bool(shape == first.shape and torch.result_type(first, second) == first.dtype)
 
 
-def _is_plain_sum(args: tuple[Any, ...]) -> bool:
+def _is_plain_sum(args: Args) -> bool:
     """True if a sum is one of two gradients of one input, and the first can hold it."""
     if len(args) != 2 or not isinstance(args[1], torch.Tensor):
         return False

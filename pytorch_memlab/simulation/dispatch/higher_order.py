@@ -11,6 +11,7 @@ from torch._C import DispatchKey
 from torch.utils._pytree import tree_leaves
 
 from ..machine.machine import Machine
+from ..machine.op_arguments import Args, Kwargs
 from ..machine.unsupported import unsupported
 from . import flex_attention
 
@@ -21,9 +22,7 @@ _NOT_TRACED = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrappe
 """Those of which autograd knows nothing."""
 
 
-def prepare(
-    machine: Machine, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def prepare(machine: Machine, op: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Refuse what would fail deep inside PyTorch, or end the process.
 
     For gradients PyTorch traces the functions with fake tensors of the GPU, of which autograd in a
@@ -47,8 +46,8 @@ def run(
     mode: AbstractContextManager[Any],
     machine: Machine,
     estimated: flex_attention.Estimated,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
 ) -> Any:
     """Run one on the CPU, as outside of ``torch.compile``."""
     with mode:

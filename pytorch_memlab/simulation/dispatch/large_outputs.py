@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..machine.op_arguments import Args, Kwargs
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.tensor_values import uncommitted
 from ..ops.meta_results import MetaResults, TensorMeta, tensors_of
@@ -22,14 +23,7 @@ class LargeOutputs:
     def __init__(self) -> None:
         self._results = MetaResults()
 
-    def of(
-        self,
-        func: Any,
-        info: OpInfo,
-        gpu: SimulatedGPU,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def of(self, func: Any, info: OpInfo, gpu: SimulatedGPU, args: Args, kwargs: Kwargs) -> Any:
         """The outputs of a call, without values, if no more fits on a GPU; None otherwise."""
         if info.is_foreach or info.data_dependence is not None:
             return None
@@ -43,7 +37,7 @@ class LargeOutputs:
         return _made(result) if sum(new.values()) > gpu.room() else None
 
 
-def _most_elements(info: OpInfo, args: tuple[Any, ...]) -> float:
+def _most_elements(info: OpInfo, args: Args) -> float:
     """A number that the elements of an op's outputs do not exceed, as far as sizes decide it.
 
     Outputs are as large as one argument, all pairs of elements of two, or what numbers say.

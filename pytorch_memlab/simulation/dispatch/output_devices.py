@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..machine.machine import Machine
-from ..machine.op_arguments import tensors_in
+from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..ops.op_info import OpInfo
 
@@ -28,7 +28,7 @@ class OutputDevices:
         self._machine = machine
 
     def of(
-        self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, func: Any, info: OpInfo, args: Args, kwargs: Kwargs
     ) -> tuple[SimulatedGPU | None, dict[str, Any], bool]:
         """The GPU of the outputs (None: the CPU), arguments for the CPU, and whether to pin."""
         thread = self._machine.thread
@@ -51,7 +51,7 @@ class OutputDevices:
         return gpu, kwargs, pin and gpu is None
 
     def _common_gpu(
-        self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, func: Any, info: OpInfo, args: Args, kwargs: Kwargs
     ) -> SimulatedGPU | None:
         known = self._machine.allocations.known
         gpu = None

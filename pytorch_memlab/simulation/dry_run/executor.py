@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ..._common.storages import storages_of
-from ..machine.op_arguments import tensors_in
+from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..machine.tensor_values import TensorValues, is_small
 from ..ops.data_dependence import MASKS
 from ..ops.meta_results import MetaResults, OutputMeta, TensorMeta, tensors_of
@@ -39,8 +39,7 @@ class DryRunExecutor:
         self._values = values
         self._results = MetaResults()
 
-    def execute(self, func: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one op."""
+    def execute(self, func: Any, run: Any, args: Args, kwargs: Kwargs) -> Any:
         info = op_info(func)
         device = kwargs.get("device")
         if info.touches_no_element or (device is not None and device.type == "meta"):
@@ -97,9 +96,7 @@ class DryRunExecutor:
             all_small = all_small and is_small(tensor.numel(), tensor.dtype)
         return state, all_small
 
-    def _output_meta(
-        self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> OutputMeta:
+    def _output_meta(self, info: OpInfo, func: Any, args: Args, kwargs: Kwargs) -> OutputMeta:
         if info.takes_masks:
             args = (args[0], self._without_masks(info.name, args[1]), *args[2:])
         return self._results.of(info, func, args, kwargs)
@@ -122,9 +119,7 @@ class DryRunExecutor:
             plain.extend([selected] * index.dim())
         return plain
 
-    def _compute(
-        self, info: OpInfo, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any], state: int
-    ) -> Any:
+    def _compute(self, info: OpInfo, run: Any, args: Args, kwargs: Kwargs, state: int) -> Any:
         """Run an op on small tensors as it is."""
         if state == _KNOWN:
             return run(*args, **kwargs)
@@ -145,8 +140,8 @@ class DryRunExecutor:
         info: OpInfo,
         output: OutputMeta,
         tensors: list[torch.Tensor],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: Args,
+        kwargs: Kwargs,
     ) -> Any:
         """Results of an op that does not run."""
         if info.written:
@@ -163,9 +158,7 @@ class DryRunExecutor:
         )
         return results[0] if len(results) == 1 else results or None
 
-    def _write(
-        self, info: OpInfo, output: OutputMeta, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def _write(self, info: OpInfo, output: OutputMeta, args: Args, kwargs: Kwargs) -> None:
         written = list(info.written_in(args, kwargs))
         for tensor, size in zip(written, output.sizes or (), strict=False):
             if tensor.shape != size:

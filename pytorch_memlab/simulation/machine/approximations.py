@@ -23,7 +23,6 @@ class OpCount:
     nbytes: int = 0  # bytes, of all of them together
 
     def __add__(self, other: OpCount) -> OpCount:
-        """Both together."""
         return OpCount(self.calls + other.calls, self.nbytes + other.nbytes)
 
 
@@ -43,15 +42,12 @@ class OpApproximations:
         self._lock = threading.Lock()
 
     def count_unmodelled(self, op: Any, result: Any) -> None:
-        """Note a call of an op without an entry."""
         self._count(self.unmodelled, _name_of(op), _nbytes(result))
 
     def count_uncounted(self, op: Any, unknown: str) -> None:
-        """Note that an op took memory of unknown size."""
         self._count(self.uncounted, (_name_of(op), unknown), 0)
 
     def count_estimated(self, op: Any, nbytes: int) -> None:
-        """Note that an estimate was used."""
         self._count(self.estimated, _name_of(op), nbytes)
 
     def _count(self, table: dict[_Key, OpCount], key: _Key, nbytes: int) -> None:

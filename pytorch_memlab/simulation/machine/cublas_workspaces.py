@@ -136,7 +136,6 @@ class Workspaces:
         return _default_size(gpu.model) if configured is None else configured
 
     def living(self) -> list[Allocation]:
-        """The allocations of all workspaces."""
         return [workspaces[key] for workspaces, key in self._made]
 
     def clear(self) -> None:

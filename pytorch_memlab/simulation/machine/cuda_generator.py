@@ -45,7 +45,6 @@ class SimulatedGenerator(_Generator):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """The GPU that it stands for."""
         return torch.device("cuda", self.device_index)
 
     def start_draw(self) -> torch.Generator:
@@ -56,26 +55,21 @@ class SimulatedGenerator(_Generator):
         return self._source.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> Self:
-        """Begin again from a seed."""
         _Generator.manual_seed(self, seed)
         self._state.seed, self._state.offset = _Generator.initial_seed(self), 0
         return self
 
     def seed(self) -> int:
-        """Begin again from a seed of the operating system, and return it."""
         self.manual_seed(_Generator.seed(self))
         return self._state.seed
 
     def initial_seed(self) -> int:
-        """The seed that it began from."""
         return self._state.seed
 
     def get_offset(self) -> int:
-        """The offset behind the last draw."""
         return self._state.offset
 
     def set_offset(self, offset: int) -> Self:
-        """Go on as if it had drawn so far."""
         if offset % _STEP:
             raise RuntimeError("offset must be a multiple of 4")
         self._state.offset = offset
@@ -87,7 +81,6 @@ class SimulatedGenerator(_Generator):
         return torch.frombuffer(packed, dtype=torch.uint8)
 
     def set_state(self, new_state: torch.Tensor) -> Self:
-        """Take over a state."""
         if new_state.dtype != torch.uint8 or new_state.device.type != "cpu":
             raise TypeError("RNG state must be a torch.ByteTensor")
         if new_state.numel() != _STATE.size:
@@ -96,16 +89,13 @@ class SimulatedGenerator(_Generator):
         return self
 
     def __reduce__(self) -> Any:
-        """Pickled as PyTorch pickles generators of a GPU."""
         state = (self.initial_seed(), self.get_offset(), self.get_state())
         return torch.Generator, (self.device,), state
 
     def __setstate__(self, state: tuple[int, int | None, torch.Tensor]) -> None:
-        """Take over what ``__reduce__`` returned."""
         self.set_state(state[2])
 
     def clone_state(self) -> SimulatedGenerator:
-        """Another generator in the same state."""
         clone = SimulatedGenerator(self.device_index)
         clone._state = replace(self._state)
         return clone

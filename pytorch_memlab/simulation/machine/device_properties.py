@@ -10,6 +10,11 @@ from typing import Any
 from .simulated_gpu import SimulatedGPU
 from .unsupported import unsupported
 
+_OF_THE_MODEL = (
+    *("name", "major", "minor", "total_memory", "multi_processor_count"),
+    *("max_threads_per_multi_processor", "shared_memory_per_multiprocessor"),
+    "shared_memory_per_block",
+)
 _UNKNOWN = frozenset({"clock_rate", "memory_clock_rate", "memory_bus_width", "gcnArchName"})
 
 
@@ -39,25 +44,15 @@ class DeviceProperties:
 
     @classmethod
     def of(cls, gpu: SimulatedGPU) -> DeviceProperties:
-        """Properties of a simulated GPU."""
-        model = gpu.model
         return cls(
-            name=model.name,
-            major=model.major,
-            minor=model.minor,
-            total_memory=model.total_memory,
-            multi_processor_count=model.multi_processor_count,
-            L2_cache_size=model.l2_cache_size,
-            max_threads_per_multi_processor=model.max_threads_per_multi_processor,
-            shared_memory_per_multiprocessor=model.shared_memory_per_multiprocessor,
-            shared_memory_per_block=model.shared_memory_per_block,
+            **{name: getattr(gpu.model, name) for name in _OF_THE_MODEL},
+            L2_cache_size=gpu.model.l2_cache_size,
             shared_memory_per_block_optin=_largest_block(gpu),
             uuid=uuid_of(gpu),
             pci_bus_id=gpu.index,
         )
 
     def __repr__(self) -> str:
-        """As torch shows it."""
         return (
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
             f"total_memory={self.total_memory // 2**20}MB, "

@@ -114,7 +114,6 @@ class KeptFiles:
         return tuple(self._named.copy().values())
 
     def close(self) -> None:
-        """Delete the copies."""
         with self._lock:
             self._is_closed = True
             copies = list(self._copies.values())

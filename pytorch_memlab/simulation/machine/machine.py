@@ -21,6 +21,7 @@ from .cublas_workspaces import Workspaces
 from .cuda_generator import SimulatedGenerator
 from .device_properties import VISIBLE_DEVICES, visible
 from .kept_files import KeptFiles
+from .op_arguments import Args, Kwargs
 from .runtime_settings import RuntimeSettings
 from .simulated_gpu import Allocation, MemoryOverhead, SimulatedGPU
 from .streams import StreamChanges, StreamIds, all_ids, handle_of
@@ -35,7 +36,7 @@ Execute = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 """Runs an op: takes the op, the function that computes it, arguments and keyword arguments."""
 
 
-def compute(op: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def compute(op: Any, run: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run an op with arithmetic: an ``Execute``."""
     return run(*args, **kwargs)
 
@@ -47,7 +48,7 @@ class ThreadState(threading.local):
         self.device = 0
         self.streams = StreamChanges()
         self.before_streams: list[tuple[int, int, int]] = []
-        self.call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.call: tuple[Args, Kwargs] | None = None
         self.output_device: torch.device | None = None
         self.last_gpu: SimulatedGPU | None = None
 
@@ -61,7 +62,7 @@ class ThreadState(threading.local):
             self.output_device = outer
 
     @contextmanager
-    def call_context(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    def call_context(self, args: Args, kwargs: Kwargs) -> Iterator[None]:
         """Within: ops belong to a call of the program with these arguments."""
         outer, self.call = self.call, (args, kwargs)
         try:
@@ -118,7 +119,6 @@ class Machine:
         """The files that a dry run does not write; None where files are written."""
 
     def __repr__(self) -> str:
-        """Its GPUs, and how much of them is in use."""
         gpus = [
             f"cuda:{gpu.index} ({gpu.model.name}, {prose_size(gpu.allocator.active_bytes)} in use)"
             for gpu in self._all_gpus
@@ -148,7 +148,6 @@ class Machine:
         return () if self.values is None else self.values.reads.all()
 
     def gpu(self, index: int) -> SimulatedGPU:
-        """A GPU by its index."""
         if not 0 <= index < len(self.gpus):
             if not self.gpus:
                 raise RuntimeError(f"No CUDA GPUs are available: {VISIBLE_DEVICES} hides them all")
@@ -171,7 +170,6 @@ class Machine:
         return streams.current.get(index, 0)
 
     def use_stream(self, index: int, stream: int) -> None:
-        """Let this thread use a stream of a GPU."""
         self.current_stream(index)  # a node that begins with this does not change it back
         self.thread.streams.use(index, stream)
 
@@ -190,7 +188,6 @@ class Machine:
             self.thread.streams.use(index, new)
 
     def new_stream(self, index: int, priority: int) -> int:
-        """Id of a new stream of a GPU."""
         ids = self._stream_ids[index]
         if not ids.any_given:
             for one in all_ids():
@@ -208,7 +205,6 @@ class Machine:
         gpu.locked(gpu.allocator.work.sleep, stream, time.perf_counter(), seconds)
 
     def synchronize_stream(self, index: int, stream: int) -> None:
-        """Wait until a stream has done its work."""
         gpu = self.gpu(index)
         gpu.locked(gpu.allocator.work.finish, stream)
         self.traced("StreamSynchronization", handle_of(stream, index))
@@ -223,7 +219,6 @@ class Machine:
 
     @property
     def is_traced(self) -> bool:
-        """True if the program has callbacks of ``torch.cuda._gpu_trace`` called."""
         return self._trace is not None
 
     def traced(self, event: str, *args: int) -> None:
@@ -232,7 +227,6 @@ class Machine:
             self._trace.fire(event, *args)
 
     def current_gpu(self) -> SimulatedGPU:
-        """The GPU that this thread uses."""
         return self.gpu(self.thread.device)
 
     def find_gpu(self, device: Any) -> SimulatedGPU | None:
@@ -272,7 +266,6 @@ class Machine:
         self.allocations.add(storage, Allocation(gpu, 0, nbytes))
 
     def pin(self, storage: torch.UntypedStorage) -> None:
-        """Count a CPU storage as pinned memory."""
         if storage._cdata not in self.pinned.known:
             self.pinned.add(storage, self.pinned_memory.take(storage.nbytes()))
 

@@ -1,4 +1,4 @@
-"""The tensors among the arguments of an op."""
+"""The arguments of an op, and the tensors among them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
-def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+
+def tensors_in(args: Args, kwargs: Kwargs) -> Iterator[torch.Tensor]:
     """All tensors among an op's arguments, those in lists too."""
     for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, torch.Tensor):

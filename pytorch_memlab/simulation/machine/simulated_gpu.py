@@ -184,17 +184,14 @@ class SimulatedGPU:
         return error
 
     def release(self, allocation: Allocation) -> None:
-        """Give a storage's memory back to the allocator."""
         if allocation.address:
             self._dead.append(allocation.address)
             self._settle()
 
     def owns(self, address: int) -> bool:
-        """True if an address lies on this GPU."""
         return address // _ADDRESSES == self.index + 1
 
     def in_use(self) -> bool:
-        """True if anything was ever allocated here."""
         return self.allocator.ever_allocated
 
     def room(self) -> int:

@@ -35,7 +35,6 @@ class StreamIds:
         return any(self._given)
 
     def next(self, priority: int) -> int:
-        """The next stream of a priority."""
         level = min(max(-priority, 0), PRIORITIES - 1)
         index = self._given[level] % STREAMS_PER_PRIORITY
         self._given[level] += 1
@@ -50,7 +49,6 @@ def all_ids() -> list[int]:
 
 
 def priority_of(stream_id: int) -> int:
-    """Priority of a stream."""
     return -max((stream_id >> 1 & 0xF) - 1, 0)
 
 
@@ -90,7 +88,6 @@ class StreamChanges:
         """True if the thread ever used another stream than the default ones."""
 
     def use(self, index: int, stream: int) -> None:
-        """Use a stream of a GPU from now on."""
         if self.current.get(index, 0) == stream:
             return
         self.any_change = True

@@ -60,7 +60,6 @@ class DataDependentReads:
             self.events += 1
 
     def all(self) -> tuple[DataDependentRead, ...]:
-        """All that were counted, in the order in which they first happened."""
         return tuple(
             DataDependentRead(*where, count) for where, count in self._counts.copy().items()
         )
@@ -133,7 +132,6 @@ class TensorValues:
         return any(map(self.storage_lacks_values, storages))
 
     def storage_lacks_values(self, storage: torch.UntypedStorage) -> bool:
-        """True if a storage has no values."""
         return storage._cdata in self.absent.known
 
     def forget_values(self, tensor: torch.Tensor) -> None:
@@ -153,7 +151,6 @@ class TensorValues:
     def make_strided(
         self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """A tensor without values."""
         tensor = uncommitted(size, stride, dtype)
         small = is_small(tensor.numel(), dtype)
         if small:

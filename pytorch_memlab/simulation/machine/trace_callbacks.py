@@ -34,7 +34,6 @@ class TraceCallbacks:
         self._next.value = None
 
     def fire(self, event: str, *args: int) -> None:
-        """Call those of one event."""
         getattr(registry, f"{event}Callbacks").fire_callbacks(*args)
 
     def observe(self, action: str, address: int, _size: int, _stream: int) -> None:

@@ -29,7 +29,6 @@ _USERS_OF_THE_LIBRARY: Final = ("cextension", "functional", "backends.cuda.ops")
 
 
 def install(machine: Machine, patches: Patches, _package: ModuleType) -> None:
-    """Let bitsandbytes' kernels find a library, until undone."""
     library = _Library(machine)
     # The package imports its kernels for CUDA where it finds a GPU.
     for name in _USERS_OF_THE_LIBRARY:

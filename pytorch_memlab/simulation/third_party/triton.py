@@ -18,18 +18,12 @@ import torch
 
 from ..._common.patches import Patches
 from ...errors import UnmodelledOpError, UnsupportedCUDACallError
+from ..machine.device_properties import DeviceProperties
 from ..machine.machine import Machine
 from . import triton_interpreter, triton_source
 
 _CAPABILITY_WITH_TMA = 9
 """Major compute capability from which kernels keep tensor descriptors in global scratch memory."""
-
-_REGISTERS_OF_A_BLOCK = 65_536
-"""CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": of all since 5.0,
-but 6.2."""
-
-_SYSTEM_SHARED_MEMORY = 1024
-"""Bytes that CUDA keeps of a multiprocessor's shared memory per block, from capability 8.0 on."""
 
 _BENCHMARK_CACHE = 256 * 1024**2
 """Bytes that ``triton.testing.do_bench`` writes between runs, so that the L2 cache is cold."""
@@ -84,7 +78,6 @@ class _Launches:
     def launch(
         self, _run: Any, kernel: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any
     ) -> Any:
-        """Launch one: the method ``run`` of kernels."""
         arguments = triton_source.arguments_of(kernel, args, kwargs)
         if warmup:
             return _NotCompiled(kernel.__name__)
@@ -219,13 +212,12 @@ class _Utilities:
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         """Those that Triton reads; clock rates and the bus are not known."""
-        model = self._machine.gpu(device).model
-        shared = model.shared_memory_per_multiprocessor
+        properties = DeviceProperties.of(self._machine.gpu(device))
         return {
-            "max_shared_mem": shared - (_SYSTEM_SHARED_MEMORY if model.major >= 8 else 0),
-            "max_num_regs": _REGISTERS_OF_A_BLOCK,
-            "multiprocessor_count": model.multi_processor_count,
-            "warpSize": 32,
+            "max_shared_mem": properties.shared_memory_per_block_optin,
+            "max_num_regs": properties.regs_per_multiprocessor,
+            "multiprocessor_count": properties.multi_processor_count,
+            "warpSize": properties.warp_size,
         }
 
     def __getattr__(self, name: str) -> Any:

@@ -60,7 +60,6 @@ _CUDA_LIBDEVICE = "triton.language.extra.cuda.libdevice"
 
 
 def compute(kernel: Any, arguments: dict[str, Any], blocks: tuple[int, ...]) -> None:
-    """Run one launch."""
     if getattr(kernel, "is_gluon", bool)():
         raise _cannot(kernel, "it is written in Gluon, which Triton's interpreter does not run")
     interpreter = import_module("triton.runtime.interpreter")

@@ -8,6 +8,8 @@ import inspect
 import textwrap
 from typing import Any
 
+from ..machine.op_arguments import Args, Kwargs
+
 _DESCRIPTORS = frozenset(
     {"make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
     | {"experimental_device_tensormap_create1d", "experimental_device_tensormap_create2d"}
@@ -24,7 +26,7 @@ _POINTERS_MADE_OF |= _DESCRIPTORS
 """Functions whose results point where their arguments do."""
 
 
-def arguments_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def arguments_of(kernel: Any, args: Args, kwargs: Kwargs) -> dict[str, Any]:
     """Arguments of a launch by their names, without the compiler's options."""
     signature = _signature(kernel.fn)
     known = {name: value for name, value in kwargs.items() if name in signature.parameters}

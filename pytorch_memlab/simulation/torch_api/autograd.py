@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,21 +17,28 @@ def install(machine: Machine, patches: Patches) -> None:
 
     What hooks do with saved tensors is no part of the call that saves them either.
     """
-    push = torch._C._autograd._push_saved_tensors_default_hooks
-    patches.set(
-        torch._C._autograd,
-        push.__name__,
-        lambda pack, unpack: push(_on_its_own(machine, pack), _on_its_own(machine, unpack)),
-    )
-    patches.set(
-        torch.autograd,
-        "has_torch_function",
-        lambda tensors: (
-            torch._C._is_torch_function_enabled()
-            and any(_overrides_functions(type(tensor)) for tensor in tensors)
-        ),
-    )
-    _install_streams(machine, patches)
+
+    @patches.around(torch._C._autograd, "_push_saved_tensors_default_hooks")
+    def push_hooks(push: Callable[..., None], *hooks: Callable[[Any], Any]) -> None:
+        push(*(_on_its_own(machine, hook) for hook in hooks))
+
+    @patches.around(torch.autograd, "has_torch_function")
+    def has_torch_function(_has: Any, tensors: Iterable[Any]) -> bool:
+        return torch._C._is_torch_function_enabled() and any(
+            _overrides_functions(type(tensor)) for tensor in tensors
+        )
+
+    @patches.around(torch.autograd, "_engine_run_backward")
+    def run_backward(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Afterwards the thread uses the streams again that it used before."""
+        changes = machine.thread.streams
+        streams, node = changes.current, changes.begin_backward()
+        try:
+            return run(*args, **kwargs)
+        finally:
+            machine.use_streams(streams)
+            changes.end_backward(node)
+
     if len(machine.gpus) > 1:
         _install_devices(machine, patches)
 
@@ -52,20 +59,6 @@ def _overrides_functions(kind: type) -> bool:
         return False
     default: Any = torch.Tensor.__torch_function__
     return getattr(own, "__func__", own) is not default.__func__
-
-
-def _install_streams(machine: Machine, patches: Patches) -> None:
-    """Let a thread use the streams that it used before a backward pass."""
-
-    @patches.around(torch.autograd, "_engine_run_backward")
-    def run_backward(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        changes = machine.thread.streams
-        streams, node = changes.current, changes.begin_backward()
-        try:
-            return run(*args, **kwargs)
-        finally:
-            machine.use_streams(streams)
-            changes.end_backward(node)
 
 
 def _install_devices(machine: Machine, patches: Patches) -> None:

@@ -35,15 +35,17 @@ def install(machine: Machine, patches: Patches) -> None:
     are PyTorch's own, and decide here as on CUDA. The version is that of the cuDNN which the
     release of PyTorch is installed with.
     """
-    patches.set(torch.backends.cuda, "is_built", lambda: True)
-    patches.set(torch._C, "_is_flash_attention_available", lambda: True)
-    for name, backend in _BACKENDS.items():
-        patches.set(torch._C, name, _asks(machine, backend))
-    _install_plan_caches(machine, patches)
     limit = [_BENCHMARK_LIMIT]
-    patches.set(torch._C, "_has_cudnn", True)
-    patches.set(torch._C, "_cuda_get_cudnn_benchmark_limit", lambda: limit[0])
-    patches.set(torch._C, "_cuda_set_cudnn_benchmark_limit", lambda n: limit.__setitem__(0, n))
+    answers = {
+        "_is_flash_attention_available": lambda: True,
+        "_has_cudnn": True,
+        "_cuda_get_cudnn_benchmark_limit": lambda: limit[0],
+        "_cuda_set_cudnn_benchmark_limit": lambda n: limit.__setitem__(0, n),
+        **{name: _asks(machine, backend) for name, backend in _BACKENDS.items()},
+    }
+    patches.set_all(torch._C, answers)
+    patches.set(torch.backends.cuda, "is_built", lambda: True)
+    _install_plan_caches(machine, patches)
     module = vars(torch.backends.cudnn)["m"]  # which its properties stand before
     patches.set(module, "_init", lambda: True)
     patches.set(torch.backends.cudnn, "version", cudnn_version)

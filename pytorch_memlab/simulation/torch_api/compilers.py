@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -35,11 +35,7 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set(torch.jit._builtins, "_builtin_table", {**torch.jit._builtins._get_builtin_table()})
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
         patches.around(kind, "__call__")(partial(_call_script, machine))
-    compiler = _EagerCompiler()
-    patches.set(torch, "compile", compiler.compile)
-    patches.set(
-        torch.nn.Module, "compile", lambda _module, *_arguments, **_options: compiler.warn()
-    )
+    _install_compile(patches)
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is not None and hasattr(frames, "DynamoStance"):
         patches.set(frames, "_stance", frames.DynamoStance("force_eager"))
@@ -76,29 +72,25 @@ class _AllocatorState:
     """Saved state of a CUDA graph's private pool, of which there are none."""
 
 
-class _EagerCompiler:
-    """Compiles nothing, and says so once."""
+def _install_compile(patches: Patches) -> None:
+    """Compile nothing, and say so once."""
 
-    def __init__(self) -> None:
-        self._has_warned = False
-
-    def compile(self, model: Any = None, **options: Any) -> Any:
-        """The argument of ``torch.compile`` itself, or a decorator that returns its argument."""
-        if model is None:
-            return partial(self.compile, **options)
-        fused = flex_attention.compiled(model)
-        if fused is not None:
-            return fused
-        self.warn()
-        return model
-
-    def warn(self) -> None:
-        """Warn, at the first call."""
-        if self._has_warned:
-            return
-        self._has_warned = True
+    @cache
+    def warn() -> None:
         warnings.warn(
             "torch.compile runs eagerly under simulation: the compiler's own memory is not"
             " simulated",
             stacklevel=3,
         )
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return partial(compile, **options)
+        fused = flex_attention.compiled(model)
+        if fused is not None:
+            return fused
+        warn()
+        return model
+
+    patches.set(torch, "compile", compile)
+    patches.set(torch.nn.Module, "compile", lambda _module, *_arguments, **_options: warn())

@@ -22,7 +22,6 @@ _Generator = torch._C.Generator
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Replace the functions of ``torch`` that C++ would send to CUDA, until undone."""
     for names, replacing in ((_FROM_DATA, _from_data), (_SPARSE, _sparse)):
         for name in names:
             original = getattr(torch, name)

@@ -7,6 +7,7 @@ summaries, contexts) is what it is on hardware.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,7 +80,6 @@ class _CudaCalls:
         self._was_initialized = False
 
     def of_c(self) -> dict[str, Callable[..., Any]]:
-        """Functions of ``torch._C``."""
         device, memory = self._device_calls(), self._memory_calls()
         return {
             **device,
@@ -91,7 +91,6 @@ class _CudaCalls:
         }
 
     def of_cuda(self) -> dict[str, Any]:
-        """Names of ``torch.cuda``."""
         machine = self._machine
         return {
             "_initialized": True,
@@ -145,10 +144,6 @@ class _CudaCalls:
         def default(device: int) -> tuple[int, int, int]:
             return 0, machine.gpu(device).index, CUDA_DEVICE_TYPE
 
-        def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
-            machine.thread.device = machine.gpu(device_index).index
-            machine.use_stream(device_index, stream_id)
-
         def sleep(cycles: int) -> None:
             machine.sleep(machine.thread.device, cycles / _CYCLES_PER_SECOND)
 
@@ -161,22 +156,26 @@ class _CudaCalls:
             "_cuda_getCurrentStream": current,
             "_cuda_getCurrentRawStream": raw,
             "_cuda_getDefaultStream": default,
-            "_cuda_setStream": set_stream,
+            "_cuda_setStream": self._set_stream,
         }
+
+    def _set_stream(self, stream_id: int, device_index: int, device_type: int = 1) -> None:
+        self._machine.thread.device = self._machine.gpu(device_index).index
+        self._machine.use_stream(device_index, stream_id)
 
     def _memory_calls(self) -> dict[str, Callable[..., Any]]:
         machine = self._machine
         gpu = machine.gpu
 
-        def locked(method: Callable[[CachingAllocator], Any]) -> Callable[[int], Any]:
-            return lambda device: gpu(device).locked(method, gpu(device).allocator)
+        def call(method: Callable[..., Any], device: int, *args: Any) -> Any:
+            return gpu(device).locked(method, gpu(device).allocator, *args)
 
         def empty_cache() -> None:
-            for one in machine.gpus:
-                one.locked(one.allocator.empty_cache)
+            for index in range(len(machine.gpus)):
+                call(CachingAllocator.empty_cache, index)
 
         def set_fraction(fraction: float, device: int) -> None:
-            gpu(device).locked(gpu(device).allocator.set_memory_fraction, fraction)
+            call(CachingAllocator.set_memory_fraction, device, fraction)
 
         def set_workspace_size(size: int | None) -> None:
             if size is not None and size < 0:
@@ -188,9 +187,11 @@ class _CudaCalls:
                 raise unsupported("torch.cuda.caching_allocator_enable(False)")
 
         return {
-            "_cuda_memoryStats": locked(CachingAllocator.memory_stats),
-            "_cuda_resetPeakMemoryStats": locked(CachingAllocator.reset_peak_stats),
-            "_cuda_resetAccumulatedMemoryStats": locked(CachingAllocator.reset_accumulated_stats),
+            "_cuda_memoryStats": partial(call, CachingAllocator.memory_stats),
+            "_cuda_resetPeakMemoryStats": partial(call, CachingAllocator.reset_peak_stats),
+            "_cuda_resetAccumulatedMemoryStats": partial(
+                call, CachingAllocator.reset_accumulated_stats
+            ),
             "_cuda_emptyCache": empty_cache,
             "_cuda_setMemoryFraction": set_fraction,
             "_cuda_getMemoryFraction": lambda device: gpu(device).allocator.memory_fraction,
@@ -208,20 +209,18 @@ class _CudaCalls:
     def _host_memory_calls(self) -> dict[str, Callable[..., Any]]:
         pinned, memory = self._machine.pinned, self._machine.pinned_memory
 
-        def swept(call: Callable[[], Any]) -> Callable[[], Any]:
-            def after_deaths() -> Any:
-                pinned.sweep()
-                return call()
+        def after_deaths(call: Callable[[], Any]) -> Any:
+            pinned.sweep()
+            return call()
 
-            return after_deaths
-
-        return {
-            "_cuda_hostMemoryStats": swept(memory.stats),
-            "_cuda_resetPeakHostMemoryStats": swept(memory.reset_peaks),
-            "_cuda_resetAccumulatedHostMemoryStats": swept(memory.reset_accumulated),
-            "_host_emptyCache": swept(memory.empty_cache),
-            "_accelerator_emptyHostCache": swept(memory.empty_cache),
+        calls = {
+            "_cuda_hostMemoryStats": memory.stats,
+            "_cuda_resetPeakHostMemoryStats": memory.reset_peaks,
+            "_cuda_resetAccumulatedHostMemoryStats": memory.reset_accumulated,
+            "_host_emptyCache": memory.empty_cache,
+            "_accelerator_emptyHostCache": memory.empty_cache,
         }
+        return {name: partial(after_deaths, call) for name, call in calls.items()}
 
     def _accelerator_calls(self, cuda: dict[str, Callable[..., Any]]) -> dict[str, Any]:
         machine = self._machine
@@ -229,10 +228,6 @@ class _CudaCalls:
         def current_stream(device: int) -> SimulatedStream:
             stream = machine.current_stream(machine.gpu(device).index)
             return SimulatedStream(stream_id=stream, device_index=device)
-
-        def set_stream(stream: SimulatedStream) -> None:
-            machine.thread.device = stream.device_index
-            machine.use_stream(stream.device_index, stream.stream_id)
 
         return {
             "_accelerator_getAccelerator": lambda: torch.device("cuda"),
@@ -243,7 +238,9 @@ class _CudaCalls:
             "_accelerator_maybeExchangeDevice": self._exchange,
             "_accelerator_synchronizeDevice": self._synchronize,
             "_accelerator_getStream": current_stream,
-            "_accelerator_setStream": set_stream,
+            "_accelerator_setStream": lambda stream: self._set_stream(
+                stream.stream_id, stream.device_index
+            ),
             "_accelerator_isAllocatorInitialized": lambda: True,
             "_accelerator_emptyCache": cuda["_cuda_emptyCache"],
             "_accelerator_getDeviceStats": cuda["_cuda_memoryStats"],
@@ -322,12 +319,11 @@ class _Runtime:
 
     cudaProfilerStop = cudaProfilerStart  # noqa: N815 - CUDA's own name
 
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> _ErrorCode:  # noqa: N802
+    def cudaHostRegister(self, *_memory: int) -> _ErrorCode:  # noqa: N802 - CUDA's own name
         """CPU memory stays as it is."""
         return _ErrorCode()
 
-    def cudaHostUnregister(self, address: int) -> _ErrorCode:  # noqa: N802 - CUDA's own name
-        return _ErrorCode()
+    cudaHostUnregister = cudaHostRegister  # noqa: N815 - CUDA's own name
 
     def __getattr__(self, name: str) -> Any:
         return refusal(f"torch.cuda.cudart().{name}")

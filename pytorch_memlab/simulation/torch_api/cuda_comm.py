@@ -43,8 +43,17 @@ _AVERAGE = 4
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Answer what the two modules ask of C++, until undone."""
-    patches.set_all(torch._C, _Communication(machine).calls())
+    copies = _Communication(machine)
+    for call in (
+        copies.broadcast,
+        copies.broadcast_out,
+        copies.broadcast_coalesced,
+        copies.scatter,
+        copies.scatter_out,
+        copies.gather,
+        copies.gather_out,
+    ):
+        patches.set(torch._C, f"_{call.__name__}", call)
     patches.set_all(torch._C, _nccl_calls(machine))
 
 
@@ -54,27 +63,20 @@ class _Communication:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    def calls(self) -> dict[str, Callable[..., Any]]:
-        broadcasts = (self.broadcast, self.broadcast_out, self.broadcast_coalesced)
-        others = (self.scatter, self.scatter_out, self.gather, self.gather_out)
-        return {f"_{call.__name__}": call for call in (*broadcasts, *others)}
-
     def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
         """The tensor on each GPU; where it is already it is no copy."""
-        gpu = self._machine.gpu_of(tensor)
-        return [
-            tensor
-            if gpu is not None and device == gpu.index
-            else torch.empty_like(tensor, device=self._device(device)).copy_(
-                tensor, non_blocking=True
-            )
-            for device in devices
-        ]
+        where = tensor.get_device()
+
+        def copy(device: int) -> torch.Tensor:
+            made = torch.empty_like(tensor, device=self._machine.gpu(device).device)
+            return made.copy_(tensor, non_blocking=True)
+
+        return [tensor if device == where else copy(device) for device in devices]
 
     def broadcast_out(self, tensor: torch.Tensor, out: Tensors) -> Tensors:
         """The tensor copied into others."""
+        self._check_are_on_gpus(out, "output tensor")
         for position, one in enumerate(out):
-            self._check_is_on_gpu(one, f"output tensor at index {position}")
             if one.shape != tensor.shape:
                 raise RuntimeError(
                     "Expected all output tensors to have same shape as the source tensor "
@@ -128,23 +130,12 @@ class _Communication:
                     f"(sum(chunk_sizes) == {sum(chunk_sizes)}, but expected {tensor.size(dim)})"
                 )
             chunks = tensor.split_with_sizes(list(chunk_sizes), dim)
-        gpu = self._machine.gpu_of(tensor)
-        return [
-            chunk
-            if gpu is not None and device == gpu.index
-            else self._on_stream(chunk, device, stream)
-            for chunk, device, stream in zip(chunks, devices, _each(streams), strict=False)
-        ]
-
-    def _on_stream(self, chunk: torch.Tensor, device: int, stream: Any) -> torch.Tensor:
-        index = self._machine.gpu(device).index
-        before = self._machine.current_stream(index)
-        if stream is not None:
-            self._machine.use_stream(index, stream.stream_id)
-        try:
-            return chunk.to(self._device(device), non_blocking=True)
-        finally:
-            self._machine.use_stream(index, before)
+        parts = []
+        each_stream = itertools.chain(streams or (), itertools.repeat(None))
+        for chunk, device, stream in zip(chunks, devices, each_stream, strict=False):
+            with torch.cuda.stream(stream):
+                parts.append(chunk.to(self._machine.gpu(device).device, non_blocking=True))
+        return parts
 
     def scatter_out(
         self, tensor: torch.Tensor, out: Tensors, dim: int, streams: Sequence[Any] | None
@@ -153,8 +144,7 @@ class _Communication:
         del streams  # nothing is taken on them
         if not out:
             raise RuntimeError("Expected at least one output tensor to scatter to")
-        for position, one in enumerate(out):
-            self._check_is_on_gpu(one, f"output tensor at index {position}")
+        self._check_are_on_gpus(out, "output tensor")
         sizes = [one.size(dim) for one in out]
         if sum(sizes) != tensor.size(dim):
             raise RuntimeError(
@@ -174,7 +164,7 @@ class _Communication:
         result = torch.empty(
             shape,
             dtype=tensors[0].dtype,
-            device="cpu" if index == _CPU_INDEX else self._device(index),
+            device="cpu" if index == _CPU_INDEX else self._machine.gpu(index).device,
             memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format,
         )
         return _fill(result, tensors, dim)
@@ -191,9 +181,9 @@ class _Communication:
     def _gathered_shape(self, tensors: Tensors, dim: int) -> list[int]:
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
+        self._check_are_on_gpus(tensors, "tensor")
         shape = list(tensors[0].shape)
         for position, tensor in enumerate(tensors):
-            self._check_is_on_gpu(tensor, f"tensor at index {position}")
             others = list(tensor.shape)
             if others[:dim] + others[dim:][1:] != shape[:dim] + shape[dim:][1:]:
                 raise RuntimeError(
@@ -203,12 +193,13 @@ class _Communication:
         shape[dim] = sum(tensor.size(dim) for tensor in tensors)
         return shape
 
-    def _device(self, index: int) -> torch.device:
-        return self._machine.gpu(index).device
-
-    def _check_is_on_gpu(self, tensor: torch.Tensor, name: str) -> None:
-        if self._machine.gpu_of(tensor) is None:
-            raise RuntimeError(f"Expected all tensors to be on GPUs, but {name} is on the CPU")
+    def _check_are_on_gpus(self, tensors: Tensors, name: str) -> None:
+        for position, tensor in enumerate(tensors):
+            if self._machine.gpu_of(tensor) is None:
+                raise RuntimeError(
+                    f"Expected all tensors to be on GPUs, but {name} at index {position} is on "
+                    "the CPU"
+                )
 
 
 def _sparse(chunk: Tensors, indices: torch.Tensor, values: torch.Tensor) -> list[torch.Tensor]:
@@ -221,10 +212,6 @@ def _sparse(chunk: Tensors, indices: torch.Tensor, values: torch.Tensor) -> list
         )
         for index, value, like in zip(all_indices, all_values, chunk, strict=True)
     ]
-
-
-def _each(streams: Sequence[Any] | None) -> Iterator[Any]:
-    return itertools.chain(streams or (), itertools.repeat(None))
 
 
 def _format_of(tensor: torch.Tensor) -> torch.memory_format:
@@ -271,19 +258,18 @@ def _nbytes(tensor: torch.Tensor) -> int:
 
 
 def _nccl_calls(machine: Machine) -> dict[str, Callable[..., None]]:
-    has_warned = False
+    @functools.cache
+    def warn() -> None:
+        warnings.warn("NCCL's own buffers are not counted", stacklevel=5)
 
     def collective(copies: Callable[..., Copies]) -> Callable[..., None]:
         """Computes on the CPU tensors, without an effect on the allocators."""
 
         def call(*args: Any) -> None:
-            nonlocal has_warned
             for tensors in args[:2]:
                 if not isinstance(tensors, (int, torch.Tensor)):
                     _check_is_on_gpus(machine, tensors)
-            if not has_warned:
-                has_warned = True
-                warnings.warn("NCCL's own buffers are not counted", stacklevel=4)
+            warn()
             if machine.values is None:
                 with torch.no_grad(), torch._C._DisableTorchDispatch():
                     for target, source in copies(*args):

@@ -56,25 +56,20 @@ class SimulatedStream:
         return handle_of(self.stream_id, self.device_index)
 
     def wait_event(self, event: Any) -> None:
-        """Let later work wait for what an event marks."""
         event.wait(self)
 
     def wait_stream(self, stream: Any) -> None:
-        """Let later work wait for what another stream has to do."""
         self.wait_event(stream.record_event())
 
     def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
-        """Record an event, a new one if none is given."""
         event = self._new_event() if event is None else event
         event.record(self)
         return event
 
     def query(self) -> bool:
-        """True if all work is done."""
         return _is_done(self.machine, self.device_index, _unfinished_work(self))
 
     def is_capturing(self) -> bool:
-        """False: no CUDA graph is captured."""
         return False
 
     def synchronize(self) -> None:
@@ -168,7 +163,6 @@ class SimulatedEvent:
         return None if self._index is None else torch.device("cuda", self._index)
 
     def record(self, stream: Any = None) -> None:
-        """Mark what a stream has to do; without an argument, the current stream."""
         stream = self._stream_or_current(stream)
         self._belong_to(stream.device_index)
         self._work = _unfinished_work(stream)
@@ -176,7 +170,6 @@ class SimulatedEvent:
         self.machine.traced("EventRecord", self.event_id, stream.native_handle)
 
     def wait(self, stream: Any = None) -> None:
-        """Let a stream, or the current one, wait for what the event marks."""
         if not self.event_id:
             return
         stream = self._stream_or_current(stream)
@@ -186,7 +179,6 @@ class SimulatedEvent:
         self.machine.traced("EventWait", self.event_id, stream.native_handle)
 
     def query(self) -> bool:
-        """True if all work before it is done."""
         return self._index is None or _is_done(self.machine, self._index, self._work)
 
     def synchronize(self) -> None:

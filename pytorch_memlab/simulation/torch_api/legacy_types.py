@@ -38,45 +38,30 @@ def dtype_of(kind: Any) -> torch.dtype | None:
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Put the types into ``torch.cuda`` and ``torch.cuda.sparse`` until undone."""
     for name, dtype in _DTYPES.items():
-        members = {
-            "__new__": _constructor(machine, dtype),
-            "__doc__": f"``torch.cuda.{name}`` on a simulated GPU.",
-            "dtype": dtype,
-            "machine": machine,
-        }
+        members = {"__new__": _constructor(machine, dtype), "dtype": dtype, "machine": machine}
         patches.set(torch.cuda, name, _LegacyType(name, (), members))
     for name, kind in vars(torch.cuda.sparse).copy().items():
         if isinstance(getattr(kind, "dtype", None), torch.dtype):
             new = refusal(f"torch.cuda.sparse.{name}")
             members = {"__new__": new, "dtype": kind.dtype, "machine": machine, "is_sparse": True}
-            patches.set(torch.cuda.sparse, name, _SparseType(name, (), members))
+            patches.set(torch.cuda.sparse, name, _LegacyType(name, (), members))
     _set_default_type(patches)
 
 
 class _LegacyType(type):
-    """``isinstance(x, torch.cuda.FloatTensor)`` asks for a dtype on a GPU."""
+    """``isinstance(x, torch.cuda.FloatTensor)`` asks for a dtype, and a layout, on a GPU."""
 
     dtype: torch.dtype
     machine: Machine
+    is_sparse = False
 
     def __instancecheck__(cls, instance: object) -> bool:
         return (
             isinstance(instance, torch.Tensor)
             and instance.dtype == cls.dtype
+            and (not cls.is_sparse or instance.layout is torch.sparse_coo)
             and cls.machine.gpu_of(instance) is not None
-        )
-
-
-class _SparseType(_LegacyType):
-    """``isinstance(x, torch.cuda.sparse.FloatTensor)`` asks for a sparse tensor on a GPU."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return (
-            isinstance(instance, torch.Tensor)
-            and instance.layout is torch.sparse_coo
-            and super().__instancecheck__(instance)
         )
 
 

@@ -341,7 +341,6 @@ def _settings(gpu: SimulatedGPU) -> dict[str, Any]:
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Answer for the memory history until undone."""
     patches.set_all(torch._C, MemoryHistory(machine).calls())
 
 

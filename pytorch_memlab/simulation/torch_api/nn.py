@@ -41,7 +41,6 @@ _NESTED = torch.ops.aten._nested_tensor_from_mask.default
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Answer for simulated GPUs until undone."""
     _install_parse_to(machine, patches)
     _install_grouping(machine, patches)
     _install_trunc_normal(machine, patches)
@@ -53,15 +52,11 @@ def _install_parse_to(machine: Machine, patches: Patches) -> None:
 
     @patches.around(torch._C._nn, "_parse_to")
     def parse_to(parse: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if args and _is_number(args[0]):
+        if args and type(args[0]) is int:
             args = (machine.gpu(args[0]).device, *args[1:])
-        if _is_number(kwargs.get("device")):
+        if type(kwargs.get("device")) is int:
             kwargs["device"] = machine.gpu(kwargs["device"]).device
         return parse(*args, **kwargs)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _install_grouping(machine: Machine, patches: Patches) -> None:

@@ -118,8 +118,6 @@ def _node(frames: Any, made: _Allocation, time: int) -> _Node:
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Let profiles have the memory of simulated GPUs until undone."""
-
     @patches.around(kineto_profiler._KinetoProfile, "start_trace")
     def start_trace(start: Callable[[Any], None], profile: Any) -> None:
         if all(getattr(profile, name, False) for name in _NEEDED):

@@ -25,11 +25,10 @@ _Storage: Any = UntypedStorage
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Replace methods of ``torch.UntypedStorage`` until undone."""
     _install_devices(machine, patches)
     _install_sharing(machine, patches)
     if machine.values is not None:
-        patches.set(_Storage, "copy_", _copying(machine.values, _Storage.copy_))
+        _install_copies(machine.values, patches)
 
 
 def _install_devices(machine: Machine, patches: Patches) -> None:
@@ -72,44 +71,34 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
             machine.put(storage, gpu)
         return storage
 
-    def to(self: UntypedStorage, *, device: Any, non_blocking: bool = False) -> UntypedStorage:
-        return move(self, machine.find_gpu(device))
-
-    def cuda(
-        self: UntypedStorage, device: Any = None, non_blocking: bool = False
-    ) -> UntypedStorage:
-        return move(self, machine.find_gpu(device))
-
-    def cpu(self: UntypedStorage) -> UntypedStorage:
-        return move(self, None)
-
-    def clone(self: UntypedStorage) -> UntypedStorage:
-        return copy(self, gpu_of(self))
-
     def resize_(self: UntypedStorage, size: int) -> Any:
         result = resize(self, size)
         if self._cdata in allocations.known:
             machine.resized(self)
         return result
 
-    patches.set(_Storage, "__new__", staticmethod(new))
-    patches.set(_Storage, "device", property(device))
-    patches.set(_Storage, "is_cuda", property(lambda storage: gpu_of(storage) is not None))
-    for method in (to, cuda, cpu, clone, resize_):
-        patches.set(_Storage, method.__name__, method)
+    members = {
+        "__new__": staticmethod(new),
+        "device": property(device),
+        "is_cuda": property(lambda self: gpu_of(self) is not None),
+        "to": lambda self, *, device, non_blocking=False: move(self, machine.find_gpu(device)),
+        "cuda": lambda self, device=None, non_blocking=False: move(self, machine.find_gpu(device)),
+        "cpu": lambda self: move(self, None),
+        "clone": lambda self: copy(self, gpu_of(self)),
+        "resize_": resize_,
+    }
+    patches.set_all(_Storage, members)
 
 
-def _copying(values: TensorValues, original: Any) -> Any:
-    absent = values.absent
-
-    def copy_(self: UntypedStorage, source: Any, *args: Any, **kwargs: Any) -> Any:
-        if absent.known.get(source._cdata, True):
-            original(self, source, *args, **kwargs)
-        if source._cdata in absent.known:
-            values.add(self, absent.known[source._cdata])
+def _install_copies(values: TensorValues, patches: Patches) -> None:
+    @patches.around(_Storage, "copy_")
+    def copy_(copy: Any, self: UntypedStorage, source: Any, *args: Any, **kwargs: Any) -> Any:
+        holds_zeros = values.absent.known.get(source._cdata)
+        if holds_zeros is not False:
+            copy(self, source, *args, **kwargs)
+        if holds_zeros is not None:
+            values.add(self, holds_zeros)
         return self
-
-    return copy_
 
 
 @dataclass(frozen=True, eq=False)

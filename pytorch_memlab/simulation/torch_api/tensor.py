@@ -28,7 +28,6 @@ _Uninitialized: Any = vars(torch.nn.parameter)["UninitializedTensorMixin"]
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Replace methods and attributes of ``torch.Tensor`` until undone."""
     patches.set_all(torch.Tensor, _attributes(machine))
     methods = (*_moves(machine), *_reads(machine), *_others(machine), backward, new_tensor)
     patches.set_all(torch.Tensor, {method.__name__: method for method in methods})

@@ -11,8 +11,7 @@ from support.computed_or_dry import computed_or_dry
 from torch import nn
 
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.autocast.autocast import LISTS
-from pytorch_memlab.simulation.autocast.casts import casts_serve_training
+from pytorch_memlab.simulation.autocast.autocast import LISTS, casts_serve_training
 
 HALF, BFLOAT, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 KiB = 1024

@@ -42,9 +42,9 @@ class _Simulation:
             if threading.current_thread() is not threading.main_thread():
                 raise RuntimeError("torch must be imported in the main thread first")
             _load_package(self._settings["package"])
-            from pytorch_memlab.simulation.simulator import simulation_of
+            from pytorch_memlab import GPU, simulate
 
-            simulation = simulation_of(self._settings)
+            simulation = simulate(GPU(**self._settings["gpu"]), **self._settings["options"])
             simulation.__enter__()
             self._exit = simulation.__exit__
         except Exception as error:

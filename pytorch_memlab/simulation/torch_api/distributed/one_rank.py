@@ -64,7 +64,6 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         timeout: Any = None,
         enable_reconfigure: bool = False,
     ) -> None:
-        del store, timeout, enable_reconfigure
         super().__init__(rank, size)
         self._rank = rank
         self._size = size
@@ -78,11 +77,9 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return "nccl"
 
     def size(self) -> int:
-        """The number of ranks."""
         return self._size
 
     def rank(self) -> int:
-        """The rank of this process."""
         return self._rank
 
     @property
@@ -106,8 +103,6 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return [torch.device(pair.partition(":")[0]) for pair in pairs]
 
     def _get_backend(self, device: torch.device) -> SimulatedGroup:
-        """Every device has the same."""
-        del device
         return self
 
     @property
@@ -120,7 +115,6 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         self.bound_device_id = device
 
     def comm_split_count(self) -> int:
-        """The number of groups that were split off; only descriptions use it."""
         return 0
 
     def split_group(
@@ -141,18 +135,20 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return part
 
     def get_group_store(self) -> Any:
-        """A store of this process alone."""
         return _HashStore()
 
-    def _set_default_timeout(self, timeout: Any) -> None:
-        """Nothing waits."""
+    def _do_nothing(self, *_args: Any, **_options: Any) -> None:
+        """Nothing runs that waits, that could be ended or that others have to arrive at."""
 
-    _add_ephemeral_timeout = set_timeout = _set_default_timeout
+    _set_default_timeout = _add_ephemeral_timeout = set_timeout = _do_nothing
+    abort = shutdown = _shutdown = _do_nothing  # torch 2.4 calls the third
+    monitored_barrier = _start_coalescing = _set_sequence_number_for_group = _do_nothing
 
-    def abort(self) -> None:
-        """Nothing runs that could be ended."""
+    def barrier(self, *_args: Any, **_options: Any) -> Any:
+        """All ranks are here."""
+        return _done([])
 
-    shutdown = _shutdown = abort  # torch 2.4 calls the second
+    _end_coalescing = barrier
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         """All ranks get the sum, or what ``opts`` wants."""
@@ -172,7 +168,6 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return _done(tensors)
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Any:
-        """All ranks get all inputs."""
         for output, tensor in zip(outputs, inputs, strict=True):
             _fill(output, [tensor] * self._size)
         return _done(outputs)
@@ -265,22 +260,8 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         self.recv(tensors, 0)
         return _Received((self._rank + 1) % self._size)
 
-    def barrier(self, opts: Any = None) -> Any:
-        """All ranks are here."""
-        return _done([])
-
-    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """All ranks are here."""
-
-    def _start_coalescing(self, device: torch.device) -> None: ...
-
-    def _end_coalescing(self, device: torch.device) -> Any:
-        return _done([])
-
     def _has_hooks(self) -> bool:
         return False  # nothing waits for collectives to end
-
-    def _set_sequence_number_for_group(self) -> None: ...
 
     def _reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> None:
         """Of equal tensors the mean, the least and the greatest are what they were."""
@@ -355,22 +336,17 @@ class SimulatedStore(_HashStore):  # type: ignore[misc]
         """No other process sets keys, so a wait has no use."""
 
     def get(self, key: str) -> bytes:
-        """A value that this process has set."""
-        self._check_set([key])
+        self.wait([key])
         value: bytes = super().get(key)
         return value
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Values that this process has set."""
-        self._check_set(keys)
+        self.wait(keys)
         values: list[bytes] = super().multi_get(keys)
         return values
 
     def wait(self, keys: list[str], *timeout: Any) -> None:
         """Return at once, if this process has set all keys."""
-        self._check_set(keys)
-
-    def _check_set(self, keys: list[str]) -> None:
         missing = [key for key in keys if not self.check([key])]
         if missing:
             raise UnsupportedCUDACallError(
@@ -380,11 +356,7 @@ class SimulatedStore(_HashStore):  # type: ignore[misc]
 
 
 class _Replacement(SimulatedStore):
-    """Replacement of a kind of store.
-
-    Modules that are imported while simulating keep this class; outside ``simulate`` it makes real
-    stores.
-    """
+    """A kind of store, which modules that are imported while simulating keep."""
 
     real: ClassVar[Any]
 

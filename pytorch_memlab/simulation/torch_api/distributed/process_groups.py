@@ -51,7 +51,8 @@ def install(machine: Machine, patches: Patches) -> None:
         (dist.broadcast_object_list, broadcast),
     )
     patches.set(c10d, "rendezvous", _rendezvous)
-    patches.set(c10d, "_store_based_barrier", _pass_barrier)
+    # The barrier after a group is made, at which the other ranks never arrive.
+    patches.set(c10d, "_store_based_barrier", lambda *_arguments, **_options: None)
     # Nothing is split off: from torch 2.14 on, only C++ backends can be.
     patches.set(c10d, "_get_split_source", lambda _group: None)
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
@@ -61,15 +62,10 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
     if not dist.is_initialized():
         patches.before_undo(_destroy_simulated_groups)
-    _refuse_rpc(patches)
-
-
-def _refuse_rpc(patches: Patches) -> None:
-    """Refuse to wait for the workers of ``torch.distributed.rpc``: what they do is not covered."""
-    original = getattr(sys.modules.get("torch.distributed.rpc"), "init_rpc", None)
-    if original is not None:
+    init_rpc = getattr(sys.modules.get("torch.distributed.rpc"), "init_rpc", None)
+    if init_rpc is not None:
         refused = refusal("torch.distributed.rpc.init_rpc")
-        patches.set_by_name((original, functools.wraps(original)(refused)))
+        patches.set_by_name((init_rpc, functools.wraps(init_rpc)(refused)))
 
 
 def _rendezvous(
@@ -94,10 +90,6 @@ def _number(name: str, given: str | None) -> int:
             f"environment variable {name} expected, but not set; a simulated rank needs RANK and "
             "WORLD_SIZE, such as RANK=0 WORLD_SIZE=8"
         ) from None
-
-
-def _pass_barrier(*_arguments: Any, **_options: Any) -> None:
-    """The barrier in the store after a group is made, at which the other ranks never arrive."""
 
 
 def _broadcast_object_list(original: Callable[..., None]) -> Callable[..., None]:

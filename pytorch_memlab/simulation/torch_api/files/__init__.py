@@ -9,7 +9,6 @@ from . import numpy_arrays, opened_files, safetensors_files, serialization
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Keep tensors without values out of files, where the simulation keeps them."""
     values, kept = machine.values, machine.kept_files
     if values is None or kept is None:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,28 +52,27 @@ def _without_values(shape: tuple[int, ...], dtype: str, _mark: bytes) -> Any:
     return np.zeros(shape, dtype).view(ArrayWithoutValues)
 
 
-def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
-    """Mark arrays without values, and keep them out of files."""
+def lacks_values(values: TensorValues, value: Any) -> bool:
+    """True if a tensor or an array has no values."""
+    if isinstance(value, torch.Tensor):
+        return values.lacks_values(value)
+    # Other objects have a base too: that of a dtype is the dtype.
+    base = value.base if isinstance(value, np.ndarray) else None
+    return is_marked(value) or (base is not None and lacks_values(values, base))
 
-    def lacks_values(value: Any) -> bool:
-        while value is not None:
-            if isinstance(value, torch.Tensor):
-                return values.lacks_values(value)
-            if is_marked(value):
-                return True
-            # Other objects have a base too: that of a dtype is the dtype.
-            value = value.base if isinstance(value, np.ndarray) else None
-        return False
+
+def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
+    lacks = partial(lacks_values, values)
 
     @patches.around(np, "array")
     def array(make: Callable[..., Any], object: Any, *args: Any, **kwargs: Any) -> Any:
         parts = object if isinstance(object, (list, tuple)) else (object,)
         made = make(object, *args, **kwargs)
-        return made.view(ArrayWithoutValues) if any(map(lacks_values, parts)) else made
+        return made.view(ArrayWithoutValues) if any(map(lacks, parts)) else made
 
     @patches.around(np.lib.format, "write_array")
     def write(write: Callable[..., Any], fp: Any, array: Any, *args: Any, **kwargs: Any) -> None:
-        if lacks_values(array):
+        if lacks(array):
             array = np.asanyarray(array).view(ArrayWithoutValues)
             watched = watched_file(fp)
             if watched is not None:
@@ -81,7 +81,7 @@ def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
 
     @patches.around(np, "savetxt")
     def save(savetxt: Callable[..., Any], fname: Any, X: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N803
-        if not lacks_values(X):
+        if not lacks(X):
             savetxt(fname, X, *args, **kwargs)
         elif isinstance(fname, (str, bytes, os.PathLike)):
             copy = kept.new_copy()
@@ -104,7 +104,7 @@ def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
         @patches.around(torch, name)
         def tensor(make: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
             made: torch.Tensor = make(data, *args, **kwargs)
-            if isinstance(data, np.ndarray) and lacks_values(data):
+            if isinstance(data, np.ndarray) and lacks(data):
                 values.forget_values(made)
             return made
 

@@ -87,8 +87,7 @@ class WatchedFile(io.FileIO):
     def _keep(self) -> None:
         copy = self._copy
         if copy is None:
-            copy = self._kept.new_copy()
-            _copy_content(self._path, copy)
+            copy = _copied(self._path, self._kept)
             if self._existed:
                 os.truncate(self._path, 0)
             else:
@@ -144,7 +143,6 @@ def watched_file(file: Any) -> WatchedFile | None:
 
 
 def install(kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
-    """Watch files that are opened to be overwritten, or moved over others."""
     open_ = _opener(kept)
     patches.set(builtins, "open", open_)
     patches.set(io, "open", open_)
@@ -170,8 +168,7 @@ def _install_moves(kept: KeptFiles, patches: Patches) -> None:
             move(src, dst)
             kept.move_folder(before, resolved(dst))
         elif kept.is_in_kept_folder(dst) or _is_marked_file(src):
-            copy = kept.new_copy()
-            _copy_content(src, copy)
+            copy = _copied(src, kept)
             _unlink(src)
             kept.keep(dst, copy)
         else:
@@ -194,9 +191,7 @@ def _install_moves(kept: KeptFiles, patches: Patches) -> None:
             return copy(src, dst, **options)
         if os.path.isdir(dst):
             dst = os.path.join(dst, os.path.basename(src))
-        target = kept.new_copy()
-        _copy_content(source, target)
-        kept.keep(dst, target)
+        kept.keep(dst, _copied(source, kept))
         return dst
 
     @patches.around(os.path, "getsize")
@@ -258,6 +253,8 @@ def _is_marked_file(path: Any) -> bool:
         return MARK in file.read(_LOOKED_AT)
 
 
-def _copy_content(source: Any, target: Any) -> None:
+def _copied(source: Any, kept: KeptFiles) -> str:
+    target = kept.new_copy()
     with _open(source, "rb") as old, _open(target, "wb") as new:
         shutil.copyfileobj(old, new)
+    return target

@@ -16,6 +16,7 @@ from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
 from ...machine.kept_files import MARK, KeptFiles
 from ...machine.tensor_values import TensorValues
+from .numpy_arrays import lacks_values
 from .opened_files import is_marked
 
 
@@ -26,10 +27,7 @@ class _Flat(dict[str, Any]):
 
 
 def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
-    """Keep tensors and arrays without values out of safetensors' files."""
-
-    def lacks_values(value: Any) -> bool:
-        return values.lacks_values(value) if isinstance(value, torch.Tensor) else is_marked(value)
+    lacks = partial(lacks_values, values)
 
     def write_archive(tensors: dict[str, Any], filename: Any, metadata: Any) -> None:
         with open(filename, "wb") as file:
@@ -57,7 +55,7 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
         @patches.around(module, *names)
         def flat(flatten: Callable[..., Any], tensors: dict[str, Any], *args: Any) -> Any:
             found = flatten(tensors, *args)
-            if not any(map(lacks_values, tensors.values())):
+            if not any(map(lacks, tensors.values())):
                 return found
             made = _Flat(found)
             made.tensors = tensors
@@ -68,7 +66,7 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
         def save(
             save_file: Callable[..., Any], tensors: Any, filename: Any, metadata: Any = None
         ) -> None:
-            lacking = any(map(lacks_values, tensors.values()))
+            lacking = any(map(lacks, tensors.values()))
             (write_archive if lacking else save_file)(tensors, filename, metadata)
 
         @patches.around(module, "serialize")

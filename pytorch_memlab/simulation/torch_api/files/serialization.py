@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,18 +43,13 @@ class _Writer:
         self._kept = kept
         self._open_writer = open_writer
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
-        self._sizes: dict[str, int] = {}
-        self._is_path = isinstance(target, (str, os.PathLike))
-        if self._is_path:
+        self.sizes: dict[str, int] = {}
+        if _is_path(target):
             _require_parent(target)
-
-    @property
-    def lacks_values(self) -> bool:
-        return bool(self._sizes)
 
     def write_record(self, name: str, data: Any, size: int) -> None:
         if isinstance(data, torch.UntypedStorage) and self._values.storage_lacks_values(data):
-            self._sizes[name] = size
+            self.sizes[name] = size
         else:
             self._calls.append(("write_record", (name, data, size)))
 
@@ -66,31 +62,29 @@ class _Writer:
     def __exit__(self, kind: Any, *error: Any) -> None:
         if kind is not None:
             return
-        if self.lacks_values:
+        if self.sizes:
             self.write_marked()
             return
         self._write(self._target)
-        if self._is_path:
+        if _is_path(self._target):
             self._kept.drop(self._target)
 
     def write_marked(self) -> None:
-        """Write what stands for tensors without values."""
-        if self._is_path:
-            copy = self._kept.new_copy()
-            self._write(copy)
-            self._kept.keep(self._target, copy)
-        else:
-            buffer = io.BytesIO()
-            self._write(buffer)
-            write_marked(self._target, buffer.getvalue(), self._kept)
+        buffer = io.BytesIO()
+        self._write(buffer)
+        write_marked(self._target, buffer.getvalue(), self._kept)
 
     def _write(self, target: Any) -> None:
         with self._open_writer(target) as writer:
-            if self._sizes:
-                sizes = json.dumps(self._sizes)
+            if self.sizes:
+                sizes = json.dumps(self.sizes)
                 writer.write_record(_RECORD, sizes, len(sizes))
             for method, args in self._calls:
                 getattr(writer, method)(*args)
+
+
+def _is_path(target: Any) -> bool:
+    return isinstance(target, (str, os.PathLike))
 
 
 def _require_parent(path: Any) -> None:
@@ -100,11 +94,17 @@ def _require_parent(path: Any) -> None:
 
 
 def write_marked(file: Any, data: bytes, kept: KeptFiles) -> None:
-    """Write what stands for tensors without values to a file object.
+    """Write what stands for tensors without values to a path or a file object.
 
     A file on the disk stays as it is: one that was opened to be overwritten is kept, and to any
     other nothing is written.
     """
+    if _is_path(file):
+        copy = kept.new_copy()
+        with open(copy, "r+b") as unwatched:
+            unwatched.write(data)
+        kept.keep(file, copy)
+        return
     watched = watched_file(file)
     if watched is not None:
         watched.lacks_values = True
@@ -136,7 +136,6 @@ class _Reader:
         return getattr(self._reader, name)
 
     def get_storage_from_record(self, name: str, *args: Any) -> Any:
-        """A tensor with the storage of a record."""
         size = self._sizes.get(name)
         if size is None:
             return self._reader.get_storage_from_record(name, *args)
@@ -144,7 +143,6 @@ class _Reader:
 
 
 def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
-    """Keep tensors without values out of what ``torch.save`` writes, and out of checkpoints."""
     open_writer = _serialization._open_zipfile_writer
 
     @patches.around(_serialization, "_open_zipfile_writer")
@@ -166,7 +164,7 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
     def save(save: Callable[..., Any], obj: Any, f: Any, module: Any, protocol: Any) -> None:
         writer = _Writer(f, values, kept, open_writer)
         _serialization._save(obj, writer, module, protocol, False)
-        if writer.lacks_values:
+        if writer.sizes:
             writer.write_marked()
         else:
             save(obj, f, module, protocol)
@@ -220,11 +218,7 @@ def _install_jit(values: TensorValues, kept: KeptFiles, patches: Patches) -> Non
             kept.drop(path)
             return result
         _require_parent(path)
-        copy = kept.new_copy()
-        with open(copy, "r+b") as file:
-            file.write(marked(self, kwargs))
-        kept.keep(path, copy)
-        return None
+        return write_marked(path, marked(self, kwargs), kept)
 
     def save_to_buffer(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not names(self):
@@ -233,11 +227,7 @@ def _install_jit(values: TensorValues, kept: KeptFiles, patches: Patches) -> Non
 
     @patches.around(_jit, "save")
     def save_any(jit_save: Callable[..., Any], m: Any, f: Any, _extra_files: Any = None) -> None:
-        if (
-            isinstance(f, (str, os.PathLike))
-            or not isinstance(m, _jit.RecursiveScriptModule)
-            or not names(m)
-        ):
+        if _is_path(f) or not isinstance(m, _jit.RecursiveScriptModule) or not names(m):
             jit_save(m, f, _extra_files=_extra_files)
         else:
             write_marked(f, marked(m, {"_extra_files": _extra_files}), kept)
@@ -253,14 +243,10 @@ def _install_jit(values: TensorValues, kept: KeptFiles, patches: Patches) -> Non
         copy = kept.copy_of(f)
         if copy is None and not hasattr(f, "read"):
             return jit_load(f, map_location, _extra_files, **kwargs)
-        if copy is None:
-            data = f.read()
-        else:
-            with open(copy, "rb") as file:
-                data = file.read()
-        extra = {} if _extra_files is None else _extra_files
+        data = f.read() if copy is None else Path(copy).read_bytes()
         if MARK not in data:
             return jit_load(io.BytesIO(data), map_location, _extra_files, **kwargs)
+        extra = {} if _extra_files is None else _extra_files
         extra[_RECORD] = ""
         module = jit_load(io.BytesIO(data), map_location, extra, **kwargs)
         lacking = set(json.loads(extra.pop(_RECORD)))
