@@ -37,34 +37,36 @@ def _loss(
     blank: int = 0,
     reduction: int = _MEAN,
     zero_infinity: bool = False,
-) -> torch.Tensor:
+) -> Any:
     with torch._C.DisableTorchFunction():
+        given = input_lengths, target_lengths
         lengths = _numbers(input_lengths), _numbers(target_lengths)
-        if _are_for_cudnn(probabilities, targets, blank):
-            options = (blank, reduction, zero_infinity)
-            if _are_tensors_for_cudnn(input_lengths, target_lengths, lengths):
-                given = (probabilities, targets, input_lengths, target_lengths)
-                return _reduced(_aten._cudnn_ctc_loss.Tensor, given, options)
-            if targets.is_cpu and _are_lists_for_cudnn(probabilities, lengths):
-                return _reduced(
-                    _aten._cudnn_ctc_loss.default, (probabilities, targets, *lengths), options
-                )
+        options = (blank, reduction, zero_infinity)
+        if _are_for_cudnn(probabilities, targets, *lengths, blank):
+            if RELEASE >= _TENSORS_SINCE and all(
+                isinstance(one, torch.Tensor) and one.dtype == torch.int32 for one in given
+            ):
+                op = _aten._cudnn_ctc_loss.Tensor
+                return _reduced(op, (probabilities, targets, *given), options)
+            if targets.is_cpu and all(one == probabilities.shape[0] for one in lengths[0]):
+                op = _aten._cudnn_ctc_loss.default
+                return _reduced(op, (probabilities, targets, *lengths), options)
         targets = targets.to(gpu.device, torch.int64)
         run = _aten.ctc_loss.IntList._op_dk
-        found: torch.Tensor = run(
-            _COMPOSITE, probabilities, targets, *lengths, blank, reduction, zero_infinity
-        )
-        return found
+        return run(_COMPOSITE, probabilities, targets, *lengths, *options)
 
 
 def _numbers(lengths: Lengths) -> list[int]:
-    if not isinstance(lengths, torch.Tensor):
-        return lengths
-    numbers = lengths.tolist()
-    return numbers if isinstance(numbers, list) else [numbers]
+    return lengths.reshape(-1).tolist() if isinstance(lengths, torch.Tensor) else lengths
 
 
-def _are_for_cudnn(probabilities: torch.Tensor, targets: torch.Tensor, blank: int) -> bool:
+def _are_for_cudnn(
+    probabilities: torch.Tensor,
+    targets: torch.Tensor,
+    steps: list[int],
+    labels: list[int],
+    blank: int,
+) -> bool:
     return (
         torch._C._get_cudnn_enabled()
         and blank == 0
@@ -73,27 +75,8 @@ def _are_for_cudnn(probabilities: torch.Tensor, targets: torch.Tensor, blank: in
         and targets.dtype == torch.int32
         and probabilities.dtype == torch.float32
         and probabilities.dim() in (2, 3)
+        and all(few <= min(most, _MOST_LABELS) for most, few in zip(steps, labels, strict=False))
     )
-
-
-def _are_tensors_for_cudnn(
-    input_lengths: Lengths, target_lengths: Lengths, lengths: tuple[list[int], list[int]]
-) -> bool:
-    if RELEASE < _TENSORS_SINCE:
-        return False
-    for given in (input_lengths, target_lengths):
-        if not isinstance(given, torch.Tensor) or given.dtype != torch.int32:
-            return False
-    return _are_short(lengths)
-
-
-def _are_lists_for_cudnn(probabilities: torch.Tensor, lengths: tuple[list[int], list[int]]) -> bool:
-    return all(one == probabilities.shape[0] for one in lengths[0]) and _are_short(lengths)
-
-
-def _are_short(lengths: tuple[list[int], list[int]]) -> bool:
-    pairs = zip(*lengths, strict=False)
-    return all(labels <= min(steps, _MOST_LABELS) for steps, labels in pairs)
 
 
 def _reduced(op: Any, given: tuple[Any, ...], options: tuple[int, int, bool]) -> torch.Tensor:
@@ -120,24 +103,18 @@ define("aten::_ctc_loss.Tensor", "aten::_ctc_loss_backward.Tensor", takes_cpu_te
 
 @op("aten::_ctc_loss", source=_SOURCE, takes_cpu_tensors=True)
 def _ctc_loss(call: OpCall) -> None:
-    _alloc_lengths(call, call.args[0].shape[1])
-
-
-def _alloc_lengths(call: OpCall, batch: int) -> None:
-    call.alloc_temps([batch * _INDEX] * 3)  # lengths of targets and inputs, offsets
+    """The lengths of targets and inputs, and offsets."""
+    call.alloc_temps([call.args[0].shape[1] * _INDEX] * 3)
 
 
 @estimated(
-    "aten::_ctc_loss_backward",
-    source=_SOURCE,
-    meta=contiguous_like(1),
-    takes_cpu_tensors=True,
+    "aten::_ctc_loss_backward", source=_SOURCE, meta=contiguous_like(1), takes_cpu_tensors=True
 )
 def _ctc_loss_backward(call: OpCall) -> None:
     """The lengths, and beta, as large as alpha; for large problems, the gradient of blanks."""
     probabilities, alpha = call.args[1], call.argument(6, "log_alpha")
     steps, batch, labels = probabilities.shape
-    _alloc_lengths(call, batch)
+    call.alloc_temps([batch * _INDEX] * 3)
     call.alloc_copy(alpha)
     call.alloc_outputs()
     if 2 * steps + 24 * batch // 10 + 2 * labels // 10 <= 450:
