@@ -48,11 +48,3 @@ class DataDependence:
 
 MASKS: Final = DataDependence("mask as an index", TRUE)
 """Of ops that take masks among indices."""
-
-
-def options_after_first(
-    args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...]
-) -> list[Any]:
-    """Arguments after the first, by name; None for those not given."""
-    given = dict(zip(names, args[1:], strict=False)) | kwargs
-    return [given.get(name) for name in names]

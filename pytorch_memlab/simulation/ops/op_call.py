@@ -162,3 +162,10 @@ def contiguous(*positions: int, before_outputs: bool = False) -> Callable[[OpCal
         call.alloc_contiguous(*(call.args[position] for position in positions))
 
     return memory
+
+
+def named_arguments(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, by the names of the schema of an op."""
+    schema = op._schema.arguments
+    given = dict(zip((one.name for one in schema), args, strict=False)) | kwargs
+    return {one.name: given.get(one.name, one.default_value) for one in schema}

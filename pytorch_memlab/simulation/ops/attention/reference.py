@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from ..autograd_reference import gradients
-from ..op_call import OpCall
+from ..op_call import OpCall, named_arguments
 from ..registry import Implementation
 
 _aten: Final = torch.ops.aten
@@ -52,7 +52,7 @@ def forward_reference(op: Any, meta: Implementation) -> Implementation:
 
     def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
         results: tuple[Any, ...] = meta(*args, **kwargs)
-        named = _named(op, args, kwargs)
+        named = named_arguments(op, args, kwargs)
         seed = int(torch.randint(2**62, ())) if named["dropout_p"] else 0
         result, logsumexp = _forward(_attention(named, seed))
         results[0].copy_(result)
@@ -71,7 +71,7 @@ def backward_reference(op: Any) -> Implementation:
     """The gradients that a fused kernel returns, laid out as PyTorch's meta kernel says."""
 
     def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        named = _named(op, args, kwargs)
+        named = named_arguments(op, args, kwargs)
         state = named["philox_seed"].view(torch.int64).view(-1)
         attention = _attention(named, int(state[0]) if named["dropout_p"] else 0)
         wants_bias = attention.bias is not None and named.get("grad_input_mask", [False])[-1]
@@ -90,13 +90,6 @@ def backward_reference(op: Any) -> Implementation:
         return results
 
     return reference
-
-
-def _named(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, by the names of its schema."""
-    schema = op._schema.arguments
-    given = dict(zip((one.name for one in schema), args, strict=False)) | kwargs
-    return {one.name: given.get(one.name, one.default_value) for one in schema}
 
 
 def _attention(named: dict[str, Any], seed: int) -> Attention:

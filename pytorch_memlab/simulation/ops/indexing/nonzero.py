@@ -10,8 +10,8 @@ import torch
 
 from ...machine.tensor_values import TensorValues
 from .. import cub
-from ..data_dependence import TRUE, ZERO, DataDependence, options_after_first
-from ..op_call import OpCall
+from ..data_dependence import TRUE, ZERO, DataDependence
+from ..op_call import OpCall, named_arguments
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_extremes_workspace
 from ..reductions.scans import scan_row
 from ..registry import define, estimated, op
@@ -150,9 +150,9 @@ def _repeat_interleave(call: OpCall) -> None:
 
 
 def _all_in_first_bin(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    weights, least = options_after_first(args, kwargs, ("weights", "minlength"))
-    dtype = torch.int64 if weights is None else torch.float64
-    return values.make((max(least or 0, 1),), dtype)
+    given = named_arguments(torch.ops.aten.bincount.default, args, kwargs)
+    dtype = torch.int64 if given["weights"] is None else torch.float64
+    return values.make((max(given["minlength"], 1),), dtype)
 
 
 @estimated(
