@@ -204,6 +204,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         call = OpCall(
             self._machine,
             runs_on,
+            func,
             args,
             kwargs,
             result,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -24,6 +25,7 @@ class OpCall:
     Args:
         machine: the state of the simulation.
         gpu: that runs the op, on the current stream.
+        op: a ``torch._ops.OpOverload``.
         args: of the op.
         kwargs: of the op.
         result: what the op returns.
@@ -42,6 +44,7 @@ class OpCall:
         self,
         machine: Machine,
         gpu: SimulatedGPU,
+        op: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
@@ -53,6 +56,7 @@ class OpCall:
         self._machine = machine
         self._gpu = gpu
         self._stream = machine.current_stream(gpu.index)
+        self._op = op
         self.model = gpu.model
         self.args = args
         self.kwargs = kwargs
@@ -64,11 +68,13 @@ class OpCall:
         self.unknown_workspace = ""
         self._temporaries: list[Allocation] = []
 
-    def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument of the op, given by position or by name."""
-        if len(self.args) > position:
-            return self.args[position]
-        return self.kwargs.get(name, default)
+    def argument(self, name: str) -> Any:
+        """An argument by its name, its default if it was not given; None if the op has none."""
+        return self._named.get(name)
+
+    @functools.cached_property
+    def _named(self) -> dict[str, Any]:
+        return named_arguments(self._op, self.args, self.kwargs)
 
     def is_on_cpu(self, tensor: torch.Tensor) -> bool:
         """True if no simulated GPU holds a tensor."""
@@ -166,6 +172,10 @@ def contiguous(*positions: int, before_outputs: bool = False) -> Callable[[OpCal
 
 def named_arguments(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call, by the names of the schema of an op."""
-    schema = op._schema.arguments
-    given = dict(zip((one.name for one in schema), args, strict=False)) | kwargs
-    return {one.name: given.get(one.name, one.default_value) for one in schema}
+    defaults = _defaults(op)
+    return defaults | dict(zip(defaults, args, strict=False)) | kwargs
+
+
+@functools.cache
+def _defaults(op: Any) -> dict[str, Any]:
+    return {one.name: one.default_value for one in op._schema.arguments}

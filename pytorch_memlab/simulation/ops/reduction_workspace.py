@@ -144,7 +144,7 @@ def alloc_aminmax_workspace(call: OpCall, source: torch.Tensor) -> None:
     """Allocate and free the workspace of the smallest and the largest value."""
     width = source.element_size()
     kernel = Kernel(2 * width, fits_result=False)
-    dim = call.kwargs.get("dim")
+    dim = call.argument("dim")
     alloc_reduction_workspace(call, source.shape, source.stride(), dim, (width, width), kernel)
 
 

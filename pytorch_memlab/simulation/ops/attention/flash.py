@@ -59,7 +59,7 @@ def _meta(
 )
 def _memory(call: OpCall) -> None:
     result, logsumexp, rng_state, unused = (call.result[index] for index in (0, 1, 6, 7))
-    dropout = call.argument(3, "dropout_p", 0.0)
+    dropout = call.argument("dropout_p")
     call.alloc_outputs(result, logsumexp)
     if not dropout and result.shape[0]:
         _split_keys(call)

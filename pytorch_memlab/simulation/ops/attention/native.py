@@ -131,10 +131,10 @@ def _masked_softmax_memory(call: OpCall) -> None:
 
 def _fits_registers(call: OpCall, scores: torch.Tensor) -> bool:
     mask: torch.Tensor = call.args[1]
-    dim = call.argument(2, "dim")
+    dim = call.argument("dim")
     if dim is not None and dim < scores.dim() - 1:
         return False
-    is_square = call.argument(3, "mask_type") == _OF_SEQUENCE and mask.dim() != scores.dim()
+    is_square = call.argument("mask_type") == _OF_SEQUENCE and mask.dim() != scores.dim()
     if is_square and scores.dim() == _SCORES:
         mask = mask.expand(scores.shape)
     size = scores.shape[-1] if scores.dim() else 1

@@ -20,13 +20,13 @@ _SOURCE: Final = "aten/src/ATen/native/cuda/Copy.cu"
 def _to_copy(call: OpCall) -> None:
     call.alloc_outputs()
     source: torch.Tensor = call.args[0]
-    _alloc_staging(call, call.result, source, call.kwargs.get("non_blocking", False))
+    _alloc_staging(call, call.result, source, call.argument("non_blocking"))
 
 
 @op("aten::copy_", source=_SOURCE, takes_cpu_tensors=True, sparse=written)
 def _overwrite(call: OpCall) -> None:
     target, source = call.args[:2]
-    _alloc_staging(call, target, source, call.argument(2, "non_blocking", False))
+    _alloc_staging(call, target, source, call.argument("non_blocking"))
 
 
 def _alloc_staging(

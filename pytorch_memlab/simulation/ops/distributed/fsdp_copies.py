@@ -26,7 +26,7 @@ def _split(call: OpCall) -> None:
     """The address of each split, and its blocks."""
     call.alloc_outputs()
     source, sizes = call.args[:2]
-    dim = call.argument(2, "dim", 0) % source.dim()
+    dim = call.argument("dim") % source.dim()
     results = call.kwargs["out"]
     if not source.numel() or not is_dense(source):
         return
@@ -69,8 +69,8 @@ def _chunk_cat(call: OpCall) -> None:
 def _joined(call: OpCall) -> tuple[Sequence[torch.Tensor], int, int]:
     """The tensors, the dimension that they are cut along, and into how many chunks."""
     tensors: Sequence[torch.Tensor] = call.args[0]
-    dim = call.argument(1, "dim") % tensors[0].dim()
-    return tensors, dim, call.argument(2, "num_chunks")
+    dim = call.argument("dim") % tensors[0].dim()
+    return tensors, dim, call.argument("num_chunks")
 
 
 def _chunk(tensor: torch.Tensor, dim: int, chunks: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -28,45 +27,20 @@ _MAX: Final = 2
 
 
 @estimated("aten::embedding_dense_backward", source=_BACKWARD)
-def _embedding_dense_backward(call: OpCall) -> None:
-    """Many indices are sorted, and their gradients are summed in parts."""
+@estimated("aten::_embedding_bag_dense_backward", "aten::_embedding_bag_backward", source=_BAG)
+def _backward(call: OpCall) -> None:
+    """Indices are sorted, unless they are few or for ``max``; gradients are summed in parts."""
     grad_output, indices = call.args[:2]
     call.alloc_contiguous(indices, grad_output)
-    is_sorted = _is_sorted(call)
+    mode, counts = call.argument("mode"), call.argument("scale_grad_by_freq")
+    is_sorted = indices.numel() > _UNSORTED or counts
+    if mode is not None:
+        is_sorted = mode != _MAX and not call.argument("sparse") and indices.numel()
     if is_sorted:
-        _sort(call, indices, counts=call.argument(4, "scale_grad_by_freq", False))
+        _sort(call, indices, counts=counts)
     call.alloc_outputs()
     if is_sorted:
-        _sum(call, indices, grad_output.dtype, is_bag=False)
-
-
-def _bag_backward(shift: int) -> Callable[[OpCall], None]:
-    """Indices are sorted, but for ``max``, and their gradients are summed in parts.
-
-    ``_embedding_bag_backward`` has ``shift`` more arguments behind the offsets.
-    """
-
-    def memory(call: OpCall) -> None:
-        grad_output, indices = call.args[:2]
-        call.alloc_contiguous(indices, grad_output)
-        sums_bags = _sums_bags(call, shift)
-        if sums_bags:
-            _sort(call, indices, counts=call.args[6 + shift])
-        call.alloc_outputs()
-        if sums_bags:
-            _sum(call, indices, grad_output.dtype, is_bag=True)
-
-    return memory
-
-
-def _sums_bags(call: OpCall, shift: int) -> bool:
-    is_sparse = bool(shift and call.args[9])
-    return call.args[7 + shift] != _MAX and not is_sparse and bool(call.args[1].numel())
-
-
-def _is_sorted(call: OpCall) -> bool:
-    count: int = call.args[1].numel()
-    return count > _UNSORTED or bool(call.argument(4, "scale_grad_by_freq", False))
+        _sum(call, indices, grad_output.dtype, is_bag=mode is not None)
 
 
 def _sort(call: OpCall, indices: torch.Tensor, *, counts: bool) -> None:
@@ -133,5 +107,3 @@ _bag: Final = contiguous(1, 2, before_outputs=True)
 
 op("aten::_embedding_bag_forward_only", source=_BAG)(_bag)
 op("aten::_embedding_bag", source=_BAG, corrects_meta=_correct_bag_meta)(_bag)
-estimated("aten::_embedding_bag_dense_backward", source=_BAG)(_bag_backward(0))
-estimated("aten::_embedding_bag_backward", source=_BAG)(_bag_backward(1))

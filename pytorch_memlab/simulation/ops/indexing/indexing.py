@@ -62,7 +62,7 @@ def _write(call: OpCall) -> None:
     target, indices, values = call.args[:3]
     given = _given(indices)
     masked = any(_is_mask(index) for index in given)
-    accumulates = call.argument(3, "accumulate", False)
+    accumulates = call.argument("accumulate")
     if masked and not accumulates and values.numel() == 1:
         return  # it is a ``masked_fill_``
     rest = _elements_per_index(target, indices)

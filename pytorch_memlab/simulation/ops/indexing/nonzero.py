@@ -143,7 +143,7 @@ def _repeat_interleave(call: OpCall) -> None:
         call.alloc_temp(sums)
         scan_row(call, count, torch.int64)
     call.alloc_temp(sums)
-    if call.kwargs.get("output_size") is None:
+    if call.argument("output_size") is None:
         with call.scope():
             call.alloc_temps([count, 1])
             alloc_column_sums_workspace(call, count, 1, torch.bool)
@@ -174,7 +174,7 @@ def _searchsorted(call: OpCall) -> None:
     """Contiguous inputs of one type."""
     call.alloc_outputs()
     boundaries, values = call.args[:2]
-    _one_type(call, boundaries, values, call.kwargs.get("sorter"))
+    _one_type(call, boundaries, values, call.argument("sorter"))
 
 
 @op("aten::bucketize.Tensor", source=_BUCKETS)

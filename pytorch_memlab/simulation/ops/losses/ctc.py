@@ -112,7 +112,7 @@ def _ctc_loss(call: OpCall) -> None:
 )
 def _ctc_loss_backward(call: OpCall) -> None:
     """The lengths, and beta, as large as alpha; for large problems, the gradient of blanks."""
-    probabilities, alpha = call.args[1], call.argument(6, "log_alpha")
+    probabilities, alpha = call.args[1], call.argument("log_alpha")
     steps, batch, labels = probabilities.shape
     call.alloc_temps([batch * _INDEX] * 3)
     call.alloc_copy(alpha)
@@ -123,7 +123,7 @@ def _ctc_loss_backward(call: OpCall) -> None:
     joined = batch * alpha.shape[1] * (alpha.shape[2] // 2 + 1) * itemsize
     with call.scope():
         call.alloc_temps([joined, batch * alpha.shape[1] * itemsize, joined])
-    if call.argument(8, "zero_infinity", False):
+    if call.argument("zero_infinity"):
         with call.scope():
             call.alloc_temps([batch, itemsize])
             call.alloc_copy(probabilities)

@@ -10,7 +10,7 @@ import torch
 from ..memory_formats import contiguous_like
 from ..op_call import OpCall, contiguous
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_sum_workspace
-from ..registry import Memory, define, estimated, op
+from ..registry import define, estimated, op
 
 _REDUCTION_NONE: Final = 0
 """Code of ``reduction="none"``."""
@@ -28,17 +28,13 @@ def _reduced_meta(args: tuple[Any, ...], result: Any) -> Any:
     return result.new_empty(shape.numel() or 1).as_strided((), ())
 
 
-def _reduced_in_place(position: int) -> Memory:
+def _reduced_in_place(call: OpCall) -> None:
     """A loss whose mean or sum is copied into the losses of the elements."""
-
-    def memory(call: OpCall) -> None:
-        call.alloc_outputs()
-        tensor: torch.Tensor = call.args[0]
-        if call.argument(position, "reduction", 1) != _REDUCTION_NONE:
-            call.alloc_temp(tensor.element_size())
-            alloc_sum_workspace(call, tensor)
-
-    return memory
+    call.alloc_outputs()
+    tensor: torch.Tensor = call.args[0]
+    if call.argument("reduction") != _REDUCTION_NONE:
+        call.alloc_temp(tensor.element_size())
+        alloc_sum_workspace(call, tensor)
 
 
 def _broadcast(call: OpCall) -> tuple[int, torch.dtype]:
@@ -50,7 +46,7 @@ def _broadcast(call: OpCall) -> tuple[int, torch.dtype]:
 @op("aten::mse_loss", "aten::smooth_l1_loss", source=_LOSS, corrects_meta=_reduced_meta)
 def _mse_loss(call: OpCall) -> None:
     call.alloc_outputs()
-    if call.argument(2, "reduction", 1) != _REDUCTION_NONE:
+    if call.argument("reduction") != _REDUCTION_NONE:
         count, dtype = _broadcast(call)
         call.alloc_temp(count * dtype.itemsize)
         alloc_column_sums_workspace(call, count, 1, dtype)
@@ -58,7 +54,7 @@ def _mse_loss(call: OpCall) -> None:
 
 @op("aten::huber_loss", source=_LOSS)
 def _huber_loss(call: OpCall) -> None:
-    if call.argument(2, "reduction", 1) != _REDUCTION_NONE:
+    if call.argument("reduction") != _REDUCTION_NONE:
         count, dtype = _broadcast(call)
         call.alloc_temp(count * dtype.itemsize)
         call.alloc_outputs()
@@ -67,7 +63,7 @@ def _huber_loss(call: OpCall) -> None:
 
 define(
     "aten::binary_cross_entropy",
-    memory=_reduced_in_place(3),
+    memory=_reduced_in_place,
     source=_NLL,
     corrects_meta=_reduced_meta,
 )
@@ -76,8 +72,8 @@ define(
 @op("aten::binary_cross_entropy_with_logits", source=_LOSS)
 def _binary_cross_entropy_with_logits(call: OpCall) -> None:
     """Its terms one by one, and their mean or sum."""
-    tensor, pos_weight = call.args[0], call.argument(3, "pos_weight")
-    is_reduced = call.argument(4, "reduction", 1) != _REDUCTION_NONE
+    tensor, pos_weight = call.args[0], call.argument("pos_weight")
+    is_reduced = call.argument("reduction") != _REDUCTION_NONE
     call.alloc_copy(tensor)
     if pos_weight is not None:
         with call.scope():
@@ -107,8 +103,8 @@ def _multi_margin_loss(call: OpCall) -> None:
     tensor: torch.Tensor = call.args[0]
     if not tensor.numel():
         return
-    call.alloc_contiguous(*call.args[:2], call.argument(4, "weight"))
-    if tensor.dim() == _BATCHED and call.argument(5, "reduction", 1) != _REDUCTION_NONE:
+    call.alloc_contiguous(*call.args[:2], call.argument("weight"))
+    if tensor.dim() == _BATCHED and call.argument("reduction") != _REDUCTION_NONE:
         call.alloc_temp(tensor.shape[0] * tensor.element_size())
         alloc_column_sums_workspace(call, tensor.shape[0], 1, tensor.dtype)
 
@@ -122,7 +118,7 @@ def _multi_margin_loss_backward(call: OpCall) -> None:
     call.alloc_outputs()
     grad_output, tensor, target = call.args[:3]
     if tensor.numel():
-        call.alloc_contiguous(tensor, grad_output, target, call.argument(5, "weight"))
+        call.alloc_contiguous(tensor, grad_output, target, call.argument("weight"))
 
 
 @op("aten::multilabel_margin_loss_forward", source=_MULTILABEL)
@@ -132,7 +128,11 @@ def _multilabel_margin_loss_forward(call: OpCall) -> None:
     if tensor.numel():
         call.alloc_contiguous(*call.args[:2])
     call.alloc_outputs(is_target)
-    if not tensor.numel() or tensor.dim() != _BATCHED or call.args[2] == _REDUCTION_NONE:
+    if (
+        not tensor.numel()
+        or tensor.dim() != _BATCHED
+        or call.argument("reduction") == _REDUCTION_NONE
+    ):
         return
     call.alloc_temp(tensor.shape[0] * tensor.element_size())
     call.alloc_outputs(loss)
@@ -152,7 +152,7 @@ def _multilabel_margin_loss_backward(call: OpCall) -> None:
 
 
 define(
-    "aten::soft_margin_loss", memory=_reduced_in_place(2), source=_LOSS, corrects_meta=_reduced_meta
+    "aten::soft_margin_loss", memory=_reduced_in_place, source=_LOSS, corrects_meta=_reduced_meta
 )
 
 

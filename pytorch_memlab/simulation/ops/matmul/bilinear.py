@@ -19,7 +19,7 @@ def _trilinear(call: OpCall) -> None:
     """Two products of each slice of the operands, of which the second is added."""
     call.alloc_outputs()
     tensors, expanded, summed = call.args[:3], call.args[3:6], call.args[6]
-    unrolled = call.argument(7, "unroll_dim", 1)
+    unrolled = call.argument("unroll_dim")
     if not all(tensor.numel() for tensor in tensors):
         return
     operands = [_expand(*pair) for pair in zip(tensors, expanded, strict=True)]

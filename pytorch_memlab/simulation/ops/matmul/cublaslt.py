@@ -81,7 +81,7 @@ def adds_bias(call: OpCall) -> bool:
     result = call.result
     return (
         os.environ.get("DISABLE_ADDMM_CUDA_LT") != "1"
-        and call.kwargs.get("beta", 1) == 1
+        and call.argument("beta") == 1
         and bias.dim() == 1
         and bias.shape[0] == second.shape[1]
         and bias.is_contiguous()

@@ -85,7 +85,7 @@ def _memory(call: OpCall) -> None:
     if descriptors is None or {left.dtype, right.dtype} != {torch.bfloat16}:
         call.ensure_cublas_workspace()
         return
-    ends = call.argument(2, "offs")
+    ends = call.argument("offs")
     call.alloc_temp(arguments_size(left.shape[0] if ends is None else ends.shape[0]))
     call.alloc_temp(descriptors * _DESCRIPTOR * call.model.multi_processor_count)
 

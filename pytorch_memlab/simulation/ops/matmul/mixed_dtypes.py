@@ -136,6 +136,6 @@ def _scaled_mm_memory(call: OpCall) -> None:
     if call.result.numel() == 0:
         return
     cublaslt.need(call)
-    scale = call.argument(2, "scale_a")
+    scale = call.argument("scale_a")
     if scale.numel() > 1:
         call.unknown_workspace = "workspaces of row-wise scaled products"

@@ -58,7 +58,7 @@ def _unpack(call: OpCall) -> None:
     """Each row's place, before they are made a matrix."""
     call.alloc_outputs()
     factors, pivots = call.args[:2]
-    if not call.argument(3, "unpack_pivots", True):
+    if not call.argument("unpack_pivots"):
         return
     rows, count = factors.shape[-2], prod(factors.shape[:-2])
     places = call.alloc_temp(rows * _INDEX)

@@ -39,7 +39,7 @@ def _unpad(call: OpCall) -> None:
     """The number of rows, as many unused rows, and what finds them."""
     dense, offsets = call.args[:2]
     result: torch.Tensor = call.result
-    if call.argument(2, "total_L") is None:
+    if call.argument("total_L") is None:
         with call.scope():
             call.alloc_temp(offsets[-1].element_size())
             alloc_extremes_workspace(call, offsets[-1])

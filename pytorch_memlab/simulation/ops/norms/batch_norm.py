@@ -127,7 +127,7 @@ def _to(tensor: torch.Tensor | None, dtype: torch.dtype) -> Any:
 def _native_memory(call: OpCall) -> None:
     tensor = call.args[0]
     call.alloc_outputs()
-    if call.argument(5, "training") and has_channels_last(tensor):
+    if call.argument("training") and has_channels_last(tensor):
         _alloc_staging(call, tensor, 4)
 
 
@@ -195,7 +195,7 @@ def _cudnn_forward(*args: Any) -> Tensors:
 
 @estimated("aten::cudnn_batch_norm", source=_CUDNN, values=_cudnn_forward, writes=_RUNNING)
 def _cudnn_memory(call: OpCall) -> None:
-    if call.argument(5, "training"):
+    if call.argument("training"):
         call.unknown_workspace = CUDNN_WORKSPACES
 
 

@@ -38,7 +38,7 @@ def _reference(tensor: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
 
 @op("aten::native_layer_norm", source=_SOURCE, values=_reference)
 def _memory(call: OpCall) -> None:
-    call.alloc_contiguous(call.args[0], call.argument(2, "weight"), call.argument(3, "bias"))
+    call.alloc_contiguous(call.args[0], call.argument("weight"), call.argument("bias"))
 
 
 def _backward_reference(
@@ -58,7 +58,7 @@ def _backward_reference(
 
 @op("aten::native_layer_norm_backward", source=_SOURCE, reference=_backward_reference)
 def _backward_memory(call: OpCall) -> None:
-    call.alloc_contiguous(call.args[1], call.argument(5, "weight"), call.argument(6, "bias"))
+    call.alloc_contiguous(call.args[1], call.argument("weight"), call.argument("bias"))
     call.alloc_outputs()
     _alloc_weight_sums(call, *call.result[1:])
 
@@ -128,11 +128,11 @@ def _dims(size: Sequence[int]) -> tuple[int, ...]:
 
 
 def _rms_memory(call: OpCall) -> None:
-    call.alloc_contiguous(call.args[0], call.argument(2, "weight"))
+    call.alloc_contiguous(call.args[0], call.argument("weight"))
 
 
 def _rms_backward_memory(call: OpCall) -> None:
-    call.alloc_contiguous(call.args[1], call.argument(4, "weight"))
+    call.alloc_contiguous(call.args[1], call.argument("weight"))
     call.alloc_outputs()
     _alloc_weight_sums(call, call.result[1])
 

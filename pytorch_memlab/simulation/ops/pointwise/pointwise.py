@@ -25,7 +25,7 @@ def _norms(call: OpCall) -> None:
     """Sums of chunks; tensors that differ in kind come one after another."""
     together = _norms_together(call)
     if together:
-        dtype = call.argument(2, "dtype") or call.args[0][0].dtype
+        dtype = call.argument("dtype") or call.args[0][0].dtype
         _collect(call, 4 if dtype in LOW_PRECISION else dtype.itemsize)
     call.alloc_outputs()
     if not together:
@@ -53,7 +53,7 @@ def _collect(call: OpCall, width: int) -> None:
 
 def _norms_together(call: OpCall) -> bool:
     tensors: list[torch.Tensor] = call.args[0]
-    order = call.argument(1, "ord", 2)
+    order = call.argument("ord")
     return (
         order in (1, 2, float("inf"))
         and _are_alike(tensors)

@@ -43,7 +43,7 @@ def _multinomial(call: OpCall) -> None:
     samples: int = call.args[1]
     if not call.result.numel():
         return
-    if samples == 1 or not call.argument(2, "replacement", False):
+    if samples == 1 or not call.argument("replacement"):
         _check(call, source)
         _race(call, source, samples)
         return
@@ -122,7 +122,7 @@ def _dirichlet(call: OpCall) -> None:
 def _rrelu(call: OpCall) -> None:
     """Contiguous inputs."""
     call.alloc_outputs()
-    if call.argument(4, "training", False):
+    if call.argument("training"):
         call.alloc_contiguous(*call.args[:2])
 
 

@@ -35,7 +35,7 @@ def _memory(call: OpCall) -> None:
     """The smallest and the largest element are found first, unless the program gives bounds."""
     tensor: torch.Tensor = call.args[0]
     call.alloc_outputs()
-    if call.argument(2, "min", 0) != call.argument(3, "max", 0) or not tensor.numel():
+    if call.argument("min") != call.argument("max") or not tensor.numel():
         return
     for _ in ("smallest", "largest"):
         with call.scope():

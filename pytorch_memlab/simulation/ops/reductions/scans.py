@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import torch
@@ -20,25 +20,21 @@ _ITEMS: Final = 16
 _SOURCE: Final = "aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh"
 
 
-def _scan(*, is_sum: bool) -> Callable[[OpCall], None]:
+def _scan(call: OpCall, *, is_sum: bool = False) -> None:
     """A contiguous input of the result's type, and the scan of a row."""
-
-    def memory(call: OpCall) -> None:
-        call.alloc_outputs()
-        tensor: torch.Tensor = call.args[0]
-        result: torch.Tensor = call.result
-        if not tensor.dim() or not tensor.numel():
-            return
-        nbytes = tensor.numel() * result.element_size()
-        if tensor.dtype != result.dtype:
-            call.alloc_temp(nbytes)
-        call.alloc_contiguous(result)
-        if not tensor.is_contiguous():
-            call.alloc_temp(nbytes)
-        if tensor.numel() == tensor.shape[call.argument(1, "dim")]:
-            scan_row(call, tensor.numel(), result.dtype, is_sum=is_sum)
-
-    return memory
+    call.alloc_outputs()
+    tensor: torch.Tensor = call.args[0]
+    result: torch.Tensor = call.result
+    if not tensor.dim() or not tensor.numel():
+        return
+    nbytes = tensor.numel() * result.element_size()
+    if tensor.dtype != result.dtype:
+        call.alloc_temp(nbytes)
+    call.alloc_contiguous(result)
+    if not tensor.is_contiguous():
+        call.alloc_temp(nbytes)
+    if tensor.numel() == tensor.shape[call.argument("dim")]:
+        scan_row(call, tensor.numel(), result.dtype, is_sum=is_sum)
 
 
 def scan_row(call: OpCall, count: int, dtype: torch.dtype, *, is_sum: bool = True) -> None:
@@ -64,7 +60,7 @@ def _rows_with_indices(call: OpCall) -> None:
         call.alloc_contiguous(tensor)
 
 
-estimated("aten::cumsum", "aten::cumsum_", source=_SOURCE)(_scan(is_sum=True))
+estimated("aten::cumsum", "aten::cumsum_", source=_SOURCE)(partial(_scan, is_sum=True))
 estimated(
     "aten::cumprod", "aten::cumprod_", "aten::logcumsumexp", "aten::_logcumsumexp", source=_SOURCE
-)(_scan(is_sum=False))
+)(_scan)

@@ -80,8 +80,8 @@ for _name, _memory, _reference in (
 def _safe_softmax(call: OpCall) -> None:
     """A softmax, and which rows are all minus infinity."""
     tensor: torch.Tensor = call.args[0]
-    dim = call.argument(1, "dim")
-    dtype = call.argument(2, "dtype") or tensor.dtype
+    dim = call.argument("dim")
+    dtype = call.argument("dtype") or tensor.dtype
     if dtype != tensor.dtype:
         call.alloc_temp(tensor.numel() * dtype.itemsize)
     call.alloc_temp(tensor.numel() * dtype.itemsize)

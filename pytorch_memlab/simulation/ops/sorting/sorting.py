@@ -43,7 +43,7 @@ def _sort_memory(call: OpCall) -> None:
     """Contiguous copies where the slices are not, then ``sort_slices``."""
     call.alloc_outputs()
     source: torch.Tensor = call.args[0]
-    dim = call.argument(1, "dim", -1) if len(call.args) > 1 else call.kwargs.get("dim", -1)
+    dim = call.argument("dim")
     values: torch.Tensor = call.result[0]
     if not source.dim() or not source.numel():
         return
@@ -93,8 +93,8 @@ def _topk(call: OpCall) -> None:
     source: torch.Tensor = call.args[0]
     count: int = call.args[1]
     if source.dim() and count:
-        is_sorted = call.argument(4, "sorted", True)
-        alloc_topk(call, source, call.argument(2, "dim", -1), count, is_sorted=is_sorted)
+        is_sorted = call.argument("sorted")
+        alloc_topk(call, source, call.argument("dim"), count, is_sorted=is_sorted)
 
 
 def alloc_topk(
@@ -173,7 +173,7 @@ def _mode(call: OpCall) -> None:
     call.alloc_outputs()
     source: torch.Tensor = call.args[0]
     if source.dim():
-        call.alloc_contiguous(source.transpose(call.argument(1, "dim", -1), -1))
+        call.alloc_contiguous(source.transpose(call.argument("dim"), -1))
 
 
 _SOURCE: Final = "aten/src/ATen/native/TensorCompare.cpp, cuda/TensorCompare.cpp"
