@@ -86,17 +86,16 @@ def found_sizes(
     variable = read_variable(f"BATCH={values[0]}:{values[-1]}")
     target = ProgramTarget(path)
     if memories is None:
-        probe = GridSearch(target, [("2**46", find_gpu(2**46))], [variable], Settings())
-        probe.run()
-        (answer,) = probe.report().answers
+        probe = GridSearch(path, [("2**46", find_gpu(2**46))], [variable], Settings())
+        probe.run(target)
+        (answer,) = probe.answers
         least, most = answer.points[0].peak, answer.points[-1].peak
         shares = (0.35, 0.5, 0.8)
         memories = [round(least + share * (most - least)) // MIB * MIB for share in shares]
     gpus = [(str(memory), find_gpu(memory)) for memory in memories]
-    search = GridSearch(target, gpus, [variable], Settings())
-    search.run()
-    report = search.report()
-    return list(memories), [one.largest.value for one in report.answers], len(report.trials)
+    search = GridSearch(path, gpus, [variable], Settings())
+    search.run(target)
+    return list(memories), [one.largest.value for one in search.answers], len(search.trials)
 
 
 def compare(name: str, program: BatchProgram) -> bool:

@@ -10,15 +10,14 @@ import pandas as pd
 
 from .._common.quoted import quoted
 from .._common.rendered import rendered
-from .._common.user_code import is_of_user
 from ..errors import UsageError
 from ..simulation.inspect import GPU, PRESETS, find_gpu, read_size
 from .comparison import compare_gpus, fit_report
-from .grid import GridReport, GridSearch
+from .grid import GridSearch
 from .target import FunctionTarget, ProgramTarget, Target
 from .trial import Settings
 from .variable import variables_of
-from .verdict import FitReport, Verdict
+from .verdict import FitReport
 
 
 class _ReportFrame(pd.DataFrame):
@@ -69,7 +68,7 @@ class VaryFrame(_ReportFrame):
     has everything that was tried.
     """
 
-    report: GridReport
+    report: GridSearch
     _text, _html = "curve:text", "curve:fragment"
 
 
@@ -124,52 +123,26 @@ def fit(
     for _, gpu in named:
         settings.taken(gpu)
     if vary is None:
-        known = compare_gpus(target, named, settings)
-        return _fit_frame(fit_report(target, named, known, settings))
+        report = fit_report(target, named, compare_gpus(target, named, settings), settings)
+        found = FitFrame(_table(report.rows()))
+        found["fits"] = found["fits"].astype("boolean")  # None, too: a mask leaves it out
+        found.report = report
+        return found
     variables = variables_of(vary, is_function=isinstance(target, FunctionTarget))
-    search = GridSearch(target, named, variables, settings)
-    search.run()
-    return _vary_frame(search.report())
+    search = GridSearch(target.name, named, variables, settings)
+    search.run(target)
+    numbers = dict.fromkeys((search.variable.name, *_SIZES), "Int64")  # some may be missing
+    largest = VaryFrame(_table(search.rows(), dtype=object).astype(numbers))
+    largest.report = search
+    return largest
 
 
-def _fit_frame(report: FitReport) -> FitFrame:
-    index = pd.Index([one.name for one in report.verdicts], name="gpu", dtype=object)
-    frame = FitFrame(list(map(_row, report.verdicts)), columns=list(_COLUMNS), index=index)
-    frame["fits"] = frame["fits"].astype("boolean")  # None, too: a mask leaves it out
-    frame.report = report
-    return frame
-
-
-def _vary_frame(report: GridReport) -> VaryFrame:
-    rows = report.rows()
+def _table(rows: list[dict[str, Any]], dtype: Any = None) -> pd.DataFrame:
     index = pd.Index([row.pop("gpu") for row in rows], name="gpu", dtype=object)
-    numbers = dict.fromkeys((report.variable.name, *_SIZES), "Int64")  # some may be missing
-    frame = VaryFrame(pd.DataFrame(rows, index=index, dtype=object).astype(numbers))
-    frame.report = report
-    return frame
+    return pd.DataFrame(rows, index=index, dtype=dtype)
 
 
-_SIZES = (*("peak", "headroom", "capacity", "context", "next", "next_needs", "base", "per_item"),)
-
-_COLUMNS = (
-    *("fits", "capacity", "context", "peak", "active_peak", "headroom", "fails_at", "request"),
-)
-
-
-def _row(verdict: Verdict) -> tuple[Any, ...]:
-    failure = verdict.failure
-    stack = () if failure is None else failure.stack
-    frames = [one for one in stack if is_of_user(one.filename)] or list(stack)
-    return (
-        verdict.fits,
-        verdict.capacity,
-        verdict.taken,
-        verdict.reserved_peak,
-        verdict.active_peak,
-        verdict.headroom,
-        f"{frames[0].filename}:{frames[0].line}" if frames else "",
-        0 if failure is None else failure.size,
-    )
+_SIZES = ("peak", "headroom", "capacity", "context", "next", "next_needs", "base", "per_item")
 
 
 def _named(gpus: Any) -> list[tuple[str, GPU]]:

@@ -12,7 +12,6 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import UsageError
@@ -117,17 +116,73 @@ class Answer:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridReport:
-    """The largest values on several GPUs, as far as they are known."""
+class GridSearch:
+    """Searches the largest value on several GPUs, and reports what is known so far."""
 
-    program: str
-    variable: Variable
-    others: tuple[Variable, ...]
-    combinations: tuple[tuple[Value, ...], ...]
-    answers: tuple[Answer, ...]  # by combination, then by the memory of the GPU
-    trials: tuple[Trial, ...]
-    reads: frozenset[Any]
+    def __init__(
+        self,
+        program: str,
+        gpus: Sequence[tuple[str, GPU]],
+        variables: Sequence[Variable],
+        settings: Settings,
+    ) -> None:
+        self.variable = check_variables(variables)
+        self.others = tuple(one for one in variables if one is not self.variable)
+        self.program = program
+        self._settings = settings
+        self._runs = _Runs(settings)
+        ordered = sorted(gpus, key=lambda one: one[1].total_memory)
+        self._answers: dict[tuple[Value, ...], list[Answer]] = {}
+        for values in itertools.product(*map(values_of_other, self.others)):
+            pairs = zip(self.others, values, strict=True)
+            changes = tuple(one.place.set_to(value) for one, value in pairs)
+            self._answers[values] = [
+                Answer(name, gpu, settings.room(gpu), values, changes) for name, gpu in ordered
+            ]
+
+    def run(
+        self, target: Target, ended: Callable[[int, str], object] = lambda _runs, _latest: None
+    ) -> None:
+        """Search until everything is known; a report does not hold the function that was run."""
+        for wanted in iter(self._needed, []):
+            for values in self._runs.run(target, wanted):
+                ended(len(self._runs.all), values)
+
+    def _needed(self) -> list[_Wanted]:
+        """Runs without which no search can go on, and some that will be needed soon."""
+        wanted: list[list[_Wanted]] = []
+        for group in self._answers.values():
+            # The others of a group wait for that of its largest GPU.
+            *others, first = group
+            wanted.append(first.advance(self._runs, self.variable, self._settings, ()))
+            if first.is_proven:
+                hints = first.points
+                wanted += [
+                    one.advance(self._runs, self.variable, self._settings, hints) for one in others
+                ]
+        needed: list[_Wanted] = []
+        for one in (runs[0] for runs in wanted if runs):
+            if not self._runs.is_covered(one, needed):
+                needed.append(one)
+        for one in (run for runs in wanted for run in runs[1:]):
+            if 0 < len(needed) < _EARLY and not self._runs.is_covered(one, needed):
+                needed.append(one)
+        return needed
+
+    @property
+    def combinations(self) -> tuple[tuple[Value, ...], ...]:
+        """Of the values of the other variables."""
+        return tuple(self._answers)
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """By combination, then by the memory of the GPU."""
+        return tuple(one for group in self._answers.values() for one in group)
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """In the order in which they began."""
+        return self._runs.all
 
     @property
     def error(self) -> str:
@@ -142,13 +197,15 @@ class GridReport:
 
     def of(self, others: tuple[Value, ...]) -> tuple[Answer, ...]:
         """The answers of one combination, by the memory of the GPU."""
-        return tuple(one for one in self.answers if one.others == others)
+        return tuple(self._answers[others])
 
     def curves(self, others: tuple[Value, ...]) -> tuple[Curve, ...]:
         """The curves of one combination: one for all GPUs whose needs differ by less than 2 %."""
         groups: list[list[Answer]] = []
         for one in self.of(others):
-            alike = next((g for g in groups if runs_alike(g[0].gpu, one.gpu, self.reads)), None)
+            alike = next(
+                (g for g in groups if runs_alike(g[0].gpu, one.gpu, self._runs.reads)), None
+            )
             if alike is None:
                 groups.append([one])
             else:
@@ -193,68 +250,6 @@ class GridReport:
         }
 
 
-class GridSearch:
-    """Searches the largest value on several GPUs."""
-
-    def __init__(
-        self,
-        target: Target,
-        gpus: Sequence[tuple[str, GPU]],
-        variables: Sequence[Variable],
-        settings: Settings,
-    ) -> None:
-        self._variable = check_variables(variables)
-        self._others = tuple(one for one in variables if one is not self._variable)
-        self._target = target
-        self._settings = settings
-        self._runs = _Runs(target, settings)
-        ordered = sorted(gpus, key=lambda one: one[1].total_memory)
-        self._answers: dict[tuple[Value, ...], list[Answer]] = {}
-        for values in itertools.product(*map(values_of_other, self._others)):
-            pairs = zip(self._others, values, strict=True)
-            changes = tuple(one.place.set_to(value) for one, value in pairs)
-            self._answers[values] = [
-                Answer(name, gpu, settings.room(gpu), values, changes) for name, gpu in ordered
-            ]
-
-    def run(self, ended: Callable[[int, str], object] = lambda _runs, _latest: None) -> None:
-        for wanted in iter(self._needed, []):
-            for values in self._runs.run(wanted):
-                ended(len(self._runs.all), values)
-
-    def report(self) -> GridReport:
-        return GridReport(
-            program=self._target.name,
-            variable=self._variable,
-            others=self._others,
-            combinations=tuple(self._answers),
-            answers=tuple(one for group in self._answers.values() for one in group),
-            trials=self._runs.all,
-            reads=self._runs.reads,
-        )
-
-    def _needed(self) -> list[_Wanted]:
-        """Runs without which no search can go on, and some that will be needed soon."""
-        wanted: list[list[_Wanted]] = []
-        for group in self._answers.values():
-            # The others of a group wait for that of its largest GPU.
-            *others, first = group
-            wanted.append(first.advance(self._runs, self._variable, self._settings, ()))
-            if first.is_proven:
-                hints = first.points
-                wanted += [
-                    one.advance(self._runs, self._variable, self._settings, hints) for one in others
-                ]
-        needed: list[_Wanted] = []
-        for one in (runs[0] for runs in wanted if runs):
-            if not self._runs.is_covered(one, needed):
-                needed.append(one)
-        for one in (run for runs in wanted for run in runs[1:]):
-            if 0 < len(needed) < _EARLY and not self._runs.is_covered(one, needed):
-                needed.append(one)
-        return needed
-
-
 class _Run:
     """A trial, and the reason why the program does not run with its values."""
 
@@ -287,8 +282,7 @@ def _is_unread(finding: object) -> bool:
 class _Runs:
     """All runs of a program so far."""
 
-    def __init__(self, target: Target, settings: Settings) -> None:
-        self._target = target
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._found: dict[tuple[str, ...], list[_Run]] = {}
         self.reads: frozenset[Any] = frozenset()
@@ -314,13 +308,11 @@ class _Runs:
             for one, same in others
         )
 
-    def run(self, wanted: Sequence[_Wanted]) -> Iterator[str]:
+    def run(self, target: Target, wanted: Sequence[_Wanted]) -> Iterator[str]:
         """Run the program for some GPUs and changes; yields the names of these after each run."""
         first = len(self._all)
         requests = [
-            TrialRequest(
-                self._target, gpu, self._settings, changes, f"{number:03}", self._is_limited
-            )
+            TrialRequest(target, gpu, self._settings, changes, f"{number:03}", self._is_limited)
             for number, (gpu, changes) in enumerate(wanted, first + 1)
         ]
         for number, trial in run_all(requests, repeats_failed=True):

@@ -16,6 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from .._common.optimizer_steps import ProgramDone, after_each_step, end_program
+from .._common.uncaught_errors import chain
+from ..errors import HistoryError
 from ..records import Approximation, ApproximationKind
 from ..simulation.inspect import MemoryOverhead
 from .child import Work, can_fork, run_in_children
@@ -230,7 +232,7 @@ class _Run:
 
     def _call(self, call: Callable[[], object]) -> None:
         threads = threading.enumerate()
-        with after_each_step(self._end_optimizer_step):
+        with after_each_step(self._end_step):
             while True:
                 steps = len(self._peaks.all)
                 call()
@@ -242,12 +244,10 @@ class _Run:
                 if thread not in threads and not thread.daemon:
                     thread.join()
 
-    def _end_optimizer_step(self, optimizer: Any) -> None:
-        self._stepped.add(optimizer)
-        self._end_step()
-
-    def _end_step(self) -> None:
+    def _end_step(self, optimizer: Any = None) -> None:
         """End the program when its peak has settled, or after a number of steps."""
+        if optimizer is not None:
+            self._stepped.add(optimizer)
         if not self._has_stopped:
             self._peaks.end_step()
             steps, count = self._request.settings.steps, len(self._peaks.all)
@@ -266,12 +266,14 @@ class _Run:
         """Keep what is known now; what the program does after its last step does not count."""
         if self._trial is not None:
             return
-        request = self._request
+        request, history = self._request, None
+        with suppress(HistoryError):
+            history = self._recording.history()
         self._trial = Trial(
             gpu=request.gpu,
             ending=ending,
             error=error,
-            history=_history(self._recording),
+            history=history,
             step_peaks=tuple(self._peaks.all),
             approximations=_approximations(self._machine),
             gpu_reads=self._reads.all(),
@@ -288,26 +290,12 @@ def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
 
 
-def _is_out_of_memory(error: BaseException | None) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     """True if an exception is, or comes from, an out-of-memory error of a GPU."""
     import torch
 
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        if isinstance(error, torch.OutOfMemoryError):
-            return True
-        seen.append(error)
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _history(recording: Any) -> AllocationHistory | None:
-    from ..errors import HistoryError
-
-    with suppress(HistoryError):
-        history: AllocationHistory = recording.history()
-        return history
-    return None
+    causes = chain(error, suppressed=True)
+    return any(isinstance(one, torch.OutOfMemoryError) for one in causes)
 
 
 def _approximations(machine: Machine) -> tuple[Approximation, ...]:

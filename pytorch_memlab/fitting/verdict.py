@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from .._common.user_code import is_of_user
 from ..history.model import AllocationHistory, Stack
 from ..history.replay import ReplayResult, replay
 from ..records import Approximation
@@ -80,6 +81,27 @@ class FitReport:
         """Approximations of all runs, each once."""
         found = {one.key: one for trial in self.trials for one in trial.approximations}
         return tuple(found.values())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each GPU: sizes are bytes."""
+        return [_row(one) for one in self.verdicts]
+
+
+def _row(verdict: Verdict) -> dict[str, Any]:
+    failure = verdict.failure
+    stack = () if failure is None else failure.stack
+    frames = [one for one in stack if is_of_user(one.filename)] or list(stack)
+    return {
+        "gpu": verdict.name,
+        "fits": verdict.fits,
+        "capacity": verdict.capacity,
+        "context": verdict.taken,
+        "peak": verdict.reserved_peak,
+        "active_peak": verdict.active_peak,
+        "headroom": verdict.headroom,
+        "fails_at": f"{frames[0].filename}:{frames[0].line}" if frames else "",
+        "request": 0 if failure is None else failure.size,
+    }
 
 
 def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from .._common.prose_size import prose_size
@@ -99,10 +100,12 @@ class IPyExperiments:
         if backend not in _BACKENDS:
             raise UsageError(f"no backend {quoted(backend)}: there is {', '.join(_BACKENDS)}")
         self.backend = backend
-        frame = _calling_frame()
-        cell = _cell_frame(frame, shell)
-        if frame is cell:
-            former = shell.user_ns.get(assignment_target(frame) or "")
+        callers = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
+        caller = next(frame for frame in callers if frame.f_globals is not globals())
+        # None for code that no cell runs.
+        cell = next((frame for frame in callers if _is_cell(frame, shell)), None)
+        if cell is not None and cell is caller:
+            former = shell.user_ns.get(assignment_target(cell) or "")
             if isinstance(former, IPyExperiments):
                 former.finish()
         self.backend_load()
@@ -269,18 +272,5 @@ class IPyExperimentsPytorch(IPyExperiments):
         super().__init__("pytorch", **options)
 
 
-def _calling_frame() -> FrameType:
-    """The frame that constructs the experiment, outside this module."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals is globals():
-        frame = frame.f_back
-    return frame
-
-
-def _cell_frame(frame: FrameType | None, shell: InteractiveShell) -> FrameType | None:
-    """The frame of the cell that runs a frame, None for code that no cell runs."""
-    while frame is not None:
-        if frame.f_globals is shell.user_ns and frame.f_code.co_name == "<module>":
-            return frame
-        frame = frame.f_back
-    return None
+def _is_cell(frame: FrameType, shell: InteractiveShell) -> bool:
+    return frame.f_globals is shell.user_ns and frame.f_code.co_name == "<module>"

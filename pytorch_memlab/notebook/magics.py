@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,10 +48,6 @@ class _Running:
     machine: Machine
     settings: tuple[GPU, int, str]
     text: str
-
-    def is_on(self) -> bool:
-        """True unless other code has ended it."""
-        return id(self.simulation) in active.simulations
 
 
 _running: list[_Running] = []
@@ -182,7 +179,8 @@ class MemlabMagics(Magics):
 def end_everything() -> None:
     """End the simulation and the lines after commands that magics have begun."""
     stop_watching_memory()
-    _end_simulation()
+    if _running:
+        print(_simulate_by_words(["off"]))
 
 
 def _words_before_comment(line: str) -> list[str]:
@@ -192,10 +190,10 @@ def _words_before_comment(line: str) -> list[str]:
 def _calling_frame() -> FrameType | None:
     """The frame of the user's code that called a magic."""
     machinery = ("IPython", __name__.partition(".")[0])
-    frame: FrameType | None = sys._getframe(1)
-    while frame and str(frame.f_globals.get("__name__", "")).partition(".")[0] in machinery:
-        frame = frame.f_back
-    return frame
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in machinery:
+            return frame
+    return None
 
 
 def _checked_device(device: str | None) -> str | None:
@@ -231,19 +229,14 @@ def _simulate_by_words(words: list[str]) -> str:
     raise UsageError("%simulate takes a GPU and how many of it: %simulate h100 2; or off")
 
 
-def _end_simulation() -> None:
-    """End the simulation that the magic has begun, and say so."""
-    if _running:
-        print(_simulate_by_words(["off"]))
-
-
 def _simulate(gpu: str, count: int) -> str:
     from ..simulation import simulate
     from ..simulation.inspect import find_gpu, settings_string
 
     settings = (find_gpu(gpu), count, settings_string())
-    if _running and _running[-1].settings == settings and _running[-1].is_on():
-        return f"{_running[-1].text}. It was on already: its tensors stay"
+    same = [one for one in _running if one.settings == settings]
+    if same and id(same[0].simulation) in active.simulations:  # other code may have ended it
+        return f"{same[0].text}. It was on already: its tensors stay"
     simulation = simulate(gpu, count)  # a mistake ends no other simulation
     loses_tensors = any(True for running in _running for _ in running.machine.living())
     _end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from .._common.ipython import ipython_shell
@@ -62,9 +63,5 @@ def is_running_a_cell() -> bool:
 
 def _is_in(function: Any) -> bool:
     """True if a call of a function is in progress in this thread."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code is function.__code__:
-            return True
-        frame = frame.f_back
-    return False
+    running = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe()))
+    return function.__code__ in running

@@ -15,7 +15,7 @@ from .rows import WIDTH, cut, padded, paragraph
 
 if TYPE_CHECKING:
     from ..fitting.curve import Line
-    from ..fitting.grid import Answer, GridReport
+    from ..fitting.grid import Answer, GridSearch
     from ..fitting.search import TriedValue
 
 _NAME: Final = 16
@@ -24,7 +24,7 @@ _WIDTHS: Final = (11, 9, 13, 12)
 _NOTHING: Final = "none"
 
 
-def text(report: GridReport) -> str:
+def text(report: GridSearch) -> str:
     """The largest value on each GPU, what the next one needs, and the curve."""
     lines = [cut(heading(report))]
     if report.problem is not None:
@@ -46,7 +46,7 @@ def text(report: GridReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def fragment(report: GridReport) -> str:
+def fragment(report: GridSearch) -> str:
     """The answers for a notebook: a row for each GPU, with a bar of its memory."""
     tables: list[tuple[str, Sequence[str], str, list[Any], list[str]]] = []
     if report.problem is None:
@@ -62,13 +62,13 @@ def fragment(report: GridReport) -> str:
     return fill("fit.html", heading=heading(report), lines=(), tables=tables)
 
 
-def heading(report: GridReport) -> str:
+def heading(report: GridSearch) -> str:
     """The program, and how often it ran."""
     count = len(report.trials)
     return f"{printable(report.program)}: {count} run{'s' * (count != 1)} without values"
 
 
-def refusal(report: GridReport) -> str:
+def refusal(report: GridSearch) -> str:
     """The reason why the program runs with no value."""
     tried = report.answers[0].largest.tried
     values = ", ".join(str(one.value) for one in tried)
@@ -82,7 +82,7 @@ def refusal(report: GridReport) -> str:
     )
 
 
-def _matrix(report: GridReport) -> Iterator[str]:
+def _matrix(report: GridSearch) -> Iterator[str]:
     """The largest values, with a column for each value of the other variable."""
     other = report.others[0]
     columns = [combination[0] for combination in report.combinations]
@@ -103,7 +103,7 @@ def _matrix(report: GridReport) -> Iterator[str]:
 HEADS: Final = ("memory", "largest", "peak", "left")
 
 
-def title(report: GridReport, combination: tuple[int | str, ...]) -> str:
+def title(report: GridSearch, combination: tuple[int | str, ...]) -> str:
     """The title of a table."""
     pairs = zip(report.others, combination, strict=True)
     setting = ", ".join(f"{printable(one.name)} {printable(str(value))}" for one, value in pairs)
@@ -120,7 +120,7 @@ def cells_of(answer: Answer) -> list[str]:
     return cells
 
 
-def curve_lines(report: GridReport, combination: tuple[int | str, ...]) -> Iterator[str]:
+def curve_lines(report: GridSearch, combination: tuple[int | str, ...]) -> Iterator[str]:
     """The line through what the values need, for GPUs where it is the same."""
     name = printable(report.variable.name)
     total = len(report.of(combination))
@@ -176,7 +176,7 @@ def _signed(size: float, plus: str, minus: str) -> str:
 # Notes
 
 
-def notes(report: GridReport) -> Iterator[str]:
+def notes(report: GridSearch) -> Iterator[str]:
     """Notes on the numbers."""
     name = printable(report.variable.name)
     yield (
@@ -197,7 +197,7 @@ def notes(report: GridReport) -> Iterator[str]:
     yield from summary_of_runs(report.trials)
 
 
-def _about_refused(report: GridReport, name: str) -> Iterator[str]:
+def _about_refused(report: GridSearch, name: str) -> Iterator[str]:
     """One value with which the program fails, for each kind of error."""
     seen: dict[str, TriedValue] = {}
     for answer in report.answers:
@@ -209,7 +209,7 @@ def _about_refused(report: GridReport, name: str) -> Iterator[str]:
         yield f"with {name} {one.value} the program fails: {printable(one.problem or '')}"
 
 
-def _about_peaks(report: GridReport) -> Iterator[str]:
+def _about_peaks(report: GridSearch) -> Iterator[str]:
     unsettled = [one for one in report.trials if one.ending is Ending.UNSETTLED]
     if unsettled:
         yield (

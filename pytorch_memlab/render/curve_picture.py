@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ..fitting.curve import Curve
-    from ..fitting.grid import Answer, GridReport
+    from ..fitting.grid import Answer, GridSearch
 
 _LONGEST: Final = 70
 _LABEL: Final = 0.025
@@ -23,7 +23,7 @@ _ABOVE: Final = 1.15
 """Top of the picture, as a multiple of the largest GPU's memory."""
 
 
-def _picture(kind: str, report: GridReport) -> bytes:
+def _picture(kind: str, report: GridSearch) -> bytes:
     """The curve as a picture, one for each combination of other variables."""
     shown = [one for one in report.combinations if any(answer.points for answer in report.of(one))]
     title = shortened(f"{report.program}: memory by {report.variable.name}", _LONGEST)
@@ -34,7 +34,7 @@ svg = partial(_picture, "svg")
 png = partial(_picture, "png")
 
 
-def _curve(report: GridReport, axes: Axes, combination: tuple[int | str, ...]) -> None:
+def _curve(report: GridSearch, axes: Axes, combination: tuple[int | str, ...]) -> None:
     answers = report.of(combination)
     values = [point.value for one in answers for point in one.points]
     top = _ABOVE * max(

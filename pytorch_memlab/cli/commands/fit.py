@@ -50,7 +50,7 @@ from pytorch_memlab.fitting.remedies.catalogue import NAMES, WITH_VALUE, chosen,
 from pytorch_memlab.simulation.inspect import DEFAULT_GPU
 
 if TYPE_CHECKING:
-    from pytorch_memlab.fitting.grid import GridReport
+    from pytorch_memlab.fitting.grid import GridSearch
     from pytorch_memlab.fitting.remedies.remedy import Remedy
     from pytorch_memlab.fitting.target import ProgramTarget
     from pytorch_memlab.fitting.trial import Settings
@@ -296,25 +296,24 @@ def _search(
     target: ProgramTarget,
     gpus: Sequence[tuple[str, GPU]],
     variables: Sequence[Variable],
-    picture: OutputFile[GridReport] | None,
+    picture: OutputFile[GridSearch] | None,
     settings: Settings,
 ) -> _Found:
     from pytorch_memlab.fitting.grid import GridSearch
     from pytorch_memlab.render import curve
 
-    search = GridSearch(target, gpus, variables, settings)
+    search = GridSearch(target.name, gpus, variables, settings)
     interrupted = ""
     try:
-        search.run(_tell_progress)
+        search.run(target, _tell_progress)
     except KeyboardInterrupt:
         interrupted = "interrupted: values with >= fit, and larger ones may fit too"
-    report = search.report()
-    is_any_fitting = any(one.best is not None for one in report.answers)
-    exit_code = FAILED if report.problem is not None else 0 if is_any_fitting else DOES_NOT_FIT
-    found = _Found(curve.text(report), exit_code, report.error, interrupted)
-    if picture is None or report.problem is not None:
+    is_any_fitting = any(one.best is not None for one in search.answers)
+    exit_code = FAILED if search.problem is not None else 0 if is_any_fitting else DOES_NOT_FIT
+    found = _Found(curve.text(search), exit_code, search.error, interrupted)
+    if picture is None or search.problem is not None:
         return found
-    return replace(found, draw=partial(picture.write, report, "picture"))
+    return replace(found, draw=partial(picture.write, search, "picture"))
 
 
 def _tell_progress(runs: int, latest: str) -> None:

@@ -11,6 +11,7 @@ from itertools import groupby
 from types import TracebackType
 
 import pytorch_memlab
+from pytorch_memlab._common.uncaught_errors import chain
 
 _CALLING_FILES = (
     os.path.join("torch", "_ops.py"),
@@ -48,46 +49,30 @@ def _show(
     while trace is not None and not _is_own(trace):
         trace = trace.tb_next  # who launched us
     error.__traceback__ = trace
-    _clean(error, set())
+    for one in chain(error, suppressed=True):
+        one.__traceback__ = _without_own(one.__traceback__)
     hook(kind, error, error.__traceback__)
 
 
-def _clean(error: BaseException | None, done: set[int]) -> None:
-    """Take our frames out of an exception and of those that it came from."""
-    if error is None or id(error) in done:
-        return
-    done.add(id(error))
-    error.__traceback__ = _without_own(error.__traceback__)
-    for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
-        _clean(other, done)
-
-
 def _without_own(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without our frames, and without the machinery on the way to or from ours."""
     frames = []
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
-    rest: TracebackType | None = None
-    for frame in reversed(_foreign(frames)):
-        rest = TracebackType(rest, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return rest
-
-
-def _foreign(frames: list[TracebackType]) -> list[TracebackType]:
-    """The frames that are neither ours nor of the machinery on the way to or from ours."""
     kept: list[TracebackType] = []
-    for is_machinery, group in groupby(
-        frames, lambda frame: _is_own(frame) or _leads_to_own(frame)
-    ):
+    for is_machinery, group in groupby(frames, _is_machinery):
         run = list(group)
         if not (is_machinery and any(map(_is_own, run))):
             kept += run
-    return kept
+    for frame in reversed(kept):
+        trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return trace
 
 
 def _is_own(trace: TracebackType) -> bool:
     return trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER)
 
 
-def _leads_to_own(trace: TracebackType) -> bool:
-    return trace.tb_frame.f_code.co_filename.endswith(_CALLING_FILES)
+def _is_machinery(trace: TracebackType) -> bool:
+    return _is_own(trace) or trace.tb_frame.f_code.co_filename.endswith(_CALLING_FILES)

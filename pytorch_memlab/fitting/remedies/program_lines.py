@@ -6,6 +6,7 @@ import ast
 import inspect
 import linecache
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,25 +28,21 @@ class Line(NamedTuple):
     first: int
 
 
-def _frames() -> Iterator[FrameType]:
-    """Frames that run now, the innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def _user_frames() -> list[FrameType]:
-    return [frame for frame in _frames() if is_of_user(frame.f_code.co_filename)]
+    """Frames of the program that run now, the innermost first."""
+    running = traceback.walk_stack(sys._getframe(1))
+    return [frame for frame, _ in running if is_of_user(frame.f_code.co_filename)]
 
 
 def user_lines() -> tuple[Line, ...]:
+    """Lines of the program that run now, the innermost first."""
     return tuple(map(_line_of, _user_frames()))
 
 
 def runs_module(name: str) -> bool:
     """True if a function of a module is running."""
-    return any(frame.f_globals.get("__name__") == name for frame in _frames())
+    running = traceback.walk_stack(sys._getframe(1))
+    return any(frame.f_globals.get("__name__") == name for frame, _ in running)
 
 
 def _line_of(frame: FrameType) -> Line:
