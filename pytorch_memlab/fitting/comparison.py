@@ -10,23 +10,215 @@ largest of them shows whether it does so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from .trial import Ending, Settings, Trial, TrialRequest, run, run_all
-from .verdict import FitReport, Verdict, verdict
+from .trial import Ending, Settings, Trial, TrialRequest, run_all
+from .verdict import FitReport, Verdict, needed_memory, verdict
 from .watched_gpu import runs_alike
 
 if TYPE_CHECKING:
     from ..simulation.inspect import GPU
-    from .target import Target
+    from .target import Change, Target
+
+_UNKNOWN_OPTION: Final = re.compile(
+    r"unrecognized argument|no such option|unknown (command line )?(flag|option|argument)"
+    r"|unexpected keyword argument|not used by the HfArgumentParser"
+    r"|arguments are required|missing (option|argument|parameter)",
+    re.I,
+)
+"""Messages of the usual readers of command lines about a wrong or missing option."""
+
+_EXIT: Final = "the program ended with exit status"
+"""Beginning of a trial's error whose program itself said what is wrong."""
+
+_UNREAD: Final = "the program does not read"
+"""Beginning of the finding of a change of a file."""
+
+Wanted = tuple["GPU", tuple["Change", ...]]
+"""A run: on which GPU, and with what changes of the program."""
+
+
+class Run:
+    """A trial, and the reason why the program does not run with its values."""
+
+    def __init__(self, trial: Trial, output: str) -> None:
+        self.trial = trial
+        self.problem: str | None = None  # None if it runs
+        self.is_final = False  # whether the problem is one of all values
+        self._needed: dict[int, int] = {}
+        if not trial.failed:
+            findings = (one for one in trial.findings if isinstance(one, str))
+            self.problem = next((one for one in findings if one.startswith(_UNREAD)), None)
+            self.is_final = True
+        else:
+            self.problem = error_line(trial.error)
+            if trial.error.startswith(_EXIT):
+                self.problem = _last_line(output) or trial.error.strip()
+            self.is_final = bool(_UNKNOWN_OPTION.search(self.problem))
+
+    def stands_for(self, gpu: GPU) -> bool:
+        trial = self.trial
+        if trial.is_limited:
+            has_memory = trial.gpu.total_memory == gpu.total_memory
+        else:
+            has_memory = not trial.asked_for_memory
+        return has_memory and runs_alike(trial.gpu, gpu, trial.gpu_reads)
+
+    def needed(self, device: int) -> int:
+        """Bytes with which a run without limit would just fit; 0 for another one."""
+        if device not in self._needed:
+            is_known = not self.trial.is_limited and self.trial.history is not None
+            self._needed[device] = needed_memory(self.trial, device) if is_known else 0
+        return self._needed[device]
+
+
+class Runs:
+    """All runs of a program so far."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._found: dict[tuple[str, ...], list[Run]] = {}
+        self.reads: frozenset[Any] = frozenset()
+        """Properties of GPUs that decided what ran."""
+        self._is_limited = False
+        self._all: dict[int, Trial] = {}
+
+    @property
+    def all(self) -> tuple[Trial, ...]:
+        """In the order in which they began."""
+        return tuple(self._all[number] for number in sorted(self._all))
+
+    def find(self, gpu: GPU, changes: tuple[Change, ...] = ()) -> Run | None:
+        """The run that stands for a GPU, if there is one."""
+        runs = self._found.get(_names(changes), ())
+        return next((one for one in runs if one.stands_for(gpu)), None)
+
+    def is_covered(self, wanted: Wanted, others: Sequence[Wanted]) -> bool:
+        """True if one of some other runs will, as far as is known, stand for this one too."""
+        gpu, changes = wanted
+        return any(
+            _names(same) == _names(changes) and runs_alike(one, gpu, self.reads)
+            for one, same in others
+        )
+
+    def run(
+        self,
+        target: Target,
+        wanted: Sequence[Wanted],
+        files: Sequence[str],
+        *,
+        is_limited: bool = False,
+    ) -> Iterator[tuple[int, Trial]]:
+        """Run the program for some GPUs and changes; what it prints goes to files of some names.
+
+        With its own memory each, where that is asked for or the program asks how much there is.
+        """
+        first = len(self._all)
+        is_limited = is_limited or self._is_limited
+        requests = [
+            TrialRequest(target, gpu, self._settings, changes, file, is_limited)
+            for (gpu, changes), file in zip(wanted, files, strict=True)
+        ]
+        for number, trial in run_all(requests, repeats_failed=True):
+            request, names = requests[number], _names(requests[number].changes)
+            self._all[first + number] = trial
+            self.reads |= trial.gpu_reads
+            self._is_limited = self._is_limited or trial.asked_for_memory
+            self._found.setdefault(names, []).append(Run(trial, request.output))
+            yield number, trial
+
+
+def _names(changes: Sequence[Change]) -> tuple[str, ...]:
+    return tuple(change.name for change in changes)
+
+
+def _last_line(path: str) -> str:
+    if not path:
+        return ""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [line.strip() for line in file if line.strip()]
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""
+
+
+def error_line(text: str) -> str:
+    r"""The line of a traceback that says what the error is.
+
+    >>> error_line('Traceback ...\n  File "a.py", line 1\n    f()\nValueError: no\nnot so\n')
+    'ValueError: no'
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    last_frame = max((n for n, line in enumerate(lines) if line.startswith("  File ")), default=-1)
+    return next((line for line in lines[last_frame + 1 :] if not line.startswith(" ")), text)
 
 
 def compare_gpus(
     target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings
 ) -> Generator[tuple[int, Verdict], None, None]:
-    """The verdicts on several GPUs."""
-    yield from _Comparison(target, gpus, settings).verdicts()
+    """The verdicts on several GPUs, as they become known. See Note [Runs for several GPUs]."""
+    runs = Runs(settings)
+    pending = list(range(len(gpus)))
+    too_large: dict[int, Verdict] = {}
+
+    def ran(indexes: Sequence[int], *, is_limited: bool = False) -> Iterator[tuple[int, Trial]]:
+        """Run the program on some GPUs."""
+        end = "-limited" if is_limited or "total_memory" in runs.reads else ""
+        files = [f"{_file_name(gpus[index][0])}{end}" for index in indexes]
+        wanted = [(gpus[index][1], ()) for index in indexes]
+        for number, trial in runs.run(target, wanted, files, is_limited=is_limited):
+            yield indexes[number], trial
+
+    def judged(index: int, trial: Trial) -> Verdict:
+        name, gpu = gpus[index]
+        return verdict(trial, gpu, name, settings)
+
+    def known() -> Iterator[tuple[int, Verdict]]:
+        """The verdicts that follow from the runs so far, but for those that need another run."""
+        for index in pending.copy():
+            run = runs.find(gpus[index][1])
+            if run is None:
+                continue
+            pending.remove(index)
+            found = judged(index, run.trial)
+            if found.fits is False and not run.trial.is_limited:
+                too_large[index] = found
+            else:
+                yield index, found
+
+    (_, trial), *_ = ran([0])
+    if trial.failed:
+        # The GPU may be too old for the program, or it fails on all of them.
+        reads = trial.gpu_reads
+        others = {
+            (gpu.major, gpu.minor, -index): index
+            for index, (_, gpu) in enumerate(gpus)
+            if not runs_alike(gpus[0][1], gpu, reads)
+        }
+        if not others or next(ran([others[max(others)]]))[1].failed:
+            yield from [(index, judged(index, trial)) for index in pending]
+            return
+    yield from known()
+    while pending:
+        chosen: list[int] = []
+        for index in pending:
+            if not runs.is_covered((gpus[index][1], ()), [(gpus[one][1], ()) for one in chosen]):
+                chosen.append(index)
+        for _ in ran(chosen):
+            yield from known()
+    if not too_large:
+        return
+    largest = max(too_large, key=lambda index: settings.room(gpus[index][1]))
+    _, trial = next(ran([largest], is_limited=True))
+    if trial.failed or trial.ending is Ending.OUT_OF_MEMORY:
+        yield from too_large.items()
+        return
+    yield largest, judged(largest, trial)
+    rest = [index for index in too_large if index != largest]
+    yield from [(index, judged(index, one)) for index, one in ran(rest, is_limited=True)]
 
 
 def fit_report(
@@ -41,94 +233,6 @@ def fit_report(
     unknown = tuple(name for index, (name, _) in enumerate(gpus) if index not in found)
     verdicts = tuple(found[index] for index in ordered)
     return FitReport(target.name, verdicts, unknown, settings.num_gpus, settings.steps)
-
-
-class _Comparison:
-    def __init__(self, target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> None:
-        self._target = target
-        self._gpus = gpus
-        self._settings = settings
-        self._pending = list(range(len(gpus)))
-        self._too_large: list[tuple[int, Verdict]] = []
-
-    def verdicts(self) -> Iterator[tuple[int, Verdict]]:
-        index, trial = 0, run(self._request(0))
-        if trial.failed and len(self._gpus) > 1:
-            # The GPU may be too old for the program, or it fails on all of them.
-            others = [one for one in self._pending if not self._alike(trial, 0, one)]
-            newest = max(others, key=self._capability, default=0)
-            second = run(self._request(newest)) if newest else trial
-            if second.failed:
-                yield from [(one, self._verdict(trial, one)) for one in self._pending]
-                return
-            yield from self._shared(trial, 0)
-            index, trial = newest, second
-        yield from self._shared(trial, index)
-        while self._pending:
-            yield from self._run_classes(trial)
-        yield from self._with_own_memory()
-
-    def _capability(self, index: int) -> tuple[int, int]:
-        gpu = self._gpus[index][1]
-        return gpu.major, gpu.minor
-
-    def _run_classes(self, known: Trial) -> Iterator[tuple[int, Verdict]]:
-        """Run the program once for each class of GPUs that may differ."""
-        if known.asked_for_memory:
-            yield from self._run_limited(self._pending)
-            self._pending = []
-            return
-        chosen: list[int] = []
-        for index in self._pending:
-            if not any(self._alike(known, one, index) for one in chosen):
-                chosen.append(index)
-        requests = [self._request(index) for index in chosen]
-        for number, trial in run_all(requests, repeats_failed=True):
-            yield from self._shared(trial, chosen[number])
-
-    def _shared(self, trial: Trial, index: int) -> Iterator[tuple[int, Verdict]]:
-        """The verdicts that follow from a run on one GPU."""
-        if trial.asked_for_memory and not trial.failed:
-            return
-        for other in [one for one in self._pending if self._alike(trial, index, one)]:
-            self._pending.remove(other)
-            found = self._verdict(trial, other)
-            if found.fits is False:
-                self._too_large.append((other, found))
-            else:
-                yield other, found
-
-    def _with_own_memory(self) -> Iterator[tuple[int, Verdict]]:
-        """Find out whether a program that does not fit goes on after the error."""
-        if not self._too_large:
-            return
-        found = dict(self._too_large)
-        largest = max(found, key=lambda index: self._settings.room(self._gpus[index][1]))
-        trial = run(self._request(largest, is_limited=True))
-        if trial.failed or trial.ending is Ending.OUT_OF_MEMORY:
-            yield from found.items()
-            return
-        yield largest, self._verdict(trial, largest)
-        yield from self._run_limited([index for index in found if index != largest])
-
-    def _run_limited(self, indexes: Sequence[int]) -> Iterator[tuple[int, Verdict]]:
-        """Run the program on GPUs with their own memory."""
-        indexes = list(indexes)
-        requests = [self._request(index, is_limited=True) for index in indexes]
-        for number, trial in run_all(requests, repeats_failed=True):
-            yield indexes[number], self._verdict(trial, indexes[number])
-
-    def _alike(self, trial: Trial, one: int, other: int) -> bool:
-        return runs_alike(self._gpus[one][1], self._gpus[other][1], trial.gpu_reads)
-
-    def _verdict(self, trial: Trial, index: int) -> Verdict:
-        name, gpu = self._gpus[index]
-        return verdict(trial, gpu, name, self._settings)
-
-    def _request(self, index: int, *, is_limited: bool = False) -> TrialRequest:
-        name, gpu = self._gpus[index]
-        file = f"{_file_name(name)}{'-limited' if is_limited else ''}"
-        return TrialRequest(self._target, gpu, self._settings, (), file, is_limited)
 
 
 def _file_name(name: str) -> str:

@@ -10,44 +10,31 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from ..errors import UsageError
+from .comparison import Run, Runs
 from .config_value import Value
 from .curve import Curve, Line, Point
 from .search import Largest, Search, TriedValue
-from .trial import Settings, Trial, TrialRequest, run_all
+from .trial import Settings, Trial
 from .variable import Variable
-from .verdict import Verdict, needed_memory, verdict
+from .verdict import Verdict, verdict
 from .watched_gpu import runs_alike
 
 if TYPE_CHECKING:
     from ..simulation.inspect import GPU
+    from .comparison import Wanted
     from .target import Change, Target
-
-_UNKNOWN_OPTION: Final = re.compile(
-    r"unrecognized argument|no such option|unknown (command line )?(flag|option|argument)"
-    r"|unexpected keyword argument|not used by the HfArgumentParser"
-    r"|arguments are required|missing (option|argument|parameter)",
-    re.I,
-)
-"""Messages of the usual readers of command lines about a wrong or missing option."""
 
 _EARLY: Final = 2
 """Runs at once up to which values are tried that are likely to be needed next."""
-
-_EXIT: Final = "the program ended with exit status"
-"""Beginning of a trial's error whose program itself said what is wrong."""
 
 _SLACK: Final = 40 * 2**20
 """Two segments of 20 MiB, of which the allocator makes blocks between 1 and 10 MiB."""
 
 _MOST_COMBINATIONS: Final = 200
-
-_Wanted = tuple["GPU", tuple["Change", ...]]
-"""A run: on which GPU, and with what changes of the program."""
 
 
 class Answer:
@@ -84,8 +71,8 @@ class Answer:
         )
 
     def advance(
-        self, runs: _Runs, variable: Variable, settings: Settings, hints: Sequence[Point]
-    ) -> list[_Wanted]:
+        self, runs: Runs, variable: Variable, settings: Settings, hints: Sequence[Point]
+    ) -> list[Wanted]:
         """Go on as far as runs are there: those that are wanted next, of which one is needed."""
         if self._search is None:
             self._search = Search(variable.numbers or (), self.room, hints, _SLACK)
@@ -100,7 +87,7 @@ class Answer:
         self.is_proven = True
         return []
 
-    def _tried(self, value: int, found: _Run, settings: Settings) -> TriedValue:
+    def _tried(self, value: int, found: Run, settings: Settings) -> TriedValue:
         if found.problem is not None:
             return TriedValue(
                 value=value, fits=False, problem=found.problem, is_final=found.is_final
@@ -130,7 +117,7 @@ class GridSearch:
         self.others = tuple(one for one in variables if one is not self.variable)
         self.program = program
         self._settings = settings
-        self._runs = _Runs(settings)
+        self._runs = Runs(settings)
         ordered = sorted(gpus, key=lambda one: one[1].total_memory)
         self._answers: dict[tuple[Value, ...], list[Answer]] = {}
         for values in itertools.product(*map(values_of_other, self.others)):
@@ -145,12 +132,15 @@ class GridSearch:
     ) -> None:
         """Search until everything is known; a report does not hold the function that was run."""
         for wanted in iter(self._needed, []):
-            for values in self._runs.run(target, wanted):
+            first = len(self._runs.all) + 1
+            files = [f"{number:03}" for number in range(first, first + len(wanted))]
+            for number, _ in self._runs.run(target, wanted, files):
+                values = ", ".join(change.name for change in wanted[number][1])
                 ended(len(self._runs.all), values)
 
-    def _needed(self) -> list[_Wanted]:
+    def _needed(self) -> list[Wanted]:
         """Runs without which no search can go on, and some that will be needed soon."""
-        wanted: list[list[_Wanted]] = []
+        wanted: list[list[Wanted]] = []
         for group in self._answers.values():
             # The others of a group wait for that of its largest GPU.
             *others, first = group
@@ -160,7 +150,7 @@ class GridSearch:
                 wanted += [
                     one.advance(self._runs, self.variable, self._settings, hints) for one in others
                 ]
-        needed: list[_Wanted] = []
+        needed: list[Wanted] = []
         for one in (runs[0] for runs in wanted if runs):
             if not self._runs.is_covered(one, needed):
                 needed.append(one)
@@ -248,114 +238,6 @@ class GridSearch:
             "base": None if line is None else round(line.base),
             "per_item": None if line is None else round(line.per_item),
         }
-
-
-class _Run:
-    """A trial, and the reason why the program does not run with its values."""
-
-    def __init__(self, trial: Trial, output: str) -> None:
-        self.trial = trial
-        self.problem: str | None = None  # None if it runs
-        self.is_final = False  # whether the problem is one of all values
-        self._needed: dict[int, int] = {}
-        if not trial.failed:
-            self.problem = next((one for one in trial.findings if _is_unread(one)), None)
-            self.is_final = True
-        else:
-            self.problem = error_line(trial.error)
-            if trial.error.startswith(_EXIT):
-                self.problem = _last_line(output) or trial.error.strip()
-            self.is_final = bool(_UNKNOWN_OPTION.search(self.problem))
-
-    def needed(self, device: int) -> int:
-        """Bytes with which a run without limit would just fit; 0 for another one."""
-        if device not in self._needed:
-            is_known = not self.trial.is_limited and self.trial.history is not None
-            self._needed[device] = needed_memory(self.trial, device) if is_known else 0
-        return self._needed[device]
-
-
-def _is_unread(finding: object) -> bool:
-    return isinstance(finding, str) and finding.startswith("the program does not read")
-
-
-class _Runs:
-    """All runs of a program so far."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._found: dict[tuple[str, ...], list[_Run]] = {}
-        self.reads: frozenset[Any] = frozenset()
-        """Properties of GPUs that decided what ran."""
-        self._is_limited = False
-        self._all: dict[int, Trial] = {}
-
-    @property
-    def all(self) -> tuple[Trial, ...]:
-        """In the order in which they began."""
-        return tuple(self._all[number] for number in sorted(self._all))
-
-    def find(self, gpu: GPU, changes: tuple[Change, ...]) -> _Run | None:
-        """The run that stands for a GPU, if there is one."""
-        runs = self._found.get(_names(changes), ())
-        return next((one for one in runs if _stands_for(one.trial, gpu)), None)
-
-    def is_covered(self, wanted: _Wanted, others: Sequence[_Wanted]) -> bool:
-        """True if one of some other runs will, as far as is known, stand for this one too."""
-        gpu, changes = wanted
-        return any(
-            _names(same) == _names(changes) and runs_alike(one, gpu, self.reads)
-            for one, same in others
-        )
-
-    def run(self, target: Target, wanted: Sequence[_Wanted]) -> Iterator[str]:
-        """Run the program for some GPUs and changes; yields the names of these after each run."""
-        first = len(self._all)
-        requests = [
-            TrialRequest(target, gpu, self._settings, changes, f"{number:03}", self._is_limited)
-            for number, (gpu, changes) in enumerate(wanted, first + 1)
-        ]
-        for number, trial in run_all(requests, repeats_failed=True):
-            request, names = requests[number], _names(requests[number].changes)
-            self._all[first + number] = trial
-            self.reads |= trial.gpu_reads
-            self._is_limited = self._is_limited or trial.asked_for_memory
-            self._found.setdefault(names, []).append(_Run(trial, request.output))
-            yield ", ".join(names)
-
-
-def _stands_for(trial: Trial, gpu: GPU) -> bool:
-    if trial.is_limited:
-        has_memory = trial.gpu.total_memory == gpu.total_memory
-    else:
-        has_memory = not trial.asked_for_memory
-    return has_memory and runs_alike(trial.gpu, gpu, trial.gpu_reads)
-
-
-def _names(changes: Sequence[Change]) -> tuple[str, ...]:
-    return tuple(change.name for change in changes)
-
-
-def _last_line(path: str) -> str:
-    if not path:
-        return ""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = [line.strip() for line in file if line.strip()]
-    except OSError:
-        return ""
-    return lines[-1] if lines else ""
-
-
-def error_line(text: str) -> str:
-    r"""The line of a traceback that says what the error is.
-
-    >>> error_line('Traceback ...\n  File "a.py", line 1\n    f()\nValueError: no\nnot so\n')
-    'ValueError: no'
-    """
-    lines = [line for line in text.splitlines() if line.strip()]
-    last_frame = max((n for n, line in enumerate(lines) if line.startswith("  File ")), default=-1)
-    return next((line for line in lines[last_frame + 1 :] if not line.startswith(" ")), text)
 
 
 def check_variables(variables: Sequence[Variable]) -> Variable:
