@@ -35,44 +35,25 @@ class StepPeak:
 
 
 class StepPeaks:
-    """The peaks of the steps of a program, from events of the allocators."""
+    """The peaks of the steps of a program, over windows that stay open until its process ends."""
 
     def __init__(self, machine: Machine) -> None:
-        self._gpus = [_GPUPeak() for _ in machine.gpus]
-        for gpu, peak in zip(machine.gpus, self._gpus, strict=True):
-            gpu.locked(gpu.allocator.observe, peak.on_event)
+        from ..devices import get_device
+        from ..scopes import peak_tracker
+
+        self._windows = [
+            peak_tracker(get_device(index)).open()[0] for index in range(len(machine.gpus))
+        ]
         self.all: list[StepPeak] = []
         """Of each step that has ended."""
 
     def end_step(self) -> None:
-        self.all.append(StepPeak(*zip(*(one.end_step() for one in self._gpus), strict=True)))
-
-
-class _GPUPeak:
-    """The peaks of one GPU since the last step."""
-
-    def __init__(self) -> None:
-        self._requested = self._highest_requested = 0
-        self._reserved = self._highest_reserved = 0
-
-    def on_event(self, action: str, _address: int, size: int, _stream: int) -> None:
-        if action == "alloc":
-            self._requested += size
-            if self._requested > self._highest_requested:
-                self._highest_requested = self._requested
-        elif action == "free_completed":
-            self._requested -= size
-        elif action in ("segment_alloc", "segment_map"):
-            self._reserved += size
-            self._highest_reserved = max(self._highest_reserved, self._reserved)
-        elif action in ("segment_free", "segment_unmap"):
-            self._reserved -= size
-
-    def end_step(self) -> tuple[int, int]:
-        """Peaks of requested and of reserved bytes since the step before."""
-        peaks = self._highest_requested, self._highest_reserved
-        self._highest_requested, self._highest_reserved = self._requested, self._reserved
-        return peaks
+        ended = [one.tracker.restart(one) or one.start for one in self._windows]
+        requested, reserved = (
+            tuple(one.value(f"{name}_bytes.all.peak") for one in ended)
+            for name in ("requested", "reserved")
+        )
+        self.all.append(StepPeak(requested, reserved))
 
 
 def cycle_of(peaks: list[StepPeak]) -> int:

@@ -185,8 +185,9 @@ def _trial(request: TrialRequest) -> Trial:
     gpu = reads.watched(request.gpu, None if request.is_limited else _UNLIMITED)
     simulation = simulate(gpu, settings.num_gpus, compute=False, context=context, others=others)
     with simulation as machine, Patches() as patches:
+        run = _Run(request, machine, reads)
         reads.watch(machine, patches)
-        return _Run(request, machine, reads).trial()
+        return run.trial()
 
 
 class _Run:
