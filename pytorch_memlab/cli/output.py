@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pytorch_memlab._common.checked_file import CheckedFile
 from pytorch_memlab._common.ranks import path_of_rank, prints
@@ -15,7 +16,7 @@ from pytorch_memlab.cli.exit_codes import USAGE_ERROR
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytorch_memlab.profiles.overview import Overview
+    from pytorch_memlab.profiles.overview import Choice, Overview
     from pytorch_memlab.profiles.recorded import RecordedProfile
     from pytorch_memlab.records import Report
 
@@ -60,24 +61,51 @@ def write_all(files: Sequence[OutputFile[T]], found: T, what: str) -> int:
     return 0 if all(written) else USAGE_ERROR
 
 
-class Results(Protocol):
-    """The results of a command."""
+LIMITS = "--top, --sort and --all are for the report of one run"
 
-    @property
-    def report(self) -> Report:
-        """The tables asked for."""
 
-    @property
-    def overview(self) -> Overview | None:
-        """The report that text shows in place of the tables; None for the tables themselves."""
+@dataclass(frozen=True)
+class Results:
+    """The results of a command; of a file of format 1, there are tables alone."""
 
-    @property
-    def recorded(self) -> RecordedProfile | None:
-        """All that was recorded; None if there are tables alone, which no profile is made of."""
+    report: Report  # the tables asked for
+    # the report that text shows in place of the tables; None for the tables themselves
+    overview: Overview | None = None
+    recorded: RecordedProfile | None = None
+    # the profile for a page, with a table for each device
+    for_page: tuple[RecordedProfile, Report] | None = None
 
-    @property
-    def for_page(self) -> tuple[RecordedProfile, Report] | None:
-        """The profile for a page, with a table for each device; None if there are tables alone."""
+
+def results_of(
+    profile: RecordedProfile,
+    columns: Sequence[str] | None,
+    choice: Choice | None,
+    *,
+    tells_runs: bool,
+) -> Results:
+    """The results of a profile with some columns; without any, with those that the run showed."""
+    from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
+    from pytorch_memlab.line_profiler.saved_profile import SavedProfile
+    from pytorch_memlab.profiles.overview import COLUMNS, Choice, overview, verdicts
+    from pytorch_memlab.render.run_notes import run_note, run_notes, sentences
+
+    limits = choice not in (None, Choice())
+    if limits and len(profile.runs) > 1:
+        raise UsageError(f"the profile is of several runs: {LIMITS}")
+    saved = SavedProfile(profile)
+    report = saved.display(None, columns).report
+    of_each_device = saved.report_of_each_device(None, columns)
+    found = None
+    shows_usual = columns is not None or profile.columns == DEFAULT_COLUMNS
+    if choice is not None and len(profile.runs) == 1 and (shows_usual or limits):
+        shown = saved.display(None, columns or (COLUMNS if shows_usual else None)).report
+        notes = (*shown.notes, *map(run_note, profile.runs if tells_runs else ()))
+        found = overview(profile, replace(shown, notes=notes), choice) if shown.tables else None
+    verdict = sentences(verdicts(profile)) if report.tables else ()
+    of_runs = run_notes(profile) if tells_runs else ()
+    report = replace(report, notes=(*verdict, *report.notes, *of_runs))
+    recorded = replace(profile, columns=of_each_device.columns)
+    return Results(report, found, recorded, (recorded, of_each_device))
 
 
 def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results], None]:
@@ -109,9 +137,8 @@ def is_profile(path: str) -> bool:
 def _profile(results: Results) -> str:
     from pytorch_memlab.render import saved_profile
 
-    recorded = results.recorded
-    assert recorded is not None
-    return saved_profile.render(recorded)
+    assert results.recorded is not None
+    return saved_profile.render(results.recorded)
 
 
 def _page(results: Results) -> str:

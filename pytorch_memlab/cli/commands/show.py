@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,12 +25,12 @@ from pytorch_memlab.cli.common_options import (
     add_report_options,
     report_choice,
 )
-from pytorch_memlab.cli.output import is_profile, writer_to
+from pytorch_memlab.cli.output import LIMITS, Results, is_profile, results_of, writer_to
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import ProfileError, UsageError
+from pytorch_memlab.profiles.overview import Choice
 
 if TYPE_CHECKING:
-    from pytorch_memlab.profiles.overview import Choice, Overview
     from pytorch_memlab.profiles.recorded import RecordedProfile
     from pytorch_memlab.records import Report
 
@@ -67,78 +67,23 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
             raise UsageError(
                 f"{options.file} has the tables alone (format 1): end the output in .txt, .html"
             )
-        if _limits(choice):
-            raise UsageError(f"{options.file} has the tables alone (format 1): {_LIMITS}")
+        if choice not in (None, Choice()):
+            raise UsageError(f"{options.file} has the tables alone (format 1): {LIMITS}")
         try:
             report = saved_profile.load_tables(text)
         except UsageError as error:
             raise ProfileError(f"{options.file}: {error}") from None
-        results = _Shown(_part(report, options.functions, options.columns))
+        results = Results(_part(report, options.functions, options.columns))
     else:
         profile = saved_profile.load(text, options.file)
-        results = _of_profile(profile, options.functions, options.columns, choice)
+        if options.functions is not None:
+            profile = replace(profile, shown=_functions_called(options.functions, profile))
+        results = results_of(profile, options.columns, choice, tells_runs=True)
     return partial(write, results)
 
 
-_LIMITS = "--top, --sort and --all are for the report of one run"
-
-
-def _limits(choice: Choice | None) -> bool:
-    """True if an option asks for a part of the report."""
-    from pytorch_memlab.profiles.overview import Choice
-
-    return choice not in (None, Choice())
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """The parts of a file that were asked for; of a file of format 1, the report alone."""
-
-    report: Report
-    overview: Overview | None = None
-    recorded: RecordedProfile | None = None
-    for_page: tuple[RecordedProfile, Report] | None = None
-
-
-def _of_profile(
-    profile: RecordedProfile,
-    functions: Sequence[str] | None,
-    columns: Sequence[str] | None,
-    choice: Choice | None,
-) -> _Shown:
-    """A profile, with the functions and columns to show."""
-    from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
-    from pytorch_memlab.line_profiler.saved_profile import SavedProfile
-    from pytorch_memlab.profiles.overview import COLUMNS, overview, verdicts
-    from pytorch_memlab.render.run_notes import run_note, run_notes, sentences
-
-    if _limits(choice) and len(profile.runs) > 1:
-        raise UsageError(f"the profile is of several runs: {_LIMITS}")
-    chosen = _functions_called(functions, profile)
-    if chosen is not None:
-        profile = replace(profile, shown=chosen)
-    saved = SavedProfile(profile)
-    report = saved.display(None, columns).report
-    of_each_device = saved.report_of_each_device(None, columns)
-    verdict = sentences(verdicts(profile)) if report.tables else ()
-    found = None
-    shows_usual = columns is not None or profile.columns == DEFAULT_COLUMNS
-    if choice is not None and len(profile.runs) == 1 and (shows_usual or _limits(choice)):
-        shown = saved.display(None, columns or (COLUMNS if shows_usual else None)).report
-        notes = (*shown.notes, *map(run_note, profile.runs))
-        if shown.tables:
-            found = overview(profile, replace(shown, notes=notes), choice)
-    report = replace(report, notes=(*verdict, *report.notes, *run_notes(profile)))
-    recorded = replace(profile, columns=of_each_device.columns)
-    return _Shown(report, found, recorded, (recorded, of_each_device))
-
-
-def _functions_called(
-    names: Sequence[str] | None, profile: RecordedProfile
-) -> tuple[int, ...] | None:
+def _functions_called(names: Sequence[str], profile: RecordedProfile) -> tuple[int, ...]:
     """Indexes of functions, and of the methods of classes, under their names."""
-    if names is None:
-        return None
     from pytorch_memlab.line_profiler.source_functions import places_of, typed_name
 
     found: dict[int, None] = {}

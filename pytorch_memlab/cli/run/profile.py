@@ -16,6 +16,7 @@ from pytorch_memlab._common.main_program import Program
 from pytorch_memlab._common.patches import Patches
 from pytorch_memlab.cli.exit_codes import FAILED, INTERRUPTED
 from pytorch_memlab.cli.notices import tell_unused_gpu
+from pytorch_memlab.cli.output import Results, results_of
 from pytorch_memlab.cli.run.steps import Steps, progress_shown
 from pytorch_memlab.cli.run.targets import ImportedFunctions, functions_of, named_functions
 from pytorch_memlab.devices import simulated_machine
@@ -25,10 +26,9 @@ from pytorch_memlab.line_profiler.line_records import RecordsDisplay
 from pytorch_memlab.line_profiler.profile import global_line_profiler, profile, take_over_printing
 from pytorch_memlab.line_profiler.recorded import combined, with_run_peaks
 from pytorch_memlab.line_profiler.source_functions import Definition
-from pytorch_memlab.profiles.overview import COLUMNS, Choice, Overview, overview, verdicts
+from pytorch_memlab.profiles.overview import Choice
 from pytorch_memlab.profiles.recorded import RecordedProfile
-from pytorch_memlab.records import Report, Section
-from pytorch_memlab.render.run_notes import sentences
+from pytorch_memlab.records import Section
 from pytorch_memlab.scopes import RunPeaks
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Profile:
         self._profiler.note_failure(error)
         global_line_profiler.note_failure(error)
 
-    def finish(self, write: Callable[[Profile], None], is_asked_for: bool) -> None:
+    def finish(self, write: Callable[[Results], None], is_asked_for: bool) -> None:
         """End measuring, and show the tables; not in a process that the program forked."""
         self._profiler.disable()
         self._peaks.end()
@@ -153,67 +153,27 @@ class Profile:
         if os.getpid() == self._process and (is_asked_for or not program_did):
             self._error = sys.exc_info()[1]
             self._sections = tuple(each for other in self._others for each in other.sections())
-            write(self)
-            report = self._tables(self._shown_columns)
+            recorded = self._recorded()
+            results = results_of(recorded, self._columns, self._choice, tells_runs=False)
+            if not self._saves_history:
+                results = replace(results, recorded=replace(recorded, history=None))
+            write(results)
             failed = not isinstance(self._error, (SystemExit, type(None)))
+            report = results.report
             shows_memory = report.tables and not {"hits", "time"}.issuperset(report.columns)
             if shows_memory and not failed:
                 tell_unused_gpu()
-
-    @property
-    def report(self) -> Report:
-        """The tables of the functions asked for: those named or decorated, or else all.
-
-        The first of the notes tell whether the program had enough memory.
-        """
-        tables = self._tables(self._shown_columns)
-        notes = sentences(verdicts(self._recorded())) if tables.tables else ()
-        return replace(tables, notes=(*notes, *tables.notes))
 
     def peaks(self) -> Mapping[str, DevicePeaks]:
         """The peaks of the run so far by the names of the devices; none in a forked process."""
         return self._peaks.highest if os.getpid() == self._process else {}
 
-    @property
-    def overview(self) -> Overview | None:
-        """The report of the functions asked for; None where tables show them."""
-        asks_for_columns = self._columns is None and self._shown_columns != DEFAULT_COLUMNS
-        if self._choice is None or (asks_for_columns and self._choice == Choice()):
-            return None
-        columns = self._shown_columns if asks_for_columns else self._columns or COLUMNS
-        report = self._tables(columns)
-        return overview(self.recorded, report, self._choice) if report.tables else None
-
-    def _tables(self, columns: tuple[str, ...]) -> Report:
-        decorated = [function for function, _ in self._decorated]
-        reports = []
-        if self._are_named or not decorated:
-            report = self._profiler.records().display(self._own_names() or None, columns).report
-            reports.append(replace(report, notes=(*self._unmatched(), *report.notes)))
-        if decorated:
-            reports.append(global_line_profiler.display(decorated, columns).report)
-        return Report(
-            columns,
-            tuple(table for report in reports for table in report.tables),
-            tuple(dict.fromkeys(note for report in reports for note in report.notes)),
-            self._sections,
-        )
-
-    @property
-    def recorded(self) -> RecordedProfile:
-        """All functions that were profiled, and how the program ended."""
-        found = self._recorded()
-        return found if self._saves_history else replace(found, history=None)
-
-    @property
-    def for_page(self) -> tuple[RecordedProfile, Report]:
-        """All that was recorded, and the tables asked for."""
-        return self._recorded(), self._tables(self._shown_columns)
-
     def _recorded(self) -> RecordedProfile:
         decorated = [function for function, _ in self._decorated]
         own = self._profiler.recorded()
-        named = self._own_names()
+        # The functions that were named; of patterns, those that ran.
+        ran = self._profiler.records().functions_that_ran() if self._are_named else []
+        named = [*self._named, *(name for name in ran if name not in self._named)]
         shown = self._profiler.indexes_of(named) if named else () if decorated else None
         own = replace(own, shown=shown, notes=(*self._unmatched(), *own.notes))
         parts = [own]
@@ -230,23 +190,14 @@ class Profile:
             exit_status=status,
             exception=exception,
         )
-        found = combined(parts, self._shown_columns)
+        asked = dict.fromkeys(column for _, columns in self._decorated for column in columns)
+        found = combined(parts, self._columns or tuple(asked) or DEFAULT_COLUMNS)
         return replace(
             found,
             runs=(run,),
             devices=with_run_peaks(found.devices, self._peaks.highest),
             sections=self._sections,
         )
-
-    @property
-    def _shown_columns(self) -> tuple[str, ...]:
-        asked = dict.fromkeys(column for _, columns in self._decorated for column in columns)
-        return self._columns or tuple(asked) or DEFAULT_COLUMNS
-
-    def _own_names(self) -> list[object]:
-        """The functions that were named; of patterns, those that ran."""
-        ran = self._profiler.records().functions_that_ran() if self._are_named else []
-        return [*self._named, *(name for name in ran if name not in self._named)]
 
     def _unmatched(self) -> list[str]:
         return [
