@@ -17,7 +17,7 @@ from ..errors import UsageError
 from .comparison import Run, Runs
 from .config_value import Value
 from .curve import Curve, Line, Point
-from .search import Largest, Search, TriedValue
+from .search import Search, TriedValue
 from .trial import Settings, Trial
 from .variable import Variable
 from .verdict import Verdict, verdict
@@ -41,7 +41,13 @@ class Answer:
     """The search of the largest value on one GPU, and its answer as far as it is known."""
 
     def __init__(
-        self, name: str, gpu: GPU, room: int, others: tuple[Value, ...], changes: tuple[Change, ...]
+        self,
+        name: str,
+        gpu: GPU,
+        room: int,
+        numbers: Sequence[int],
+        others: tuple[Value, ...],
+        changes: tuple[Change, ...],
     ) -> None:
         self.name = name
         self.gpu = gpu
@@ -49,13 +55,8 @@ class Answer:
         self.others = others
         self.is_proven = False
         self._changes = changes  # that set the other variables
-        self._search: Search | None = None
+        self.largest = Search(numbers, room, slack=_SLACK)
         self._verdicts: dict[int, Verdict] = {}
-
-    @property
-    def largest(self) -> Largest:
-        """The largest value, and all that were tried."""
-        return Largest(None, (), 1) if self._search is None else self._search.found()
 
     @property
     def best(self) -> Verdict | None:
@@ -74,16 +75,16 @@ class Answer:
         self, runs: Runs, variable: Variable, settings: Settings, hints: Sequence[Point]
     ) -> list[Wanted]:
         """Go on as far as runs are there: those that are wanted next, of which one is needed."""
-        if self._search is None:
-            self._search = Search(variable.numbers or (), self.room, hints, _SLACK)
-        while values := self._search.wanted():
+        if not self.largest.tried:
+            self.largest.hints = hints
+        while values := self.largest.wanted():
             wanted = [
                 (self.gpu, (*self._changes, variable.place.set_to(value))) for value in values
             ]
             found = runs.find(*wanted[0])
             if found is None:
                 return [one for one in wanted if runs.find(*one) is None]
-            self._search.add(self._tried(values[0], found, settings))
+            self.largest.add(self._tried(values[0], found, settings))
         self.is_proven = True
         return []
 
@@ -123,8 +124,10 @@ class GridSearch:
         for values in itertools.product(*map(values_of_other, self.others)):
             pairs = zip(self.others, values, strict=True)
             changes = tuple(one.place.set_to(value) for one, value in pairs)
+            numbers = self.variable.numbers or ()
             self._answers[values] = [
-                Answer(name, gpu, settings.room(gpu), values, changes) for name, gpu in ordered
+                Answer(name, gpu, settings.room(gpu), numbers, values, changes)
+                for name, gpu in ordered
             ]
 
     def run(

@@ -47,36 +47,11 @@ class TriedValue:
     is_final: bool = False  # whether the problem is one of all values, such as an unknown option
 
 
-@dataclass(frozen=True, slots=True)
-class Largest:
-    """The largest value with which a program fits on a GPU."""
-
-    value: int | None  # the largest that fits; None if none does
-    tried: tuple[TriedValue, ...]
-    step: int  # the program takes only multiples of it; 1 if it takes every value
-
-    @property
-    def best(self) -> TriedValue | None:
-        """The trial with the largest value that fits."""
-        return next((one for one in self.tried if one.value == self.value), None)
-
-    @property
-    def above(self) -> TriedValue | None:
-        """The trial with the next value, which does not fit or does not run."""
-        return next(
-            (one for one in self.tried if self.value is None or one.value > self.value), None
-        )
-
-    @property
-    def problem(self) -> str | None:
-        """The reason why the program runs with no tried value; None if it runs with one."""
-        if not self.tried or any(one.problem is None for one in self.tried):
-            return None
-        return self.tried[0].problem
-
-
 class Search:
-    """Chooses the values of trials, with few trials. See Note [Proven by trials]."""
+    """The largest value with which a program fits on a GPU, as far as trials have told.
+
+    Chooses the values of these, with few trials. See Note [Proven by trials].
+    """
 
     def __init__(
         self,
@@ -87,10 +62,10 @@ class Search:
     ) -> None:
         self._values = values
         self._available = available
-        self._hints = sorted(hints)
+        self.hints: Sequence[Point] = sorted(hints)
         self._slack = slack
         self._tried: dict[int, TriedValue] = {}
-        self._step = 1
+        self.step = 1  # the program takes only multiples of it
         self._from_end: int | None = None
         self._times_from_end = 0
         self._last_fits: bool | None = None
@@ -110,28 +85,36 @@ class Search:
     def add(self, found: TriedValue) -> None:
         """Take the result of a trial."""
         self._tried[found.value] = found
-        self._step = self._multiples() or self._step
+        self.step = self._multiples() or self.step
         self._times_from_end += found.value == self._from_end
         self._repeats = self._repeats + 1 if found.fits == self._last_fits else 0
         self._last_fits = found.fits
 
-    def found(self) -> Largest:
-        """The answer, after the end."""
-        return Largest(
-            self._best(),
-            tuple(self._tried[value] for value in sorted(self._tried)),
-            self._step,
-        )
-
     # State
 
-    def _ran(self) -> list[TriedValue]:
-        return sorted(
-            (one for one in self._tried.values() if one.problem is None), key=lambda one: one.value
-        )
+    @property
+    def tried(self) -> tuple[TriedValue, ...]:
+        """All values that were tried, in ascending order."""
+        return tuple(self._tried[value] for value in sorted(self._tried))
 
-    def _best(self) -> int | None:
+    @property
+    def value(self) -> int | None:
+        """The largest that fits; None if none does."""
         return max((one.value for one in self._tried.values() if one.fits), default=None)
+
+    @property
+    def above(self) -> TriedValue | None:
+        """The trial with the next value, which does not fit or does not run."""
+        value = self.value
+        return next((one for one in self.tried if value is None or one.value > value), None)
+
+    @property
+    def problem(self) -> str | None:
+        """The reason why the program runs with no tried value; None if it runs with one."""
+        return self.tried[0].problem if self._tried and not self._ran() else None
+
+    def _ran(self) -> list[TriedValue]:
+        return [one for one in self.tried if one.problem is None]
 
     def _limit(self, best: int | None) -> int | None:
         """The smallest value above the best one that does not fit or does not run."""
@@ -140,7 +123,7 @@ class Search:
             for one in self._tried.values()
             if not one.fits
             and (best is None or one.value > best)
-            and (one.problem is None or (best is not None and one.value % self._step == 0))
+            and (one.problem is None or (best is not None and one.value % self.step == 0))
         )
         return min(values, default=None)
 
@@ -159,14 +142,14 @@ class Search:
 
     def _open(self) -> list[int]:
         """Values between the best one and the smallest that does not fit, in ascending order."""
-        best = self._best()
+        best = self.value
         limit = self._limit(best)
         begin = 0 if best is None else bisect_right(self._values, best)
         end = len(self._values) if limit is None else bisect_left(self._values, limit)
         return [
             value
             for value in self._values[begin:end]
-            if value % self._step == 0 and value not in self._tried
+            if value % self.step == 0 and value not in self._tried
         ]
 
     # Which value is next
@@ -182,19 +165,19 @@ class Search:
                 for number in _FIRST_ACCEPTED
             )
             return next(((one,) for one in (lowest, *accepted) if one not in self._tried), ())
-        guess = self._guessed(self._hints, self._values) if len(self._hints) > 1 else None
+        guess = self._guessed(self.hints, self._values) if len(self.hints) > 1 else None
         if guess is None:
-            return (lowest,) if self._hints else (lowest, *self._far_from(lowest, self._values))
+            return (lowest,) if self.hints else (lowest, *self._far_from(lowest, self._values))
         following = self._values.index(guess) + 1
         return (guess, *self._values[following : following + 1])
 
     def _next(self, candidates: Sequence[int]) -> int:
         """The candidate that narrows the search most."""
         ran = self._ran()
-        if len(ran) == 1 and len(self._hints) < 2:
+        if len(ran) == 1 and len(self.hints) < 2:
             far = self._far_from(ran[0].value, candidates) if ran[0].fits else ()
             return far[0] if far else candidates[0]
-        best = self._best()
+        best = self.value
         limit = self._limit(best)
         guess = self._guess(candidates)
         if guess is None:  # below all candidates
@@ -231,8 +214,8 @@ class Search:
 
     def _moved_hints(self, own: Point) -> list[Point]:
         """Hints of other GPUs, as far off as they are at the only value tried on this one."""
-        at_own = _interpolated(self._hints, own.value)
-        others = [Point(one.value, round(one.peak + own.peak - at_own)) for one in self._hints]
+        at_own = _interpolated(self.hints, own.value)
+        others = [Point(one.value, round(one.peak + own.peak - at_own)) for one in self.hints]
         return sorted([own, *(one for one in others if one.value != own.value)])
 
     def _guessed(self, points: Sequence[Point], candidates: Sequence[int]) -> int | None:
@@ -270,11 +253,11 @@ class Search:
 
         See Note [Peaks that are not monotonic].
         """
-        best = self._best()
+        best = self.value
         limit = self._limit(best)
         if best is None or limit is None:
             return ()
-        larger = [value for value in self._values if value > limit and value % self._step == 0]
+        larger = [value for value in self._values if value > limit and value % self.step == 0]
         return tuple(
             value
             for value in reversed(larger[:LOOK_AHEAD])

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from pytorch_memlab.fitting.curve import Point, fitted_line
-from pytorch_memlab.fitting.search import Largest, Search, TriedValue
+from pytorch_memlab.fitting.search import Search, TriedValue
 
 
-def largest(values, attempt, available, hints=(), slack=0) -> Largest:
+def largest(values, attempt, available, hints=(), slack=0) -> Search:
     """The largest value that fits, by one trial after another."""
     search = Search(values, available, hints, slack)
     while wanted := search.wanted():
         search.add(attempt(wanted[0]))
-    return search.found()
+    return search
 
 
 class Program:
@@ -46,7 +46,7 @@ class Program:
         peak = int(self.peak(value))
         return TriedValue(value=value, fits=self.fits(value), active=peak, reserved=peak)
 
-    def search(self, values: Sequence[int], hints: Iterable[Point] = ()) -> Largest:
+    def search(self, values: Sequence[int], hints: Iterable[Point] = ()) -> Search:
         return largest(values, self.attempt, self.capacity, hints)
 
     def every_value(self, values: Sequence[int]) -> int | None:

@@ -211,17 +211,8 @@ def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], 
     with without_own_frames(process):
         found = _find(options, process)
         main = process.enter_context(found.as_main())
-        profile = Profile(
-            found,
-            options.functions or (),
-            columns,
-            options.device,
-            steps,
-            sections,
-            keeps_history=files.need_allocations,
-            choice=choice,
-            saves_history=options.history,
-        )
+        keeps = files.need_allocations
+        profile = Profile(found, options, columns, choice, steps, sections, keeps_history=keeps)
     process.enter_context(profile_in_builtins())
     ending = ExitStack()  # the last of these callbacks comes first
     ending.callback(limit.tell)

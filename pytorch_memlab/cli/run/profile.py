@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 import builtins
-import functools
 import os
 import sys
 import traceback
@@ -63,18 +63,17 @@ class Profile:
     def __init__(
         self,
         program: Program,
-        names: Sequence[str],
+        options: argparse.Namespace,
         columns: tuple[str, ...] | None,
-        device: str | None,
+        choice: Choice | None,
         steps: Steps,
-        others: Sequence[CategoryReport | StepLeaks] = (),
+        others: Sequence[CategoryReport | StepLeaks],
         *,
-        choice: Choice | None = None,
-        keeps_history: bool = False,
-        saves_history: bool = False,
+        keeps_history: bool,
     ) -> None:
+        names, device = options.functions or (), options.device
         self._choice = choice
-        self._saves_history = saves_history
+        self._saves_history = options.history
         self._others = others
         self._sections: tuple[Section, ...] = ()
         self._columns = columns
@@ -105,9 +104,8 @@ class Profile:
     def start(self, process: ExitStack) -> None:
         """Notice if the program itself shows tables, and find functions in its modules."""
         patches = process.enter_context(Patches())
-        patches.set(LineProfiler, "print_stats", self._noticed(LineProfiler.print_stats))
-        for name in ("__repr__", "_repr_html_"):
-            patches.set(RecordsDisplay, name, self._noticed(getattr(RecordsDisplay, name)))
+        patches.around(LineProfiler, "print_stats")(self._noticed)
+        patches.around(RecordsDisplay, "__repr__", "_repr_html_")(self._noticed)
         if self._globs:
             self._imported.add_imported()
             process.enter_context(self._imported.watching_imports())
@@ -206,13 +204,9 @@ class Profile:
             if not glob.has_matched
         ]
 
-    def _noticed(self, shows: Any) -> Any:
-        @functools.wraps(shows)
-        def show(*args: Any, **kwargs: Any) -> Any:
-            self._program_showed_tables = True
-            return shows(*args, **kwargs)
-
-        return show
+    def _noticed(self, shows: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._program_showed_tables = True
+        return shows(*args, **kwargs)
 
 
 def _ending(error: BaseException | None) -> tuple[int, str]:
