@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import operator
+import os
 import signal
 import sys
 import threading
@@ -34,6 +35,9 @@ settings.load_profile("repeatable")
 
 # Each core runs a test: more threads of a test would wait for those of the others.
 torch.set_num_threads(1)
+
+# Tests have the figures of every release: from torch 2.15 on it keeps no workspaces of itself.
+os.environ.setdefault("TORCH_CUBLAS_WORKSPACE_CACHE", "1")
 
 # A shell starts background jobs with Ctrl-C ignored, and Python keeps that: tests that send one
 # would wait for it in vain.

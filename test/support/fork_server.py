@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import array
 import atexit
+import builtins
 import ctypes
 import gc
 import importlib
@@ -149,6 +150,8 @@ def import_to_stay() -> None:
     def leave() -> None:
         kept = [sys.modules.pop(name, None) for name in imported]
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        if "triton" in imported:
+            builtins._silence = _Silence()
 
     atexit.register(leave)  # the first, and so called after all others
     for name in IMPORTED:
@@ -156,6 +159,20 @@ def import_to_stay() -> None:
     imported |= sys.modules.keys() - before
     if hasattr(libc, "on_exit"):  # glibc's: ends before the destructors of torch's libraries
         libc.on_exit(libc._exit, None)
+
+
+class _Silence:
+    """Ends standard error once the program's modules are gone, of which builtins is the last.
+
+    From Triton 3.9 on, nanobind then writes there what was not taken down.
+    """
+
+    def __init__(self) -> None:
+        self._nothing = os.open(os.devnull, os.O_WRONLY)
+        self._dup2 = os.dup2
+
+    def __del__(self) -> None:
+        self._dup2(self._nothing, 2)
 
 
 def _serve() -> None:

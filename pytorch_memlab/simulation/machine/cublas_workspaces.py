@@ -28,6 +28,20 @@ _LAST_RECORDED: Final = 9
 
 _CONFIGURED = re.compile(r":([0-9]+):([0-9]+)")
 
+RELEASE = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+"""Of the installed PyTorch."""
+
+_PASSING_SINCE: Final = (2, 15)
+
+
+def are_kept() -> bool:
+    """True if a workspace stays once a call needed it; otherwise each call takes its own.
+
+    PyTorch kept all of them until release 2.14, and keeps them from 2.15 on (pull request 194311)
+    where TORCH_CUBLAS_WORKSPACE_CACHE is 1.
+    """
+    return RELEASE < _PASSING_SINCE or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
+
 
 def workspace_size(major: int) -> int:
     """Bytes of one cuBLAS workspace, from CUBLAS_WORKSPACE_CONFIG or by default.
@@ -88,7 +102,7 @@ class _ThisThread(threading.local):
 
 
 class Workspaces:
-    """The cuBLAS workspaces of all GPUs: one for each thread and stream, kept once it exists.
+    """The cuBLAS workspaces of all GPUs: one for each thread and stream, where they are kept.
 
     On CUDA the nodes of a backward pass run in a thread of their own for each GPU, so a program
     that trains has two workspaces.
@@ -103,12 +117,16 @@ class Workspaces:
         """Bytes of each, as the program set it while it runs; None: as `workspace_size` says."""
 
     def need(self, gpu: SimulatedGPU, stream: int) -> int:
-        """Make the workspace of this thread and stream, if it does not exist yet."""
+        """Make the workspace of this thread and stream, or one for a call that ends at once."""
+        is_estimate = self.chosen_size is None and not _is_recorded(gpu.model)
+        if not are_kept():
+            workspace = gpu.allocate(self.size(gpu), stream, is_estimate=is_estimate)
+            gpu.release(workspace)
+            return workspace.nbytes if is_estimate else 0
         key = ("cuBLAS", stream)
         before = self._of_thread(gpu).get(key)
         if before is not None and self.chosen_size in (None, before.nbytes):
             return 0
-        is_estimate = self.chosen_size is None and not _is_recorded(gpu.model)
         return self._make(gpu, key, self.size(gpu), is_estimate=is_estimate)
 
     def need_cublaslt(self, gpu: SimulatedGPU, stream: int, size: int) -> int:

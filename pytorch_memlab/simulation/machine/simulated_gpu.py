@@ -106,7 +106,9 @@ class SimulatedGPU:
         self.sweep: Callable[[], object] = lambda: None
         """Gives back what storages held that died; called before every question."""
         self.before_first_use: Callable[[], object] = lambda: None
-        """Called before requests until something was allocated here."""
+        """Called before requests until data was put here."""
+        self.ever_held_data = False
+        """Data of the program was ever here; a communicator's memory is none."""
         self.out_of_memory_observers: list[Callable[[int, int, int], object]] = []
         self._trace: TraceCallbacks | None = None
         self._estimates: dict[int, int] = {}
@@ -122,8 +124,9 @@ class SimulatedGPU:
         self, nbytes: int, stream: int, *, is_estimate: bool = False, is_data: bool = False
     ) -> Allocation:
         """Take memory for a kernel, or for data of the program."""
-        if not self.allocator.ever_allocated:
+        if not self.ever_held_data:
             self.before_first_use()
+            self.ever_held_data = is_data
         try:
             address = self.locked(self._malloc, nbytes, stream, is_estimate, is_data)
             return Allocation(self, address, nbytes)

@@ -150,7 +150,7 @@ class OpCall:
             self._gpu.release(self._temporaries.pop())
 
     def ensure_cublas_workspace(self) -> None:
-        """Allocate the cuBLAS workspace of this thread and stream, if it does not exist yet."""
+        """Allocate the cuBLAS workspace: that of this thread and stream once, or one each time."""
         self.estimated += self._machine.workspaces.need(self._gpu, self._stream)
 
     def ensure_cublaslt_workspace(self, size: int) -> None:

@@ -256,7 +256,7 @@ class _CudaCalls:
 
     def _is_initialized(self) -> bool:
         """True if the program has used CUDA: ``DeviceMesh`` chooses a device if it has not."""
-        return self._was_initialized or any(gpu.in_use() for gpu in self._machine.gpus)
+        return self._was_initialized or any(gpu.ever_held_data for gpu in self._machine.gpus)
 
     def _count(self) -> int:
         self._machine.see_environment()

@@ -25,13 +25,17 @@ _NAMES = (
     *("CUDAGraph", "MemPool", "ExternalStream", "CUDAPluggableAllocator", "GreenContext", "Graph"),
     *("graph", "make_graphed_callables", "graph_pool_handle", "list_gpu_processes"),
     *("memory_usage", "device_memory_used", "utilization", "temperature", "power_draw"),
-    *("clock_rate", "use_mem_pool"),
+    *("clock_rate", "use_mem_pool", "SMPartition"),
 )
 """Classes and functions of these modules that do more than to call C++."""
 
 
 def install(_machine: Machine, patches: Patches) -> None:
     """Make every CUDA call that is still the real one refuse, until undone."""
+    green_contexts = sys.modules.get("torch.cuda.green_contexts")
+    if hasattr(green_contexts, "_is_locality_software_supported"):  # from torch 2.15 on
+        # As with a driver before CUDA 13.4: a GPU is one domain, and the real driver is not asked.
+        patches.set(green_contexts, "_is_locality_software_supported", lambda: False)
     covered = patches.names_of(torch._C)
     for name in vars(torch._C).copy():
         if name.startswith(_PREFIXES) and name not in covered:

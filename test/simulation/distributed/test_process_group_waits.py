@@ -60,6 +60,18 @@ def test_a_group_is_bound_to_a_device(backend, size):
         assert mesh.get_group(1).size() == size
 
 
+@pytest.mark.parametrize("backend", ["nccl2", "nccl-lazy", "nccl-legacy"])
+def test_each_kind_of_nccl_is_simulated(backend, ranks):
+    if not hasattr(dist.distributed_c10d, "_create_nccl2_process_group"):
+        pytest.skip("torch has one kind of NCCL before 2.14")
+    with simulate("24GiB", count=4):
+        dist.init_process_group(backend)
+        assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (1, 4, backend)
+        x = torch.ones(2, device="cuda:1")
+        dist.all_reduce(x)
+        assert x.tolist() == [4, 4]
+
+
 @pytest.mark.skipif(not hasattr(dist, "split_group"), reason="this torch splits no groups")
 def test_a_bound_group_is_split(ranks):
     with simulate("24GiB", count=4):

@@ -55,6 +55,7 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "OutOfMemoryError": lambda: ("why",),
     "SDPAParams": lambda: (*[torch.ones(1, 1, 1, 1)] * 3, None, 0.0, *OF_SDPA),
     "SDPBackend": lambda: (0,),
+    "SMPartition": lambda: (None, 0),
     "Unserializable": lambda: (None,),
     "StreamContext": lambda: (torch.cuda.Stream(),),
     "all_gather": lambda: (_two(), _wide()),
@@ -315,3 +316,16 @@ def test_a_function_that_refuses_has_the_attributes_that_torch_looks_up():
         assert refusal.__name__ == "use_mem_pool"
         with pytest.raises(UnsupportedCUDACallError, match="use_mem_pool is not covered"):
             refusal(None)
+
+
+def test_a_simulated_gpu_is_one_domain_of_which_no_part_is_chosen():
+    green_contexts = pytest.importorskip("torch.cuda.green_contexts")
+    if not hasattr(green_contexts, "SMPartition"):
+        pytest.skip("torch has partitions of a GPU from 2.15 on")
+    with simulate("24GiB"):
+        assert green_contexts.get_num_locality_domains() == 1
+        assert green_contexts.is_localization_supported() is False
+        with pytest.raises(
+            UnsupportedCUDACallError, match=r"SMPartition\.from_device is not covered"
+        ):
+            green_contexts.SMPartition.from_device()

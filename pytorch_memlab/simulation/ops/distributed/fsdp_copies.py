@@ -62,8 +62,38 @@ def _chunk_cat(call: OpCall) -> None:
         return
     call.alloc_outputs()
     width = tensors[0].element_size() if given is None else given.element_size()
-    blocks = sum(-(-_chunk(one, dim, chunks) * width // _BYTES_PER_BLOCK) for one in tensors)
+    call.alloc_temp((6 * len(tensors) + 2 + _blocks(tensors, dim, chunks, width)) * _INDEX)
+
+
+@op("fsdp::chunk_cat_mixed_dtype", source="torch/csrc/distributed/fsdp/ChunkCat.cpp, ChunkCat.cu")
+def _chunk_cat_of_dtypes(call: OpCall) -> None:
+    """As the former for one dtype; others are cast by the kernel, or each before it."""
+    tensors, dim, chunks = _joined(call)
+    given: torch.Tensor = call.kwargs["out"]
+    if len({tensor.dtype for tensor in tensors}) == 1:
+        _chunk_cat(call)
+        return
+    width = given.element_size()
+    blocks = _blocks(tensors, dim, chunks, width)
+    if dim == 0 and given.is_contiguous() and all(_is_cast(one, given) for one in tensors):
+        call.alloc_temp((6 * len(tensors) + blocks) * _INDEX)
+        return
+    for tensor in tensors:
+        if tensor.dtype != given.dtype:
+            call.alloc_temp(tensor.numel() * width)
     call.alloc_temp((6 * len(tensors) + 2 + blocks) * _INDEX)
+
+
+def _is_cast(tensor: torch.Tensor, result: torch.Tensor) -> bool:
+    """True if the kernel that joins tensors of several dtypes reads this one."""
+    dtypes = (tensor.dtype, result.dtype)
+    known = dtypes[0] == dtypes[1] or dtypes == (torch.bfloat16, torch.float32)
+    return known and tensor.is_contiguous() and tensor.numel() > 0
+
+
+def _blocks(tensors: Sequence[torch.Tensor], dim: int, chunks: int, width: int) -> int:
+    """Blocks of threads for a chunk of every tensor, in a result of this element size."""
+    return sum(-(-_chunk(one, dim, chunks) * width // _BYTES_PER_BLOCK) for one in tensors)
 
 
 def _joined(call: OpCall) -> tuple[Sequence[torch.Tensor], int, int]:

@@ -3,6 +3,7 @@
 Until release 2.8 every call allocates one and frees it. Releases 2.9 to 2.11 keep one for each
 handle and stream (pull request 156495). From 2.12 on it is that of cuBLAS (168175, 175879). With
 ``TORCH_CUBLASLT_UNIFIED_WORKSPACE`` 1 stands for the last, from 2.8 on, and 0 for the former.
+From 2.15 on every call allocates one again, unless the workspaces of cuBLAS are kept (194311).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 
 import torch
 
+from ...machine import cublas_workspaces
 from ..op_call import OpCall
 from ..registry import RELEASE
 
@@ -42,6 +44,8 @@ class Workspace(Enum):
 
 def workspace() -> Workspace:
     """The origin of the workspace in this release and environment."""
+    if not cublas_workspaces.are_kept():
+        return Workspace.PASSING
     shares = {"0": False, "1": True}.get(os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", ""))
     if shares is None or RELEASE < _SHARED_ON_REQUEST_SINCE:
         shares = RELEASE >= _SHARED_SINCE

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -61,6 +62,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         rank: int,
         size: int,
         options: Any = None,
+        device: torch.device | None = None,
         timeout: Any = None,
         enable_reconfigure: bool = False,
     ) -> None:
@@ -69,6 +71,8 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         self._size = size
         self._name: str | None = None
         self._options = options or self.Options()
+        if device is not None:
+            self.eager_connect_single_device(device)
         if size > 1 and not dist.is_initialized():
             _say_that_the_others_are_not_there(size)
 
@@ -129,7 +133,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         """The group of some of this one's ranks, None if this process is none of them."""
         if self._rank not in ranks:
             return None
-        part = type(self)(None, ranks.index(self._rank), len(ranks), opts, timeout)
+        part = type(self)(None, ranks.index(self._rank), len(ranks), opts, self.bound_device_id)
         part._name = group_name
         part._set_group_desc(group_desc or "undefined")
         return part
@@ -276,6 +280,32 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
 class SimulatedNCCL(SimulatedGroup):
     """A group with NCCL."""
+
+
+class SimulatedNCCL2(SimulatedNCCL):
+    """A group with NCCL on one GPU, as torch 2.15 makes it by default.
+
+    Its communicator takes a float for barriers from PyTorch's allocator, and keeps it
+    (``nccl2/ProcessGroupNCCL.cpp``).
+    """
+
+    _free_barrier_buffer: Callable[[], object] | None = None
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        """The communicator is made at once."""
+        super().eager_connect_single_device(device)
+        machine = active.machine
+        if self._free_barrier_buffer is None and machine is not None:
+            gpu = machine.gpu(device.index)
+            allocation = gpu.allocate(4, machine.current_stream(gpu.index))
+            self._free_barrier_buffer = weakref.finalize(self, gpu.release, allocation)
+
+    def abort(self) -> None:
+        """The communicator ends, and with it what it keeps."""
+        if self._free_barrier_buffer is not None:
+            self._free_barrier_buffer()
+
+    shutdown = _shutdown = abort
 
 
 class SimulatedGloo(SimulatedGroup):

@@ -37,13 +37,22 @@ def install(machine: Machine, patches: Patches) -> None:
     """
     if not dist.is_available():
         return
-    from .one_rank import SimulatedFileStore, SimulatedGloo, SimulatedNCCL, SimulatedTCPStore
+    from .one_rank import (
+        SimulatedFileStore,
+        SimulatedGloo,
+        SimulatedNCCL,
+        SimulatedNCCL2,
+        SimulatedTCPStore,
+    )
 
     c10d = dist.distributed_c10d
     for module in (dist, c10d):
         patches.set(module, "is_nccl_available", lambda: True)
         patches.set(module, "ProcessGroupNCCL", SimulatedNCCL)
         patches.set(module, "ProcessGroupGloo", SimulatedGloo)
+        if hasattr(c10d, "_create_nccl2_process_group"):  # torch 2.14 and later
+            patches.set(module, "ProcessGroupNCCL2", SimulatedNCCL2)
+            patches.set(module, "ProcessGroupNCCLLazy", SimulatedNCCL2)
     broadcast = _broadcast_object_list(dist.broadcast_object_list)
     patches.set_by_name(
         (SimulatedTCPStore.real, SimulatedTCPStore),
@@ -54,7 +63,9 @@ def install(machine: Machine, patches: Patches) -> None:
     # The barrier after a group is made, at which the other ranks never arrive.
     patches.set(c10d, "_store_based_barrier", lambda *_arguments, **_options: None)
     # Nothing is split off: from torch 2.14 on, only C++ backends can be.
-    patches.set(c10d, "_get_split_source", lambda _group: None)
+    patches.set(c10d, "_get_split_source", lambda *_group: None)
+    # From torch 2.15 on, collectives are recorded: by groups whose backend is an object of C++.
+    patches.set(c10d, "_maybe_attach_flight_recorder", lambda *_arguments: None)
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     _install_objects(machine, patches)
     patches.set(dist, "Reducer", _reducer(machine))

@@ -125,3 +125,22 @@ def test_sharded_modules_name_no_op(compute):
         estimated = machine.approximations[0].estimated
         assert estimated["fsdp.split_with_sizes_copy.default"].nbytes == (4 * 2 + 1 + 2) * 8
         assert estimated["fsdp.chunk_cat.default"].nbytes == joined(2, 2)
+
+
+@pytest.mark.skipif(RELEASE < (2, 15), reason="torch 2.15 and later join gradients of two dtypes")
+@computed_or_dry
+def test_gradients_of_two_dtypes_are_joined_by_one_kernel(compute):
+    def join(first, second, result):
+        torch.ops.fsdp.chunk_cat_mixed_dtype([first, second], 0, 2, out=result)
+
+    def of(dtype, *shape):
+        return lambda: randn(*shape, dtype=dtype)
+
+    single, half = torch.float32, torch.bfloat16
+    same = [of(half, 4, 400), of(half, 5, 100), of(single, 2, 1100)]
+    assert events(join, *same, compute=compute) == temporaries(joined(2, 3))
+    mixed = [of(half, 4, 400), of(single, 5, 100), of(single, 2, 1100)]
+    assert events(join, *mixed, compute=compute) == temporaries((6 * 2 + 3) * 8)
+    cast = [of(torch.float16, 4, 400), of(single, 5, 100), of(single, 2, 1100)]
+    copy, packed = 4 * 400 * 4, joined(2, 3)
+    assert events(join, *cast, compute=compute) == [copy, packed, -packed, -copy]

@@ -6,9 +6,10 @@ import threading
 
 import pytest
 import torch
-from support.op_memory import peak_beyond_results
+from support.op_memory import events, peak_beyond_results, randn
 
 from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.machine import cublas_workspaces
 
 DEFAULT, LARGE = 8519680, 33554432
 
@@ -58,6 +59,42 @@ def test_the_environment_sets_the_workspace_size(config, size, monkeypatch, a100
     vector = torch.ones(128, device="cuda")
     vector.dot(vector)
     assert torch.cuda.memory_allocated() == 512 + size
+
+
+@pytest.fixture
+def torch_2_15(monkeypatch):
+    monkeypatch.setattr(cublas_workspaces, "RELEASE", (2, 15))
+    monkeypatch.delenv("TORCH_CUBLAS_WORKSPACE_CACHE")
+
+
+@pytest.mark.parametrize(("gpu", "size"), [("a100", DEFAULT), ("h100", LARGE), ("b200", LARGE)])
+def test_from_torch_2_15_on_each_product_has_a_workspace_of_its_own(gpu, size, torch_2_15):
+    with simulate(gpu) as machine:
+        matrix = torch.ones(64, 64, device="cuda", requires_grad=True)
+        for _ in range(2):
+            torch.cuda.reset_peak_memory_stats()
+            product = matrix.detach() @ matrix.detach()
+            assert torch.cuda.memory_allocated() == 2 * 64 * 64 * 4
+            assert torch.cuda.max_memory_allocated() == 2 * 64 * 64 * 4 + size
+            assert machine.gpus[0].peak_share()[1] == (size if gpu == "b200" else 0)
+            assert machine.workspaces.living() == []
+            del product
+        (matrix @ matrix).sum().backward()
+        assert torch.cuda.memory_allocated() == 2 * 64 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("cached", "expected"),
+    [("0", [4096, DEFAULT, -DEFAULT]), ("1", [4096, DEFAULT]), ("yes", [4096, DEFAULT, -DEFAULT])],
+)
+def test_the_environment_keeps_workspaces(cached, expected, torch_2_15, monkeypatch):
+    monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", cached)
+    assert events(torch.mm, lambda: randn(32, 16), lambda: randn(16, 32)) == expected
+
+
+def test_a_product_with_a_bias_has_one_of_cublaslt_for_itself(torch_2_15):
+    given = [lambda: randn(24), lambda: randn(32, 16), lambda: randn(16, 24)]
+    assert events(torch.addmm, *given) == [32 * 24 * 4, 2**20, -(2**20)]
 
 
 def test_operands_that_cublas_cannot_read_are_copied(a100):
