@@ -46,7 +46,8 @@ def test_each_process_is_one_rank_and_writes_its_own_tables(tmp_path):
     assert found.returncode == 0, found.stderr
     assert [(tmp_path / f"rank{rank}").read_text() for rank in (0, 1)] == RANKS
     tables = [(tmp_path / f"out.rank{rank}.txt").read_text() for rank in (0, 1)]
-    assert [line for table in tables for line in table.splitlines() if "x = torch" in line] == [
+    lines = [line.strip() for table in tables for line in table.splitlines()]
+    assert [line for line in lines if "x = torch" in line] == [
         '1.00K    8  x = torch.ones(256 << rank, device="cuda")',
         '2.00K    8  x = torch.ones(256 << rank, device="cuda")',
     ]
