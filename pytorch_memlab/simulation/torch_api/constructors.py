@@ -29,10 +29,17 @@ def install(machine: Machine, patches: Patches) -> None:
             make_known(original, replacement)
             patches.set(torch, name, replacement)
 
-    @patches.around(torch, "from_dlpack")
-    def from_dlpack(make: Callable[..., Any], data: Any, **kwargs: Any) -> Any:
-        return data.detach() if _holds_simulated(machine, data) else make(data, **kwargs)
+    from_dlpack = torch.utils.dlpack.from_dlpack
 
+    @functools.wraps(from_dlpack)
+    def share(ext_tensor: Any, **kwargs: Any) -> Any:
+        if _holds_simulated(machine, ext_tensor):
+            return ext_tensor.detach()
+        return from_dlpack(ext_tensor, **kwargs)
+
+    for module in (torch, torch.utils.dlpack):
+        patches.set(module, "from_dlpack", share)
+    patches.set(torch, "get_device", torch.Tensor.get_device)
     patches.set(torch, "Generator", _generator_type(machine))
 
 
@@ -43,8 +50,12 @@ def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., 
     def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         if device is None and isinstance(data, torch.Tensor) and keeps_device:
             return original(data, *args, **kwargs)
-        # torch.get_default_device() asks torch.tensor, which is what is being replaced here.
-        gpu = machine.find_gpu(torch.empty(0).device if device is None else device)
+        if device is None:
+            # torch.get_default_device() asks torch.tensor, which is what is being replaced here.
+            device = torch.empty(0).device
+            if isinstance(data, torch.Tensor) and device.type == "cpu":
+                device = data.device
+        gpu = machine.find_gpu(device)
         if kwargs.pop("pin_memory", False):
             if gpu is not None:
                 raise RuntimeError("Only dense CPU tensors can be pinned")

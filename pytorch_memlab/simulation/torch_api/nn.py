@@ -48,7 +48,7 @@ def install(machine: Machine, patches: Patches) -> None:
 
 
 def _install_parse_to(machine: Machine, patches: Patches) -> None:
-    """Let a bare number in ``Module.to`` and its like mean a simulated GPU."""
+    """Let a number, and a tensor, in ``Module.to`` and its like mean a simulated GPU."""
 
     @patches.around(torch._C._nn, "_parse_to")
     def parse_to(parse: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -56,7 +56,9 @@ def _install_parse_to(machine: Machine, patches: Patches) -> None:
             args = (machine.gpu(args[0]).device, *args[1:])
         if type(kwargs.get("device")) is int:
             kwargs["device"] = machine.gpu(kwargs["device"]).device
-        return parse(*args, **kwargs)
+        device, *options = parse(*args, **kwargs)
+        like = args[0] if args else kwargs.get("tensor")
+        return like.device if isinstance(like, torch.Tensor) else device, *options
 
 
 def _install_grouping(machine: Machine, patches: Patches) -> None:

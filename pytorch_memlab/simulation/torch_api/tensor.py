@@ -94,6 +94,9 @@ def _moves(machine: Machine) -> tuple[Callable[..., Any], ...]:
             return _Base.to(self, *args, **kwargs)
         return move(machine, self, machine.find_gpu(device), options)
 
+    def type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return to(self, other)
+
     def cuda(
         self: torch.Tensor,
         device: Any = None,
@@ -130,7 +133,7 @@ def _moves(machine: Machine) -> tuple[Callable[..., Any], ...]:
         gpu = machine.gpu_of(self)
         return -1 if gpu is None else gpu.index
 
-    return to, cuda, cpu, type, get_device
+    return to, type_as, cuda, cpu, type, get_device
 
 
 def _reads(machine: Machine) -> tuple[Callable[..., Any], ...]:
@@ -160,6 +163,7 @@ def _reads(machine: Machine) -> tuple[Callable[..., Any], ...]:
 
 def _others(machine: Machine) -> tuple[Callable[..., Any], ...]:
     share: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.share_memory_
+    shared: Callable[[torch.Tensor], bool] = torch.Tensor.is_shared
 
     def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if len(args) != 1 or machine.gpu_of(self) is None or not _is_data(args[0]):
@@ -181,7 +185,10 @@ def _others(machine: Machine) -> tuple[Callable[..., Any], ...]:
     def share_memory_(self: torch.Tensor) -> torch.Tensor:
         return share(self) if machine.gpu_of(self) is None else self
 
-    return new, as_subclass, record_stream, share_memory_
+    def is_shared(self: torch.Tensor) -> bool:
+        return machine.gpu_of(self) is not None or shared(self)
+
+    return new, as_subclass, record_stream, share_memory_, is_shared
 
 
 def new_tensor(

@@ -76,7 +76,8 @@ def _meta(
     meta=_meta,
     cpu_outputs=frozenset({2, 3}),
 )
-def _memory(call: OpCall) -> None:
+def memory(call: OpCall) -> None:
+    """Allocate the results of a forward pass, and its sums where they do not fit in registers."""
     result, logsumexp = call.result[:2]
     call.alloc_outputs(result, logsumexp)
     query = call.args[0]
@@ -194,25 +195,49 @@ def _blocks(elements: int, size: int) -> int:
 def _backward_memory(call: OpCall) -> None:
     alloc_heads_behind_sequence(call, 0)
     call.alloc_outputs()
-    _, query, key, value = call.args[:4]
-    batch, heads, queries, size = query.shape
+    query, key = call.args[1:3]
+    batch, _, queries, _ = query.shape
+    value, result = (call.args[position].transpose(1, 2) for position in (3, 5))
+    sizes = batch, queries, key.shape[2]
+    alloc_workspace(
+        call, query.transpose(1, 2), value, result, sizes, has_dropout=bool(call.args[9])
+    )
+
+
+def alloc_workspace(
+    call: OpCall,
+    query: torch.Tensor,
+    value: torch.Tensor,
+    result: torch.Tensor,
+    sizes: tuple[int, int, int],
+    *,
+    has_dropout: bool,
+) -> None:
+    """Allocate the temporaries of a backward pass.
+
+    Args:
+        call: of the op.
+        query: [batch, queries, heads, head dimension], as the value and the result are.
+        value: its head dimension may be another.
+        result: of the forward pass.
+        sizes: number of sequences, and the most queries and keys of one.
+        has_dropout: some kernels have none.
+    """
+    batch, queries, heads, size = query.shape
     head = size, value.shape[-1]
-    has_dropout = bool(call.args[9])
     tile = tile_of(call.model, query.dtype, max(head), has_dropout)
     if tile.delta:
         call.alloc_temp(batch * heads * queries * _FLOAT)
     else:
-        _alloc_delta(call)
-    sizes = batch, heads, queries, key.shape[2]
-    nbytes = workspace(tile, sizes, head, split=not is_deterministic())
+        _alloc_delta(call, result)
+    nbytes = workspace(tile, (sizes[0], heads, *sizes[1:]), head, split=not is_deterministic())
     if nbytes:
         call.alloc_temp(nbytes)
 
 
-def _alloc_delta(call: OpCall) -> None:
+def _alloc_delta(call: OpCall, result: torch.Tensor) -> None:
     """Result times gradient in float32, summed over the head dimension, heads before queries."""
-    result = call.args[5]
-    batch, heads, queries, _ = result.shape
+    batch, queries, heads, _ = result.shape
     copies = 0 if result.dtype == torch.float32 else 2
     wide = [call.alloc_temp(result.numel() * _FLOAT) for _ in range(copies)]
     product = call.alloc_temp(result.numel() * _FLOAT)

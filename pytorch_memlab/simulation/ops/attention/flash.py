@@ -21,12 +21,12 @@ from .reference import (
 _SOURCE: Final = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp"
 _FORWARD: Final = torch.ops.aten._scaled_dot_product_flash_attention.default
 _BACKWARD: Final = torch.ops.aten._scaled_dot_product_flash_attention_backward.default
-_HAS_RNG_STATE: Final = any(result.name == "rng_state" for result in _FORWARD._schema.returns)
+HAS_RNG_STATE: Final = any(result.name == "rng_state" for result in _FORWARD._schema.returns)
 """True if the random state lies on the GPU; before, it is a seed on the CPU."""
 
 _FLOAT: Final = 4
 _UINT64: Final = 8
-_ROWS: Final = 128
+ROWS: Final = 128
 """Queries that the accumulators are a multiple of."""
 
 _MOST_SPLITS: Final = 128
@@ -36,7 +36,7 @@ def _meta(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_others: Any, **_options: Any
 ) -> tuple[Any, ...]:
     """PyTorch 2.4 has no meta kernel of it."""
-    dtype = torch.uint64 if _HAS_RNG_STATE else torch.int64
+    dtype = torch.uint64 if HAS_RNG_STATE else torch.int64
     return (
         torch.empty_like(query),
         query.new_empty(query.shape[:3], dtype=torch.float32),
@@ -44,7 +44,7 @@ def _meta(
         None,
         query.shape[2],
         key.shape[2],
-        query.new_empty((2,) if _HAS_RNG_STATE else (), dtype=dtype),
+        query.new_empty((2,) if HAS_RNG_STATE else (), dtype=dtype),
         query.new_empty((), dtype=dtype),
         query.new_empty(0),
     )
@@ -55,15 +55,22 @@ def _meta(
     source=_SOURCE,
     reference=forward_reference(_FORWARD, _meta),
     meta=_meta,
-    cpu_outputs=frozenset() if _HAS_RNG_STATE else frozenset({6, 7}),
+    cpu_outputs=frozenset() if HAS_RNG_STATE else frozenset({6, 7}),
 )
 def _memory(call: OpCall) -> None:
     result, logsumexp, rng_state, unused = (call.result[index] for index in (0, 1, 6, 7))
     dropout = call.argument("dropout_p")
     call.alloc_outputs(result, logsumexp)
     if not dropout and result.shape[0]:
-        _split_keys(call)
-    if rng_state.dtype != torch.uint64:
+        alloc_split_keys(call, *call.args[:2])
+    alloc_random_state(call, rng_state, unused, dropout)
+
+
+def alloc_random_state(
+    call: OpCall, rng_state: torch.Tensor, unused: torch.Tensor, dropout: float
+) -> None:
+    """Allocate the random state that a forward pass returns, if it lies on the GPU."""
+    if not HAS_RNG_STATE:
         return
     if not dropout:
         call.alloc_outputs(rng_state, unused)
@@ -74,8 +81,8 @@ def _memory(call: OpCall) -> None:
     call.free_temp(first)
 
 
-def _split_keys(call: OpCall) -> None:
-    query, key = call.args[:2]
+def alloc_split_keys(call: OpCall, query: torch.Tensor, key: torch.Tensor) -> None:
+    """Allocate what the parts of a dense forward pass, which share out the keys, return."""
     batch, heads, queries, size = query.shape
     if queries == 1 and heads > key.shape[1]:
         queries, heads = heads // key.shape[1], key.shape[1]
@@ -115,16 +122,32 @@ def _backward_memory(call: OpCall) -> None:
     alloc_heads_behind_sequence(call, 0, 4)
     call.alloc_outputs()
     query, key = call.args[1:3]
-    batch, heads, queries, size = query.shape
+    batch, _, queries, _ = query.shape
     if not batch:
         return
-    rows = batch * heads * (queries + -queries % _ROWS)
+    rows = batch * (queries + -queries % ROWS)
+    alloc_accumulators(call, query.transpose(1, 2), key.transpose(1, 2), batch, rows)
+
+
+def alloc_accumulators(
+    call: OpCall, query: torch.Tensor, key: torch.Tensor, batch: int, rows: int
+) -> None:
+    """Allocate the temporaries of a backward pass.
+
+    Args:
+        call: of the op.
+        query: its last dimensions are heads and head dimension, as those of the key.
+        key: with fewer heads, each gradient of a head is the sum of several.
+        batch: number of sequences.
+        rows: queries of all sequences, each rounded up.
+    """
+    heads, size = query.shape[-2:]
     parts = 1
     if is_deterministic():
         parts = ceil(call.model.multi_processor_count / (batch * heads))
-    call.alloc_temps([rows * _FLOAT, parts * rows * _rounded_head(size) * _FLOAT])
-    if key.shape[1] != heads:
-        call.alloc_temps([batch * key.shape[2] * heads * size * query.element_size()] * 2)
+    call.alloc_temps([heads * rows * _FLOAT, parts * heads * rows * _rounded_head(size) * _FLOAT])
+    if key.shape[-2] != heads:
+        call.alloc_temps([key.numel() // key.shape[-2] * heads * query.element_size()] * 2)
 
 
 def _rounded_head(size: int) -> int:

@@ -54,7 +54,7 @@ def forward_reference(op: Any, meta: Implementation) -> Implementation:
         results: tuple[Any, ...] = meta(*args, **kwargs)
         named = named_arguments(op, args, kwargs)
         seed = int(torch.randint(2**62, ())) if named["dropout_p"] else 0
-        result, logsumexp = _forward(_attention(named, seed))
+        result, logsumexp = forward(_attention(named, seed))
         results[0].copy_(result)
         if results[1] is not None and results[1].numel():
             rows = results[1].fill_(float("inf")).flatten(2)
@@ -75,21 +75,21 @@ def backward_reference(op: Any) -> Implementation:
         state = named["philox_seed"].view(torch.int64).view(-1)
         attention = _attention(named, int(state[0]) if named["dropout_p"] else 0)
         wants_bias = attention.bias is not None and named.get("grad_input_mask", [False])[-1]
-        compute, count = (_by_scores, 4) if wants_bias else (_forward, 3)
-
-        def attend(*tensors: Any) -> tuple[torch.Tensor, ...]:
-            return compute(Attention(*tensors, *attention[count:]))
-
-        inputs: list[Any] = [*attention[:count]]
-        values = gradients(attend, inputs, [args[0]])
-        args, kwargs = tree_map_only(torch.Tensor, _on_meta, (args, kwargs))
-        results: tuple[Any, ...] = tree_map_only(torch.Tensor, _on_cpu, op(*args, **kwargs))
+        values = gradients_of(attention, args[0], wants_bias=wants_bias)
+        results = empty_results(op, args, kwargs)
         for result, value in zip(results, values, strict=False):
             if result is not None:
                 result.copy_(value)
         return results
 
     return reference
+
+
+def empty_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Tensors for the results of an op, laid out as PyTorch's meta kernel says."""
+    args, kwargs = tree_map_only(torch.Tensor, _on_meta, (args, kwargs))
+    results: tuple[Any, ...] = tree_map_only(torch.Tensor, _on_cpu, op(*args, **kwargs))
+    return results
 
 
 def _attention(named: dict[str, Any], seed: int) -> Attention:
@@ -107,7 +107,8 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(count, dtype=tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
 
-def _forward(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result and the logsumexp of the scores."""
     if not _suits_cpu_kernel(attention):
         return _by_scores(attention)
     result, logsumexp = _aten._scaled_dot_product_flash_attention_for_cpu.default(
@@ -164,6 +165,19 @@ def _by_scores(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
         kept = (drawn >= attention.dropout).to(dtype).div_(1 - attention.dropout)
         weights = weights * kept
     return (weights @ value).to(attention.query.dtype), logsumexp
+
+
+def gradients_of(
+    attention: Attention, grad_output: torch.Tensor, *, wants_bias: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of query, key, value and, if wanted, of the bias."""
+    compute, count = (_by_scores, 4) if wants_bias else (forward, 3)
+
+    def attend(*tensors: Any) -> tuple[torch.Tensor, ...]:
+        return compute(Attention(*tensors, *attention[count:]))
+
+    inputs: list[Any] = [*attention[:count]]
+    return gradients(attend, inputs, [grad_output])
 
 
 def alloc_heads_behind_sequence(call: OpCall, *positions: int) -> None:
