@@ -60,7 +60,6 @@ class GPUMemTrace:
         self._reports_on_exit = on_exit_report
         self._scope: PeakScope | None = None
         self._is_running = False
-        self._data = (0, 0)
         self.start()
 
     def start(self) -> None:
@@ -70,28 +69,24 @@ class GPUMemTrace:
         self._scope = None if index is None else PeakScope(index)
         if self._scope is not None:
             self._scope.start()
-        self._data = (0, 0)
         self._is_running = True
 
     def stop(self) -> None:
         """Keep the numbers as they are until the next start; a second stop changes nothing."""
-        if self._is_running:
-            self.data_set()
-            self._is_running = False
-            if self._scope is not None:
-                self._scope.stop()
+        self._is_running = False
+        if self._scope is not None:
+            self._scope.stop()
 
     def reset(self) -> None:
         """Start again; the numbers of a stopped trace become 0."""
         if self._is_running:
             self.start()
         else:
-            self._data = (0, 0)
+            self._scope = None
 
     def data_set(self) -> None:
-        """Copy the numbers from the running scope."""
-        if self._is_running and self._scope is not None:
-            self._data = (b2mb(self._scope.used_delta), b2mb(self._scope.peaked_delta))
+        """Read the numbers once."""
+        self.data()
 
     def data(self) -> tuple[int, int]:
         """MB used now less those at the start, and MB that the peak went above that.
@@ -100,8 +95,8 @@ class GPUMemTrace:
             the first may be negative; the second is the peak less the start, less the first
             number if that is positive.
         """
-        self.data_set()
-        return self._data
+        scope = self._scope
+        return (0, 0) if scope is None else (b2mb(scope.used_delta), b2mb(scope.peaked_delta))
 
     def silent(self, silent: bool = True) -> None:
         """Print reports no more, or again.

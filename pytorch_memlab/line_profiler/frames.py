@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytorch_memlab.records import ApproximationKind, FunctionInfo, LineEntry, Report
-from pytorch_memlab.render.cells import column_parts
+from pytorch_memlab.render.tables import column_parts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,6 +13,8 @@ from .._common.uninterrupted import uninterrupted
 from .._common.wrapping import within
 from ..devices import find_devices, get_device
 from ..errors import HistoryError
+from ..profiles.merging import added_up
+from ..profiles.recorded import RecordedProfile
 from ..records import (
     Approximated,
     Approximation,
@@ -29,7 +31,7 @@ from .function_source import function_source
 from .intervals import FunctionIntervals
 from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_code_ids
 from .line_store import LineStore
-from .recorded import RunTime, recorded_profile, with_peaks
+from .recorded import RunTime, calls_between, measured_devices, with_peaks
 from .registration import FunctionVersions, resolve
 from .tracer import current_tracer
 
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from ..history.holders import PeakHolders
     from ..history.model import AllocationHistory
     from ..history.recorder import Recording
-    from ..profiles.recorded import RecordedProfile
     from .saved_profile import SavedProfile
 
 __all__ = ["DEFAULT_COLUMNS", "LineProfiler"]
@@ -211,22 +212,28 @@ class LineProfiler(RecordedLines):
     def recorded(self) -> RecordedProfile:
         """Everything recorded so far and what is known of the run."""
         records = self.records()
-        profile = recorded_profile(
-            self._time.run(is_dry_run=self._selection.is_dry_run),
-            self._codes,
-            self._code_infos,
-            self._raw_line_records,
-            self._selection.devices(),
-        )
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
+        entries = tuple(
+            replace(entry, code_id=places[entry.code_id])
+            for entry in self._raw_line_records
+            if entry.code_id in places
+        )
+        capacities = {
+            one.info.name: (one.capacity(), one.taken(), one.context())
+            for one in self._selection.devices()
+        }
         peaks = self._recording().all_peak_holders()
         history = None
         if self._keeps_history:
             with suppress(HistoryError):  # nothing took memory
                 history = self._recording().history()
-        return replace(
-            profile,
-            devices=with_peaks(profile.devices, peaks),
+        return RecordedProfile(
+            (self._time.run(is_dry_run=self._selection.is_dry_run),),
+            with_peaks(measured_devices(entries, capacities), peaks),
+            tuple(self._code_infos.values()),
+            entries,
+            added_up(calls_between(self._raw_line_records, self._codes, places)),
+            DEFAULT_COLUMNS,
             notes=records.notes,
             ends=records.ends,
             failures={

@@ -9,8 +9,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.line_profiler.tracer_protocols import LineListener
 from pytorch_memlab.line_profiler.watched import (
+    LineListener,
     WatchedCode,
     WatchedCodes,
     WatchedFrame,

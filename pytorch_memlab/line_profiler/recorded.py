@@ -15,16 +15,14 @@ import torch
 
 from .._common.ipython import ipython_shell
 from .._common.version import __version__
-from ..profiles.merging import added_up, renumbered
+from ..profiles.merging import renumbered
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import FunctionInfo, LineEntry
 from ..scopes import DevicePeaks
-from .columns import DEFAULT_COLUMNS
 
 if TYPE_CHECKING:
     from types import CodeType
 
-    from ..devices import Device
     from ..history.holders import PeakHolders
     from .line_store import LineStore
 
@@ -68,31 +66,6 @@ class RunTime:
             rank=_number("RANK", 0),
             world_size=_number("WORLD_SIZE", 1),
         )
-
-
-def recorded_profile(
-    run: Run,
-    codes: Mapping[int, CodeType],
-    infos: Mapping[int, FunctionInfo],
-    store: LineStore,
-    devices: Iterable[Device],
-) -> RecordedProfile:
-    """The data of one profiler."""
-    index = {code_id: place for place, code_id in enumerate(infos)}
-    entries = tuple(
-        replace(entry, code_id=index[entry.code_id]) for entry in store if entry.code_id in index
-    )
-    return RecordedProfile(
-        (run,),
-        measured_devices(
-            entries,
-            {one.info.name: (one.capacity(), one.taken(), one.context()) for one in devices},
-        ),
-        tuple(infos.values()),
-        entries,
-        added_up(_calls(store, codes, index)),
-        DEFAULT_COLUMNS,
-    )
 
 
 def measured_devices(
@@ -187,10 +160,10 @@ def _highest(parts: Iterable[RecordedProfile]) -> dict[str, PeakHolders]:
     return peaks
 
 
-def _calls(
+def calls_between(
     store: LineStore, codes: Mapping[int, CodeType], index: Mapping[int, int]
 ) -> Iterator[Call]:
-    """The calls of registered functions, from each place."""
+    """The calls of registered functions, from each place; indexes by the ids of codes."""
     for code_id, callee in index.items():
         for site in list(store.calls_of(code_id).values()):
             code = site.code

@@ -23,8 +23,8 @@ from types import (
 )
 from typing import Any, TypeAlias
 
-from pytorch_memlab.line_profiler.tracer_protocols import LineListener
 from pytorch_memlab.line_profiler.watched import (
+    LineListener,
     WatchedCode,
     WatchedCodes,
     WatchedFrame,

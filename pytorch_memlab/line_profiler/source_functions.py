@@ -15,7 +15,7 @@ import ast
 import difflib
 import functools
 import inspect
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
@@ -32,7 +32,7 @@ class Definition:
     code: CodeType  # its code object
 
 
-def definitions(code: CodeType) -> list[Definition]:
+def definitions(code: CodeType, prefix: str = "") -> list[Definition]:
     r"""Every ``def`` of a program, those in classes and in other functions included.
 
     Lambdas and comprehensions belong to the line they are in.
@@ -41,7 +41,19 @@ def definitions(code: CodeType) -> list[Definition]:
     >>> [definition.qual_name for definition in definitions(code)]
     ['A.f', 'g']
     """
-    return list(_definitions(code, ""))
+    found = []
+    for constant in code.co_consts:
+        if not isinstance(constant, CodeType):
+            continue
+        if constant.co_name.startswith("<generic parameters of"):
+            found += definitions(constant, prefix)
+        elif constant.co_name.isidentifier() and constant.co_name != "__annotate__":
+            qual_name = prefix + constant.co_name
+            is_function = bool(constant.co_flags & inspect.CO_NEWLOCALS)
+            if is_function:
+                found.append(Definition(qual_name, constant))
+            found += definitions(constant, f"{qual_name}{'.<locals>' * is_function}.")
+    return found
 
 
 def lines_of(code: CodeType, source: str) -> list[str]:
@@ -54,21 +66,6 @@ def lines_of(code: CodeType, source: str) -> list[str]:
 def _split(source: str) -> list[str]:
     """All lines of a program, asked for once for each of its functions."""
     return source.splitlines(keepends=True)
-
-
-def _definitions(code: CodeType, prefix: str) -> Iterator[Definition]:
-    for constant in code.co_consts:
-        if not isinstance(constant, CodeType):
-            continue
-        if constant.co_name.startswith("<generic parameters of"):
-            yield from _definitions(constant, prefix)
-        elif constant.co_name.isidentifier() and constant.co_name != "__annotate__":
-            qual_name = prefix + constant.co_name
-            is_function = bool(constant.co_flags & inspect.CO_NEWLOCALS)
-            if is_function:
-                yield Definition(qual_name, constant)
-            inner = f"{qual_name}.<locals>." if is_function else f"{qual_name}."
-            yield from _definitions(constant, inner)
 
 
 def typed_name(qual_name: str) -> str:

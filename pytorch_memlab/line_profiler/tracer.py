@@ -15,7 +15,7 @@ from pytorch_memlab._common.made_once import made_once
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.monitoring_tracer import MonitoringTracer, NoFreeToolError
 from pytorch_memlab.line_profiler.settrace_tracer import SettraceTracer
-from pytorch_memlab.line_profiler.tracer_protocols import LineListener, LineTracer
+from pytorch_memlab.line_profiler.watched import LineListener, LineTracer
 
 TRACER_VARIABLE = "PYTORCH_MEMLAB_TRACER"
 

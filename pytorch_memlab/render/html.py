@@ -25,7 +25,10 @@ from typing import Any
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
 from ..records import Report
-from .cells import (
+from .notes import line_mark, table_notes, texts
+from .page import fill
+from .rows import section_lines
+from .tables import (
     cell,
     column_ranges,
     failure_note,
@@ -35,9 +38,6 @@ from .cells import (
     no_data,
     source_lines,
 )
-from .notes import line_mark, table_notes, texts
-from .page import fill
-from .rows import section_lines
 
 _BAR = "#38f6"
 _NEGATIVE = "#8886"

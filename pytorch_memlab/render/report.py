@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Final, TextIO
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from . import styled_rows
-from .cells import cell, source_lines
 from .notes import texts
 from .rows import WIDTH, code_of, fitted, place_of, section_lines, shares_text, wrapped
 from .run_notes import sentence
 from .styled_rows import NOTE, Row
-from .tables import table_rows, widths_of
+from .tables import cell, source_lines, table_rows, widths_of
 
 if TYPE_CHECKING:
     from ..profiles.overview import Headline, Overview, Place, ShownFunction

@@ -17,12 +17,12 @@ from ..history.timeline import timeline_of
 from ..profiles.overview import verdicts
 from ..profiles.ranking import kept_by_line, lines_with_peaks
 from . import peak_html, source_view, timeline
-from .cells import no_data
 from .notes import texts
 from .page import Fragment, fill, page
 from .rows import section_lines
 from .run_notes import command, ending, sentences, versions
 from .source_view import MeasuredTable
+from .tables import no_data
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders

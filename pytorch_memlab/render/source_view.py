@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
 from ..profiles.ranking import PEAK, peak_of
-from .cells import cell, failure_note, is_of_bytes, line_remarks, source_lines
 from .notes import line_mark, line_notes
 from .page import Fragment, fill
+from .tables import cell, failure_note, is_of_bytes, line_remarks, source_lines
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -1,16 +1,113 @@
-"""Tables of lines: columns of values, line numbers, and the code behind them."""
+"""Tables of lines: their heads, the texts of cells, line numbers, and the code behind them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from .cells import column_parts, failure_note, source_lines
-from .notes import line_mark
+from .._common.prose_size import prose_size
+from ..records import FunctionInfo, FunctionTable, Report
+from ..utils import readable_size
+from .notes import line_mark, line_notes, texts
 from .styled_rows import CODE, Piece, Row, highlighted
 
-if TYPE_CHECKING:
-    from ..records import FunctionTable
+_BYTES = frozenset({"peak", "reserved", "current", "delta", "kept", "temporary"})
+"""Columns of bytes whose names do not tell."""
+
+
+def column_parts(column: str) -> tuple[str, str, str]:
+    """The three rows of a column's head.
+
+    >>> column_parts("active_bytes.all.peak")
+    ('active_bytes', 'all', 'peak')
+    >>> column_parts("peak")
+    ('peak', '', '')
+    >>> column_parts("hits")
+    ('hits', '', '')
+    """
+    first, second, third = (*column.split(".", 2), "", "")[:3]
+    return first, second, third
+
+
+def cell(column: str, value: float | None) -> str:
+    """A value as people read it: bytes with their unit, seconds as ms, counts as they are.
+
+    >>> cell("delta", -512), cell("time", 0.0125), cell("segment.all.peak", 3)
+    ('-512.00B', '12.500ms', '3')
+    """
+    if value is None:
+        return ""
+    if is_of_bytes(column):
+        return readable_size(value)
+    return f"{value * 1000:.3f}ms" if column == "time" else str(value)
+
+
+def is_of_bytes(column: str) -> bool:
+    """True if the values of a column are bytes.
+
+    >>> is_of_bytes("reserved_bytes.all.peak"), is_of_bytes("hits")
+    (True, False)
+    """
+    # A merged profile has "peak max" and "peak min".
+    return column.partition(" ")[0] in _BYTES or "bytes" in column.partition(".")[0]
+
+
+def source_lines(table: FunctionTable) -> dict[int, str]:
+    """Every line that a table shows, in order, with its code, empty where there is no source."""
+    function = table.function
+    code = dict(enumerate(function.source or (), function.first_line))
+    end = function.first_line + len(code)
+    folded = {
+        line
+        for first, last in function.folded
+        for line in range(max(first, function.first_line), min(last + 1, end))
+    }
+    shown = sorted({*table.rows, *(code.keys() - folded)})
+    return {line: code.get(line, "").rstrip() for line in shown}
+
+
+def failure_note(table: FunctionTable, line: int) -> str:
+    """The text behind the code of a line at which a GPU ran out of memory; empty for others."""
+    asked = table.failed.get(line)
+    return "" if asked is None else f"# out of memory: asked for {prose_size(asked)}"
+
+
+def line_remarks(table: FunctionTable, line: int) -> list[str]:
+    """The failure at a line, and everything that a simulation did not know there."""
+    failure = failure_note(table, line).removeprefix("# ")
+    return [*filter(None, [failure]), *line_notes(table.approximations.get(line, ()))]
+
+
+def column_ranges(report: Report) -> list[tuple[float, float]]:
+    """The least and the largest value of each column over all tables, zero counted among them."""
+    rows = [values for table in report.tables for values in table.rows.values()]
+    values = [[row[place] or 0 for row in rows] for place in range(len(report.columns))]
+    return [(min([0, *column]), max([0, *column])) for column in values]
+
+
+def headings(report: Report) -> list[str]:
+    """A heading for each table, with place and device where the name does not tell."""
+    functions: defaultdict[str, set[FunctionInfo]] = defaultdict(set)
+    for table in report.tables:
+        functions[table.function.qual_name].add(table.function)
+    several_devices = len({table.device.name for table in report.tables}) > 1
+    found = []
+    for table in report.tables:
+        function, details = table.function, []
+        if len(functions[function.qual_name]) > 1:
+            details.append(f"{function.filename}:{function.first_line}")
+        if several_devices:
+            details.append(table.device.name)
+        found.append(function.qual_name + (f" ({', '.join(details)})" if details else ""))
+    return found
+
+
+def no_data(report: Report) -> tuple[str, ...]:
+    """The lines of a report without tables: its first note is the reason."""
+    reason, *others = texts(report.notes) or ("nothing was recorded",)
+    return f"No data collected: {reason}", *others
+
 
 _LEAST_CODE_WIDTH: Final = 24
 _LINE: Final = "line"

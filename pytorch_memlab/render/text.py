@@ -8,11 +8,10 @@ from typing import TextIO
 
 from ..records import Report
 from . import styled_rows
-from .cells import cell, column_ranges, headings, no_data, source_lines
 from .notes import table_notes, texts
 from .rows import section_lines
 from .styled_rows import HEADING, NOTE, Row
-from .tables import table_rows, widths_of
+from .tables import cell, column_ranges, headings, no_data, source_lines, table_rows, widths_of
 
 
 def render(report: Report) -> str:

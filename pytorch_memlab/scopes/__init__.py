@@ -3,10 +3,9 @@
 from ..memory_fields import FIELDS
 from .host_scope import HostScope
 from .maximum import HighestInterval
-from .peak_scope import PeakScope
+from .peak_scope import DevicePeaks, PeakScope, RunPeaks
 from .peak_tracker import PeakTracker, Window, peak_tracker
-from .run_peaks import DevicePeaks, RunPeaks
-from .sample import ZERO, Sample
+from .row import ZERO, Sample
 
 __all__ = [
     "FIELDS",

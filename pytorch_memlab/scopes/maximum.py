@@ -7,8 +7,7 @@ import threading
 import numpy as np
 
 from ..memory_fields import EVENTS
-from .row import FIELD_ORDER, ROW_FIELDS, Row, values_of
-from .sample import Sample
+from .row import FIELD_ORDER, ROW_FIELDS, Row, Sample, values_of
 
 _BATCH = 16
 

@@ -1,19 +1,19 @@
-"""``PeakScope``: the peak of a stretch of code, whatever else is measured at the same time."""
+"""Scopes over the peaks of a stretch of code or of a whole run, whatever else is measured then."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from ..devices import Device, get_device
+from ..devices import Device, find_devices, get_device
 from ..errors import UsageError
 from .peak_tracker import Window, peak_tracker
-from .sample import Sample
+from .row import Sample
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
-
 
 _NOT_OPEN = "start() it, or use it in a with statement"
 
@@ -153,7 +153,8 @@ class PeakScope(Scope):
 
     def __init__(self, device: int | str | torch.device | Device | None = None) -> None:
         super().__init__()
-        self._device: Device = device if _is_device(device) else get_device(device)  # type: ignore[arg-type, assignment]
+        is_device = hasattr(device, "reset_peaks")
+        self._device: Device = device if is_device else get_device(device)  # type: ignore[arg-type, assignment]
         self._name = f"{self._device.name}, "
         self._window: Window | None = None
 
@@ -183,5 +184,42 @@ def _values_of(sample: Sample) -> tuple[int, int]:
     return sample.allocated, sample.value(_PEAK)
 
 
-def _is_device(device: Any) -> bool:
-    return hasattr(device, "reset_peaks")
+class DevicePeaks(NamedTuple):
+    """The most bytes that a device held."""
+
+    active: int  # of blocks in use
+    allocated: int  # that the program held
+    reserved: int  # taken from the device
+
+
+class RunPeaks:
+    """Watches one GPU, or all that there are when it begins; the host is left alone."""
+
+    def __init__(self, device: str | None = None) -> None:
+        self._device = None if device is None else get_device(device).name
+        self._windows: list[Window] = []
+        self._highest: dict[str, DevicePeaks] = {}
+
+    def begin(self) -> None:
+        for device in find_devices():
+            if device.name != "cpu" and self._device in (None, device.name):
+                self._windows.append(peak_tracker(device).open()[0])
+
+    def end(self) -> None:
+        """Watch no more; again has no effect."""
+        while self._windows:
+            window = self._windows.pop()
+            sample = window.close()
+            if sample is not None:
+                self._highest[window.tracker.device.name] = _peaks_of(sample)
+
+    @property
+    def highest(self) -> Mapping[str, DevicePeaks]:
+        """The peaks so far by the names of the devices."""
+        open_now = {one.tracker.device.name: _peaks_of(one.read()) for one in self._windows}
+        return {**self._highest, **open_now}
+
+
+def _peaks_of(sample: Sample) -> DevicePeaks:
+    kinds = DevicePeaks._fields
+    return DevicePeaks(*(sample.value(f"{kind}_bytes.all.peak") for kind in kinds))

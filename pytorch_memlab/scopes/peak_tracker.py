@@ -30,16 +30,19 @@ from ..devices import NO_APPROXIMATIONS, Device, Stats, no_approximations
 from .row import (
     PEAK,
     UNREAD,
+    ZERO,
     Fingerprint,
     Row,
     RowMaker,
+    Sample,
     after_reset,
     fingerprint,
     highest_row,
+    nest_peaks,
+    replace_peaks,
     row_of,
     values_of,
 )
-from .sample import ZERO, Sample, nest_peaks, replace_peaks
 
 _BATCH = 64
 

@@ -1,4 +1,4 @@
-"""A device's counters as one row of int64.
+"""A reading of the counters of a device, as one row of int64.
 
 A reading is taken at every profiled line, so rows are made in parts. A part in whose memory nothing
 happened since the last reading has the same bytes again: the segments in most readings, and the
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..devices import Stats
+from ..devices import NO_APPROXIMATIONS, Approximations, Stats
 from ..memory_fields import EVENTS, FIELDS, GROUPS, METRICS, OVERSIZE_GROUPS, POOLS, SETTINGS
 
 Row = np.ndarray[Any, np.dtype[np.int64]]
@@ -217,3 +217,63 @@ def metrics_at(stats: Stats, path: Path) -> Stats:
     group, pool = path
     found: Stats = stats.get(group, {})
     return found if pool is None else found.get(pool, {})
+
+
+class Sample:
+    """A reading; peaks are those since the last reset."""
+
+    __slots__ = ("allocated", "approximations", "row")
+
+    def __init__(
+        self, row: bytes, allocated: int, approximations: Approximations = NO_APPROXIMATIONS
+    ) -> None:
+        self.row = row  # int64, in the order of ``ROW_FIELDS``
+        self.allocated = allocated  # bytes now
+        self.approximations = approximations  # of the device, so far
+
+    def value(self, field: str) -> int:
+        """One field, by its name in ``torch.cuda.memory_stats()``."""
+        return int(values_of(self.row)[ROW_FIELDS.index(field)])
+
+    @property
+    def current(self) -> Row:
+        """Current values, one for each group and pool."""
+        return values_of(self.row)[CURRENT]
+
+    def unchanged(self) -> Sample:
+        """The next reading if nothing happens after a reset of the peaks."""
+        return self.with_peak(self.current)
+
+    def with_peak(self, peak: Row) -> Sample:
+        """This reading with other peaks, one for each group and pool."""
+        values = values_of(self.row).copy()
+        values[PEAK] = peak
+        return Sample(values.tobytes(), self.allocated, self.approximations)
+
+
+ZERO = Sample(bytes(8 * len(ROW_FIELDS)), 0)
+"""The reading of a device on which nothing was ever allocated."""
+
+
+def replace_peaks(stats: Stats, peak: Row) -> Stats:
+    """A copy of nested counters with other peaks, one for each group and pool."""
+    copy: Stats = {
+        group: {key: dict(one) if isinstance(one, dict) else one for key, one in value.items()}
+        if isinstance(value, dict)
+        else value
+        for group, value in stats.items()
+    }
+    for path, value in zip(PATHS, peak.tolist(), strict=True):
+        metrics = metrics_at(copy, path)
+        if metrics:
+            metrics["peak"] = value
+    return copy
+
+
+def nest_peaks(peak: Row) -> Stats:
+    """Peaks alone, nested as counters are."""
+    nested: Stats = {}
+    for (group, pool), value in zip(PATHS, peak.tolist(), strict=True):
+        level = nested.setdefault(group, {})
+        (level if pool is None else level.setdefault(pool, {}))["peak"] = value
+    return nested

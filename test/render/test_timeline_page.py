@@ -11,8 +11,8 @@ from timelines import HOSTILE, MIB, SMALL, hostile
 
 from pytorch_memlab.history.timeline import Band, Timeline
 from pytorch_memlab.render.page import asset
+from pytorch_memlab.render.picture import COLOURS
 from pytorch_memlab.render.timeline import render
-from pytorch_memlab.render.timeline_picture import COLOURS
 
 
 def test_the_page_is_self_contained_and_has_all_numbers():

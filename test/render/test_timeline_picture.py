@@ -12,7 +12,8 @@ import pytest
 from timelines import MIB, SMALL, hostile
 
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.render.timeline_picture import COLOURS, png, svg
+from pytorch_memlab.render.picture import COLOURS
+from pytorch_memlab.render.timeline import png, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

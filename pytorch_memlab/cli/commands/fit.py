@@ -281,13 +281,13 @@ def _search_of(
     """The search of the largest values, with its options checked."""
     from pytorch_memlab.fitting.grid import check_variables
     from pytorch_memlab.fitting.variable import read_variable
-    from pytorch_memlab.render import curve_picture
+    from pytorch_memlab.render import curve
 
     variables = [read_variable(text, target.arguments) for text in options.vary]
     check_variables(variables)
     picture = None
     if options.output is not None:
-        formats = {".svg": curve_picture.svg, ".png": curve_picture.png}
+        formats = {".svg": curve.svg, ".png": curve.png}
         picture = OutputFile(options.output, formats, instead_of_matplotlib="")
     return partial(_search, target, gpus, variables, picture)
 

@@ -85,7 +85,7 @@ def _peaks_in(options: argparse.Namespace) -> Callable[[], Sequence[PeakHolders]
 def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequence[PeakHolders]]]:
     if not options.outputs:
         return []
-    from pytorch_memlab.render import peak_files, peak_html
+    from pytorch_memlab.render import peak, peak_html
 
     by = options.by or "line"
     is_limited = options.top is not None
@@ -95,9 +95,9 @@ def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequ
             path,
             {
                 ".html": partial(peak_html.render, title=title),
-                ".speedscope.json": peak_files.speedscope,
+                ".speedscope.json": peak.speedscope,
                 ".collapsed.txt": _collapsed,
-                ".csv": partial(peak_files.csv_text, by=by),
+                ".csv": partial(peak.csv_text, by=by),
                 ".txt": partial(_text, by=by, top=top if is_limited else None),
             },
         )

@@ -58,14 +58,14 @@ def add_arguments(parser: CommandParser) -> None:
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
     from pytorch_memlab.history.timeline import timeline_of
-    from pytorch_memlab.render import timeline, timeline_picture
+    from pytorch_memlab.render import timeline
     from pytorch_memlab.simulation.inspect import find_gpu
 
     title = f"GPU memory over time: {os.path.basename(options.file)}"
     formats: dict[str, Callable[[Sequence[Timeline]], str | bytes]] = {
         ".html": partial(timeline.render, title=title),
-        ".svg": partial(timeline_picture.svg, title=title),
-        ".png": partial(timeline_picture.png, title=title),
+        ".svg": partial(timeline.svg, title=title),
+        ".png": partial(timeline.png, title=title),
     }
     files = [OutputFile(path, formats) for path in options.outputs]
     capacity = None if options.gpu is None else find_gpu(options.gpu).total_memory

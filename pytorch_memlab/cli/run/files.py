@@ -102,13 +102,13 @@ class TimelinePicture:
     """The file that gets the timeline of a run, checked before there is one."""
 
     def __init__(self, path: str, command: str) -> None:
-        from pytorch_memlab.render import timeline_picture
+        from pytorch_memlab.render import timeline
 
         self._file: OutputFile[_Drawing] = OutputFile(
             path_of_rank(path),
             {
-                ".svg": lambda drawing: timeline_picture.svg(*drawing),
-                ".png": lambda drawing: timeline_picture.png(*drawing),
+                ".svg": lambda drawing: timeline.svg(*drawing),
+                ".png": lambda drawing: timeline.png(*drawing),
             },
         )
         self._command = command
