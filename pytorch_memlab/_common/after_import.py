@@ -45,10 +45,7 @@ class AfterImport:
         sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find a module as the other finders do, and prepare its execution.
-
-        Programs ask this also to know whether a package is there, without importing it.
-        """
+        """Find a module as the other finders do; programs ask without importing it, too."""
         context = self._contexts.get(name)
         if context is None:
             return None

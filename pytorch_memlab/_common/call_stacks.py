@@ -41,19 +41,13 @@ _COMPILER: Final = "_inductor"
 
 
 class TakenStack:
-    """A stack at one moment, which is read together with others.
+    """A stack at one moment, which is read together with others."""
 
-    Attributes:
-        raw: as it was taken; None once it was read or dropped.
-        number: of the stack in its table; 0 until it was read.
-        is_kept: it is asked for later, so that ``drop`` does nothing.
-    """
-
-    number = 0
-    is_kept = False
+    number = 0  # of the stack in its table; 0 until it was read
+    is_kept = False  # True if it is asked for later, so that ``drop`` does nothing
 
     def __init__(self, raw: Any) -> None:
-        self.raw = raw
+        self.raw = raw  # as it was taken; None once it was read or dropped
 
     def drop(self) -> None:
         """Who took it is not going to ask for it."""
@@ -128,7 +122,7 @@ class CallStacks:
                 # Lists with the same objects are equal at once; a key of them all costs more.
                 size = len(frames)
                 alike = few.setdefault((size, id(frames[size // 2]) if size else 0), [])
-                number = _number_of_equal(frames, alike)
+                number = next((one for other, one in alike if other == frames), None)
                 if number is None:
                     key = tuple(map(id, frames)) if len(alike) == _FEW_ALIKE else ()
                     number = others.get(key)
@@ -181,11 +175,9 @@ class CallStacks:
         return found
 
     def _place_number(self, frame: dict[str, Any]) -> int:
-        if frame["filename"].startswith(SKIPPED):
+        place = frame["filename"], frame["line"], frame["name"]
+        if place[0].startswith(SKIPPED):
             return -1
-        return self._number_of_place((frame["filename"], frame["line"], frame["name"]))
-
-    def _number_of_place(self, place: Place) -> int:
         number = self._place_numbers.setdefault(place, len(self._places))
         if number == len(self._places):
             self._places.append(place)
@@ -196,21 +188,10 @@ class CallStacks:
         return file == other_file and name == other_name
 
 
-def _number_of_equal(
-    frames: list[dict[str, Any]], known: list[tuple[list[dict[str, Any]], int]]
-) -> int | None:
-    for other, number in known:
-        if other == frames:
-            return number
-    return None
-
-
 def _symbolized(raws: list[Any]) -> list[list[dict[str, Any]]]:
-    """The frames that torch reads of stacks; equal frames are one object.
-
-    It looks into its compiler for the lines of compiled code, and would import all of it first,
-    which takes more than a second. Where it was not imported, no code is compiled.
-    """
+    """The frames that torch reads of stacks; equal frames are one object."""
+    # It looks into its compiler for the lines of compiled code, and would import all of it first,
+    # which takes more than a second. Where it was not imported, no code is compiled.
     read: Any = _symbolize
     names = vars(torch)
     if _COMPILER in names:

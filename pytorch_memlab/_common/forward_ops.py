@@ -38,14 +38,9 @@ _modes_that_wait: Callable[[], int] = getattr(
 
 
 class OpStack(TakenStack):
-    """The stack of an op that made a node of autograd.
+    """The stack of an op that made a node of autograd."""
 
-    Attributes:
-        op: the op.
-        module: path of the module that ran it; empty if none did.
-    """
-
-    module = ""
+    module = ""  # path of the module that ran the op; empty if none did
 
     def __init__(self, op: Any) -> None:
         super().__init__(capture())
@@ -54,22 +49,15 @@ class OpStack(TakenStack):
 
 
 class _Notes:
-    """Notes of one thread on the nodes that it made.
-
-    Attributes:
-        last: number of the next node when the thread noted last.
-        newest: the stack of the op that began last, if it made a node.
-        modes: how many dispatch modes waited then for ops of the thread.
-        of_nodes: stack of the op of each node, by the node's number.
-    """
+    """Notes of one thread on the nodes that it made."""
 
     __slots__ = ("__weakref__", "last", "modes", "newest", "of_nodes")
 
     def __init__(self) -> None:
-        self.last = _next_number()
-        self.newest: OpStack | None = None
-        self.modes = 0
-        self.of_nodes: dict[int, OpStack] = {}
+        self.last = _next_number()  # that of the next node when the thread noted last
+        self.newest: OpStack | None = None  # of the op that began last, if it made a node
+        self.modes = 0  # how many dispatch modes waited then for ops of the thread
+        self.of_nodes: dict[int, OpStack] = {}  # by the number of the node
 
 
 class _Threads:
@@ -100,11 +88,10 @@ class _Thread(threading.local):
 
 
 class ForwardOps:
-    """Stacks of the ops that made nodes of autograd, by the sequence numbers of the nodes.
+    """Stacks of the ops that made nodes of autograd, by the sequence numbers of the nodes."""
 
-    An op runs below autograd after its node was made. So the nodes that were made since the op
-    before are those of this op.
-    """
+    # An op runs below autograd after its node was made. So the nodes that were made since the op
+    # before are those of this op.
 
     def __init__(self, stack_of: Callable[[Any], OpStack] = OpStack) -> None:
         self._stack_of = stack_of
@@ -139,11 +126,9 @@ class ForwardOps:
         return self._thread.notes.newest is not None
 
     def capture(self) -> Any:
-        """The stack of this thread now: the one that was taken of the op, while it runs.
-
-        A mode that handles an op does not wait for another one. So the op has ended when more modes
-        wait than at its begin.
-        """
+        """The stack of this thread now: the one that was taken of the op, while it runs."""
+        # A mode that handles an op does not wait for another one. So the op has ended when more
+        # modes wait than at its begin.
         notes = self._thread.notes
         stack = notes.newest
         if stack is not None and notes.modes == _modes_that_wait():
@@ -153,11 +138,9 @@ class ForwardOps:
         return capture()
 
     def of_node(self, node: Any) -> OpStack | None:
-        """The stack of the op whose backward runs now in this thread; None if it is not known.
-
-        Another thread may have made the node: where several made one of its number, the op's name
-        decides, and then the thread.
-        """
+        """The stack of the op whose backward runs now in this thread; None if it is not known."""
+        # Another thread may have made the node: where several made one of its number, the name of
+        # the op decides, and then the thread.
         number = node._sequence_nr()
         if number == _LEAF:
             return None

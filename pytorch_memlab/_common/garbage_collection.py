@@ -9,10 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Let Python search for no cycles: a search through all that torch has takes 70 ms.
-
-    Nor does one change what is being looked at.
-    """
+    """Let Python search for no cycles: a search through all that torch has takes 70 ms."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -122,11 +122,8 @@ def _module(name: str, arguments: Sequence[str]) -> Program:
 
 @contextmanager
 def first_on_path(folder: str) -> Iterator[None]:
-    """Put a folder where ``python`` puts the program's, at the start of ``sys.path``.
-
-    It takes the place of the folder that this command itself was started from. Where Python was
-    told to keep such folders out (``-P``, ``PYTHONSAFEPATH``), nothing is done.
-    """
+    """Put a folder in the place of that of this command, at the start of ``sys.path``."""
+    # Python may have been told to keep such folders out (``-P``, ``PYTHONSAFEPATH``).
     before = list(sys.path)
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = folder

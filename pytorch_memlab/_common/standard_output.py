@@ -10,10 +10,7 @@ from typing import TextIO
 
 
 def write_to_stdout(write: Callable[[TextIO], object]) -> None:
-    """Write tables to the ``sys.stdout`` of this moment; standard error says if it cannot be done.
-
-    Nothing is said if a reader such as ``head`` has closed the pipe.
-    """
+    """Write tables to the ``sys.stdout`` of this moment, or say on standard error why not."""
     stream: TextIO | None = sys.stdout
     if stream is None or getattr(stream, "closed", False):
         _say("it is closed")
@@ -21,7 +18,7 @@ def write_to_stdout(write: Callable[[TextIO], object]) -> None:
     try:
         write(stream)
         stream.flush()
-    except BrokenPipeError:
+    except BrokenPipeError:  # a reader such as ``head`` has what it wants
         _release(stream)
     except OSError as error:
         _say(error.strerror or str(error))

@@ -25,22 +25,15 @@ from .ipython import ipython_shell
 
 
 class Report:
-    """The report of one error.
-
-    Attributes:
-        is_shown: it is on the screen, or another part of the package prints it.
-        is_asked_for: show it even if a handler takes the error.
-        is_written: a file has it.
-        is_of_cell: it was made in a cell of a notebook that has not ended.
-    """
+    """The report of one error."""
 
     def __init__(self, facts: Any, text: str) -> None:
         self.facts = facts
         self.text = text
-        self.is_shown = False
-        self.is_asked_for = False
-        self.is_written = False
-        self.is_of_cell = False
+        self.is_shown = False  # True if it is on the screen, or another part prints it
+        self.is_asked_for = False  # True to show it even if a handler takes the error
+        self.is_written = False  # True if a file has it
+        self.is_of_cell = False  # True if it was made in a cell that has not ended
 
     def show(self) -> None:
         """Print it as the last thing, once."""
@@ -186,10 +179,7 @@ def _origin(error: BaseException) -> BaseException | None:
 
 
 def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseException]:
-    """An error, the exceptions of a group, and their causes and contexts, each once.
-
-    A context that ``raise ... from`` suppressed is left out unless it is asked for.
-    """
+    """An error, the exceptions of a group, and their causes and contexts, each once."""
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
     while left:

@@ -147,10 +147,7 @@ class uninterrupted:  # noqa: N801 - reads as a state
                 _raise_all(self._arrived)
 
     def _run_in_order(self, handlers: dict[int, Any]) -> None:
-        """Run handlers in the order of their signals, Ctrl-C's last.
-
-        A signal that comes now waits its turn: it must not overtake one that came before.
-        """
+        """Run handlers in the order of their signals, Ctrl-C's last, also those that come now."""
         arrived = self._arrived
         others = (place for place, number in enumerate(arrived) if number != signal.SIGINT)
         number = arrived.pop(next(others, 0))

@@ -26,10 +26,7 @@ def decorated(
 def within(
     context: Callable[[], AbstractContextManager[Any]], func: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """A function that does the same as another, each call within a new context.
-
-    The context of a coroutine or a generator, asynchronous or not, lasts until it has ended.
-    """
+    """A function that does the same as another, each call within a new context until its end."""
     if inspect.iscoroutinefunction(func):
 
         @functools.wraps(func)

@@ -19,11 +19,7 @@ _LOST = "CUDA is lost in this process, but all tensors are safe in host memory: 
 
 
 class CheckpointedContext:
-    """A context that the NVIDIA driver moves into host memory, and back.
-
-    The driver copies what is still on the GPUs, closes them, and lets every call of CUDA wait
-    until the process is resumed. Addresses on the GPU are kept.
-    """
+    """A context that the NVIDIA driver moves into host memory, and back; addresses are kept."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

@@ -35,8 +35,7 @@ class _Answer:
 class DeviceSelection:
     """One target, or every device that the process uses; any thread may ask.
 
-    The peaks of devices that are not in use yet are kept while the selection is on: from the first
-    question, and again when a simulation begins or ends.
+    The peaks of devices that are not in use yet are kept while the selection is on.
     """
 
     now: Callable[[], tuple[Device, ...]]

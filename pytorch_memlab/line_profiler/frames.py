@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def statistic(entry: LineEntry, name: str) -> int | None:
-    """A field of one line, in bytes or counts.
-
-    A device on which nothing was ever allocated gives no fields: each is then zero. A field that
-    is missing beside others was not measured: None.
-    """
+    """A field of one line; 0 of a device without any fields, None of one that lacks this one."""
     return entry.stats.get(name) if entry.stats else 0
 
 
@@ -74,10 +70,7 @@ def _approximation_columns(entries: Sequence[LineEntry]) -> dict[str, list[int]]
 
 
 def line_frame(report: Report) -> pd.DataFrame:
-    """The numbers of a report by ``(qual_name, line)``; columns are the parts of their names.
-
-    Functions of one name, and the devices of a function, share their rows, which hold the maximum.
-    """
+    """The numbers of a report by ``(qual_name, line)``, the maxima of functions and devices."""
     import pandas as pd
 
     rows: dict[tuple[str, int], Values] = {}

@@ -25,10 +25,8 @@ class FunctionSource(NamedTuple):
 
 
 def function_source(code: CodeType, qual_name: str) -> FunctionSource:
-    """Find the source of a function, where its code says or where its file defines its name.
-
-    IPython's ``%autoreload`` compiles a function that was edited by itself, from line 1 on.
-    """
+    """Find the source of a function, where its code says or where its file defines its name."""
+    # IPython's ``%autoreload`` compiles a function that was edited by itself, from line 1 on.
     try:
         found, place = inspect.findsource(code)
         lines = tuple(line.rstrip("\r\n") for line in source_block(found, place))

@@ -295,10 +295,7 @@ def _tables(
     columns: Sequence[str],
     failures: Mapping[tuple[int, int], int],
 ) -> tuple[FunctionTable, ...]:
-    """Tables of functions, in the order of ``infos``, and devices, in the order of their names.
-
-    A function has a table for each device on which memory was in use, or for the first device.
-    """
+    """A table for each function and device on which memory was in use, or its first device."""
     lines: dict[int, dict[DeviceInfo, list[LineEntry]]] = {code_id: {} for code_id in infos}
     for entry in sorted(entries, key=lambda entry: entry.line):
         lines[entry.code_id].setdefault(entry.device, []).append(entry)
@@ -376,11 +373,8 @@ def show(display: RecordsDisplay) -> None:
 
 
 def write(display: RecordsDisplay, stream: TextIO | None) -> None:
-    """Write tables as text, with colours in a terminal.
-
-    ``sys.stdout`` is None where it was closed: nothing is written then, as ``print`` does.
-    """
-    if stream is None:
+    """Write tables as text, with colours in a terminal."""
+    if stream is None:  # ``sys.stdout`` where it was closed
         return
     if stream.isatty():
         from ..render import text

@@ -50,10 +50,7 @@ CallSites = dict[tuple[int, int], CallSite]
 
 
 def find_call_site(code: CodeType, known: CallSites) -> CallSite | None:
-    """The place that called the innermost frame of a code, past the frames of libraries.
-
-    None for a frame without a caller in the user's code, as the first one of a thread.
-    """
+    """The line of the user that called the innermost frame of a code; None if there is none."""
     frame = sys._getframe(1)
     while frame.f_code is not code:
         if frame.f_back is None:  # a frame of another thread

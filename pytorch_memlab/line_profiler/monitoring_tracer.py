@@ -30,10 +30,7 @@ class NoFreeToolError(UsageError):
 
 
 class MonitoringTracer:
-    """Line events from ``sys.monitoring``, of the watched codes only, in all threads.
-
-    Frames are found by ``id``: Note [Frames and generators in the two tracers].
-    """
+    """Line events of the watched codes. See Note [Frames and generators in the two tracers]."""
 
     name = "sys.monitoring"
 

@@ -63,10 +63,7 @@ def _parts(obj: object) -> Iterable[object]:
 
 
 def _defined_in(module: ModuleType) -> list[object]:
-    """The functions and classes that were not imported into a module.
-
-    An instance is no definition: a global ``model`` adds nothing to its class.
-    """
+    """The functions and classes that were not imported into a module."""
     return [
         part
         for member in list(vars(module).values())
@@ -77,10 +74,7 @@ def _defined_in(module: ModuleType) -> list[object]:
 
 
 def _class_parts(kind: type) -> list[object]:
-    """A class, what ``line_profiler`` passes over in it, and an ``nn.Module``'s ``forward``.
-
-    A ``forward`` that is inherited is part of the class: it is what runs.
-    """
+    """A class, what ``line_profiler`` passes over in it, and a ``forward`` that it inherits."""
     return [kind, *_cached_methods(kind), *_inherited_forward(kind)]
 
 

@@ -46,18 +46,14 @@ class Chain:
         self.trace: TraceFunction = self._trace  # the function for the slot
 
     def adopt(self, innermost: FrameType) -> None:
-        """Pass on the local events of the frames that the outer tracer follows already.
-
-        One that is written in C follows all frames, without an ``f_trace``. It has none in them
-        afterwards either: put back in the slot it follows them from C again at the next call.
-        """
-        frame: FrameType | None = innermost
-        while frame is not None:
+        """Pass on the local events of the frames that the outer tracer follows already."""
+        # One that is written in C follows all frames, without an ``f_trace``. It has none in them
+        # afterwards either: put back in the slot it follows them from C again at the next call.
+        for frame in outward(innermost):
             if frame.f_trace is not None:
                 self.hold(frame, None)
             elif _is_c_callable(self.outer):
                 frame.f_trace = ChainedFrame(self, self.outer, None, is_adopted=True).local
-            frame = frame.f_back
 
     def hold(self, frame: FrameType, own: TraceFunction | None) -> None:
         """Let a running frame call the own trace function and the one that it has."""
@@ -213,9 +209,8 @@ class SettraceSession:
     """The trace functions from the first ``watch`` to the last ``unwatch``."""
 
     def __init__(self, codes: WatchedCodes) -> None:
-        self.over = (
-            False  # True after the last ``unwatch``; other threads see it at their next call
-        )
+        # True after the last ``unwatch``; other threads see it at their next call.
+        self.over = False
         self._codes = codes
         self._running: dict[int, _TracedFrame] = {}
         self._chains: dict[int, Chain | None] = {}  # of the threads that this session traces
@@ -308,12 +303,9 @@ class SettraceSession:
             sys.setrecursionlimit(limit)
 
     def notice_ends(self) -> None:
-        """Tell of threads that are traced no more, though no trace function failed.
-
-        The program took the own one off, as debuggers do, or came to the recursion limit, where
-        not even a trace function can run. Open intervals count for nothing: nothing tells when
-        they ended.
-        """
+        """Tell of threads that are traced no more, though no trace function failed."""
+        # The program took the own one off, as debuggers do, or came to the recursion limit. Open
+        # intervals count for nothing: nothing tells when they ended.
         here = threading.get_ident()
         if here in self._chains and here not in self._ended and not self.has_slot():
             self._end_silently(here, [one for one in self._open() if one[1].thread == here])
@@ -450,11 +442,9 @@ class _EveryName:
 def _global_trace(
     names: Any, call: Callable[[FrameType, str, Any, TraceFunction | None], TraceFunction | None]
 ) -> tuple[TraceFunction, Callable[[], None]]:
-    """The global trace function, and a function that lets every call through to ``call``.
-
-    All calls of the program pass here, so that the test is the cheapest that tells most of them
-    apart: a name in a dict; ``id`` or a code's own hash take longer.
-    """
+    """The global trace function, and a function that lets every call through to ``call``."""
+    # All calls of the program pass here, so that the test is the cheapest that tells most of them
+    # apart: a name in a dict; ``id`` or a hash of the code take longer.
 
     def trace(frame: FrameType, event: str, arg: object) -> TraceFunction | None:
         if frame.f_code.co_name in names:

@@ -40,10 +40,7 @@ class FrameListener(Protocol):
         """The frame arrived at ``line``: the open interval ends, a new one begins, a hit."""
 
     def resume(self, line: int, /) -> None:
-        """The frame stands in the middle of ``line``: an interval begins, without a hit.
-
-        A generator or coroutine goes on, or tracing began while the frame was running.
-        """
+        """The frame stands in the middle of ``line``: an interval begins, without a hit."""
 
     def leave(self) -> None:
         """The open interval ends, if there is one."""
@@ -173,10 +170,7 @@ class WatchedCodes:
 
 
 class WatchedFrame:
-    """The listeners of one frame, called as one.
-
-    It holds no frame: that would keep the locals of a suspended generator alive.
-    """
+    """The listeners of one frame, called as one."""
 
     __slots__ = ("_entered", "_watches", "leave", "line", "resume", "watched")
 
@@ -195,10 +189,7 @@ class WatchedFrame:
             self._bind({watch: self._enter(watch) for watch in watches})
 
     def update(self, *, is_running: bool) -> list[FrameListener]:
-        """Follow watches that began or ended since; a frame that stands still has no interval.
-
-        Returns the listeners of new watches. The caller resumes them when the frame runs.
-        """
+        """Follow watches that began or ended since; the caller resumes the new ones returned."""
         watches = self.watched.watches
         if self._watches is watches:
             return []

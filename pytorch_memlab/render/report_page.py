@@ -1,7 +1,4 @@
-"""A profile as one page: where the memory went, line by line, and what held it at the peak.
-
-Everything stands in order without a script; the script makes tabs of it.
-"""
+"""A profile as one page: where the memory went, line by line, and what held it at the peak."""
 
 from __future__ import annotations
 

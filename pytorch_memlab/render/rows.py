@@ -70,13 +70,10 @@ def code_of(function: FunctionInfo, line: int) -> str:
 
 
 def source_line(filename: str, line: int | None) -> str:
-    """One line of Python, without the space around it.
-
-    A history may come from elsewhere, so that its names can be of anything: only Python files of a
-    usual size are read, and the cells of this notebook.
-    """
+    """One line of a Python file of usual size or of a cell, without the space around it."""
     if not line:
         return ""
+    # A history may come from elsewhere, so that its names can be of anything.
     if filename not in linecache.cache:
         try:
             found = os.stat(filename)

@@ -25,11 +25,10 @@ _ACTIVE_PEAK = ROW_FIELDS.index("active_bytes.all.peak")
 
 
 class HighestInterval:
-    """The entrywise maximum of intervals; what was allocated and freed counts from their start.
+    """The entrywise maximum of intervals; what was allocated and freed counts from their start."""
 
-    Any thread adds, and any thread reads, without waiting: the maximum is at every moment that of
-    the merged row and of the intervals that are not merged yet. One thread at a time merges.
-    """
+    # Any thread adds, and any thread reads, without waiting: the maximum is at every moment that of
+    # the merged row and of the intervals that are not merged yet. One thread at a time merges.
 
     __slots__ = ("_is_merging", "_lock", "_pending", "_row")
 

@@ -89,10 +89,7 @@ def peak_tracker(device: Device) -> PeakTracker:
 
 
 class Window:
-    """A stretch of time over one device, with the peaks in it.
-
-    It ends with its object, if not before: an interrupt may come right when it begins.
-    """
+    """A stretch of time over one device, with the peaks in it; it ends with its object."""
 
     __slots__ = ("is_open", "segment", "start", "tracker")
 
@@ -115,11 +112,7 @@ class Window:
 
 
 class _OpenWindow(Window):
-    """A window until it ends.
-
-    Only then something has to be done when its object dies: nothing of a window that has ended runs
-    there, where Python would swallow an interrupt.
-    """
+    """A window until it ends: of one that has ended, nothing runs when its object dies."""
 
     __slots__ = ()
 
@@ -214,11 +207,7 @@ class PeakTracker:
         return sample
 
     def restart(self, window: Window) -> Sample | None:
-        """As ``close``, but the window begins again; its ``start`` becomes what this returns.
-
-        Returns:
-            None where another thread has closed the window.
-        """
+        """As ``close``, but the window begins again; its ``start`` becomes what this returns."""
         with self.lock:
             if not window.is_open:
                 return None

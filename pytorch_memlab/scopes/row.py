@@ -68,11 +68,8 @@ def highest_row(rows: list[bytes]) -> bytes:
 
 
 def fingerprint(stats: Stats, pool: str) -> Fingerprint:
-    """Two equal ones mean that nothing happened in a pool between two readings.
-
-    Accumulated counts only grow. The active bytes tell of a reset of these in between. An
-    allocation that fails counts too.
-    """
+    """Two equal ones mean that nothing happened in a pool between two readings."""
+    # Accumulated counts only grow; the active bytes tell of a reset of these in between.
     allocation = stats["allocation"][pool]
     active_bytes = stats["active_bytes"][pool]
     current = active_bytes["current"]
@@ -195,10 +192,7 @@ def _others_packer(present: tuple[str, ...]) -> Callable[[Stats], bytes]:
 
 
 def _compiled(steps: list[str], values: list[str]) -> Callable[[Stats], bytes]:
-    """A function that packs fields, written out field by field.
-
-    The interpreter then knows each key; a loop over the names takes three times as long.
-    """
+    """A function that packs fields one by one: a loop over names takes three times as long."""
     lines = ["def row(stats):", *steps, f"return pack({', '.join(values)})"]
     namespace: dict[str, Any] = {"pack": Struct(f"={len(values)}q").pack}
     exec("\n    ".join(lines), namespace)  # noqa: S102 - made of the constants above alone
