@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 import pytorch_memlab  # noqa: E402 - from this clone
 from pytorch_memlab.cli.command_line import COMMANDS, command_parser  # noqa: E402
 from pytorch_memlab.simulation.hardware import presets  # noqa: E402
-from pytorch_memlab.simulation.ops.no_workspace import ops_without_workspace  # noqa: E402
+from pytorch_memlab.simulation.ops.op_info import ops_without_workspace  # noqa: E402
 from pytorch_memlab.simulation.ops.registry import Provenance, provenances  # noqa: E402
 
 if sys.version_info >= (3, 11):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_memlab.simulation.ops.no_workspace import ops_without_workspace
+from pytorch_memlab.simulation.ops.op_info import ops_without_workspace
 from pytorch_memlab.simulation.ops.registry import Provenance, provenances
 
 ROOT = Path(__file__).parents[2]

@@ -24,9 +24,9 @@ import torch
 from ..._common.storages import storages_of
 from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..machine.tensor_values import TensorValues, is_small
-from ..ops.data_dependence import MASKS
 from ..ops.meta_results import MetaResults, OutputMeta, TensorMeta, tensors_of
 from ..ops.op_info import OpInfo, op_info
+from ..ops.registry import MASKS
 
 _KNOWN, _ASSUMED, _ABSENT, _SPECIAL = range(4)
 _untyped_storage = torch._C.TensorBase.untyped_storage

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import torch
 
 from .cuda_dispatch import cuda_dispatch_of
 from .library_ops import cpu_kernel_of, has_cpu_kernel, is_of_library, python_kernel_of
-from .no_workspace import has_no_workspace
 from .random.random_draws import draws
 from .registry import OpDefinition, Provenance, definition_of
 
@@ -126,7 +127,7 @@ def _read(op: Any) -> OpInfo:
     if is_library:
         has_none = python_kernel is not None or op.is_view
     else:
-        has_none = has_no_workspace(op) or not (makes_tensors or writes_out)
+        has_none = _has_no_workspace(op) or not (makes_tensors or writes_out)
     written, returned = _written(schema, definition.writes)
     is_view = bool(tensors) and all(info is not None and not info.is_write for info in aliases)
     touches_no_element = (
@@ -188,3 +189,38 @@ def _device_position(schema: Any) -> int | None:
         if "Device" in str(argument.type) and not argument.kwarg_only:
             return position
     return None
+
+
+_COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
+"""Namespaces of collectives: NCCL has buffers that serve all of them, counted for none."""
+
+
+@functools.cache
+def ops_without_workspace() -> frozenset[str]:
+    """Names of ops, without ``aten::``, that allocate their outputs only."""
+    lines = Path(__file__).with_name("no_workspace.txt").read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if not line.startswith("#"))
+
+
+def _has_no_workspace(op: Any) -> bool:
+    """True if the kernels of an op are known to allocate its outputs only.
+
+    Args:
+        op: a ``torch._ops.OpOverload``; one that writes to ``out=`` is as the one without.
+    """
+    if _is_out(op):
+        packet = op.overloadpacket
+        overloads = (getattr(packet, overload) for overload in packet.overloads())
+        return any(_has_no_workspace(one) for one in overloads if not _is_out(one))
+    name = op._schema.name.removeprefix("aten::")
+    return (
+        torch.Tag.pointwise in op.tags
+        or name in ops_without_workspace()
+        or name.startswith("_foreach_")
+        or op.namespace in _COLLECTIVES
+        or not any(result.alias_info is None for result in op._schema.returns)
+    )
+
+
+def _is_out(op: Any) -> bool:
+    return any(argument.is_out for argument in op._schema.arguments)

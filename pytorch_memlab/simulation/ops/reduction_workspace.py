@@ -1,19 +1,24 @@
-"""Workspaces of reductions: a buffer for partial results, and semaphores, part by part."""
+"""Workspaces of reductions: a buffer for partial results, and semaphores, part by part.
+
+The launch decides what memory results are staged in. Its rules are those of
+``aten/src/ATen/native/cuda/Reduce.cuh`` (``setReduceConfig``) and, for the order of dimensions, of
+``aten/src/ATen/TensorIterator.cpp``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Final
 
 import torch
 
+from ..hardware.decisions import decision
 from ..hardware.gpu import GPU
 from .memory_formats import LOW_PRECISION
 from .op_call import OpCall
-from .reduce_config import reduction_of, staging_of
 
 _ACCUMULATED_IN: Final = {
     torch.float16: 4,
@@ -153,3 +158,198 @@ def alloc_argmax_workspace(call: OpCall, source: torch.Tensor, dim: int) -> None
     kernel = Kernel(VALUE_AND_INDEX, fits_result=False)
     widths = (source.element_size(), 8)
     alloc_reduction_workspace(call, source.shape, source.stride(), dim, widths, kernel)
+
+
+_WARP: Final = 32
+_VECTOR: Final = 4
+_MIN_VALUES_PER_THREAD: Final = 16
+_MAX_VALUES_PER_THREAD: Final = 256
+_MAX_INT32: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction after its dimensions were ordered and joined.
+
+    Args:
+        sizes: of the dimensions, the reduced ones first, the fastest of each kind first.
+        strides: of the input in these dimensions, in elements.
+        reduced: how many dimensions are reduced.
+        results: strides of the result in these dimensions, in elements; 0 where it is reduced.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    reduced: int
+    results: tuple[int, ...]
+
+    def halves(self, element_size: int, result_size: int) -> tuple[Reduction, ...]:
+        """The parts that fit into 32-bit offsets, in the order in which they are reduced.
+
+        ``TensorIteratorBase::with_32bit_indexing`` halves the dimension with the largest extent in
+        bytes until the offsets of all operands fit.
+        """
+        operands = ((self.strides, element_size), (self.results, result_size))
+        extents = [
+            max((size - 1) * strides[dim] * width for strides, width in operands)
+            for dim, size in enumerate(self.sizes)
+        ]
+        spans = (
+            1 + sum((size - 1) * strides[dim] * width for dim, size in enumerate(self.sizes))
+            for strides, width in operands
+        )
+        if max(prod(self.sizes), *spans) <= _MAX_INT32:
+            return (self,)
+        widest = max(reversed(range(len(extents))), key=extents.__getitem__)
+        first = self.sizes[widest] // 2
+        return tuple(
+            part
+            for size in (first, self.sizes[widest] - first)
+            for part in replace(
+                self, sizes=(*self.sizes[:widest], size, *self.sizes[widest + 1 :])
+            ).halves(element_size, result_size)
+        )
+
+
+def reduction_of(sizes: Sequence[int], strides: Sequence[int], reduced: Sequence[int]) -> Reduction:
+    """Order and join the dimensions of a reduction as ``TensorIterator`` does."""
+    results = _result_strides(sizes, reduced)
+    order = [dim for dim in reversed(range(len(sizes))) if sizes[dim] != 1]
+    for i in range(1, len(order)):
+        place = i
+        for before in range(i - 1, -1, -1):
+            comparison = _compare(order[before], order[place], sizes, strides, results)
+            if comparison > 0:
+                order[before], order[place] = order[place], order[before]
+                place = before
+            elif comparison < 0:
+                break
+    joined: list[tuple[int, int, int]] = []
+    for dim in order:
+        size, stride, result = sizes[dim], strides[dim], results[dim]
+        if joined and joined[-1][0] * joined[-1][1] == stride:
+            last_size, last_stride, last_result = joined[-1]
+            if last_size * last_result == result:
+                joined[-1] = (last_size * size, last_stride, last_result)
+                continue
+        joined.append((size, stride, result))
+    return Reduction(
+        tuple(size for size, _, _ in joined),
+        tuple(stride for _, stride, _ in joined),
+        sum(result == 0 for _, _, result in joined),
+        tuple(result for _, _, result in joined),
+    )
+
+
+def _result_strides(sizes: Sequence[int], reduced: Sequence[int]) -> list[int]:
+    """Strides of the contiguous result, 0 in reduced dimensions."""
+    strides = [0] * len(sizes)
+    stride = 1
+    for dim in reversed(range(len(sizes))):
+        if dim not in reduced:
+            strides[dim] = stride
+            stride *= sizes[dim]
+    return strides
+
+
+def _compare(
+    left: int, right: int, sizes: Sequence[int], strides: Sequence[int], results: Sequence[int]
+) -> int:
+    """Positive when two dimensions must swap, negative when they must not, else 0."""
+    if (results[left] == 0) != (results[right] == 0):
+        return 1 if results[right] == 0 else -1
+    for one in (results, strides):
+        if one[left] == 0 or one[right] == 0:
+            continue
+        if one[left] != one[right]:
+            return -1 if one[left] < one[right] else 1
+        if sizes[left] > sizes[right]:
+            return 1
+    return 0
+
+
+@decision
+def staging_of(
+    gpu: GPU, reduction: Reduction, element_size: int, max_threads: int = 512, vector: int = _VECTOR
+) -> tuple[int, int] | None:
+    """The bytes that a reduction stages in device memory if it splits each result across blocks."""
+    inputs = prod(reduction.sizes[: reduction.reduced])
+    outputs = prod(reduction.sizes[reduction.reduced :])
+    config = _Config(reduction, inputs, outputs, max_threads, vector)
+    blocks = config.blocks_per_result(gpu)
+    if blocks <= 1:
+        return None
+    size = element_size * outputs * blocks
+    if not config.reduces_across_lanes:
+        size *= config.block_width * config.output_vector
+    return size, 4 * config.grid
+
+
+class _Config:
+    """The block of threads, and what each thread has to do."""
+
+    def __init__(
+        self, reduction: Reduction, inputs: int, outputs: int, max_threads: int, vector: int
+    ) -> None:
+        strides, reduced = reduction.strides, reduction.reduced
+        is_full = reduced == len(strides)
+        self.reduces_across_lanes = is_full or (reduced > 0 and strides[0] < strides[reduced])
+        self.output_vector = 1
+        dim0, dim1 = (inputs, outputs) if self.reduces_across_lanes else (outputs, inputs)
+        if not strides:
+            dim0 = dim1 = 1
+        elif self.reduces_across_lanes:
+            if strides[0] == 1 and dim0 >= 128 and reduced == 1:
+                dim0 //= vector
+        elif strides[reduced] == 1:
+            self.output_vector = _output_vector(reduction)
+            dim0 //= self.output_vector
+        self._set_block(dim0, dim1, max_threads // self.output_vector)
+        self._split(inputs, outputs)
+
+    def _set_block(self, dim0: int, dim1: int, max_threads: int) -> None:
+        width = last_power_of_2(dim0) if dim0 < max_threads else max_threads
+        height = last_power_of_2(dim1) if dim1 < max_threads else max_threads
+        self.block_width = min(width, _WARP)
+        self._height = min(height, max_threads // self.block_width)
+        self.block_width = min(width, max_threads // self._height)
+
+    def _split(self, inputs: int, outputs: int) -> None:
+        step_input = self.block_width if self.reduces_across_lanes else 1
+        step_output = 1 if self.reduces_across_lanes else self.block_width
+        values = -(-inputs // step_input)
+        self._splits_across_warps = values >= min(self._height * 16, _MAX_VALUES_PER_THREAD)
+        if self._splits_across_warps:
+            step_input *= self._height
+        else:
+            step_output *= self._height
+        self._values_per_thread = -(-inputs // step_input)
+        self.grid = -(-(outputs // self.output_vector) // step_output)
+
+    def blocks_per_result(self, gpu: GPU) -> int:
+        """Into how many blocks of threads each result is split."""
+        threads = self.block_width * self._height
+        target = gpu.multi_processor_count * (gpu.max_threads_per_multi_processor // threads)
+        values = self._values_per_thread
+        if not self._splits_across_warps or values < _MAX_VALUES_PER_THREAD or self.grid > target:
+            return 1
+        return max(
+            min(-(-target // self.grid), -(-values // _MIN_VALUES_PER_THREAD)),
+            -(-values // _MAX_VALUES_PER_THREAD),
+        )
+
+
+def _output_vector(reduction: Reduction) -> int:
+    """The number of results that a thread makes at once; blocks of memory are aligned for it."""
+    vector = 4
+    divided = [reduction.sizes[reduction.reduced]]
+    divided += [stride for dim, stride in enumerate(reduction.strides) if dim != reduction.reduced]
+    for number in divided:
+        while number % vector:
+            vector //= 2
+    return vector
+
+
+def last_power_of_2(number: int) -> int:
+    """The largest power of 2 that is not above a number; 1 if that is 0."""
+    return 1 << (max(1, number).bit_length() - 1)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from .data_dependence import DataDependence
+from ..machine.tensor_values import TensorValues
 from .op_call import OpCall
 
 RELEASE: Final = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -25,6 +25,42 @@ RELEASE: Final = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 Memory = Callable[["OpCall"], None]
 Implementation = Callable[..., Any]
+Rule = Callable[[TensorValues, tuple[Any, ...], dict[str, Any]], Any]
+
+# What a dry run assumes of values errs on the side of more memory.
+ZERO: Final = "0"
+TRUE: Final = "every element True"
+DISTINCT: Final = "all elements distinct"
+
+
+@dataclass(frozen=True, slots=True)
+class DataDependence:
+    """The use that an op makes of values, for dry runs, which have none.
+
+    Args:
+        called: the name that a program calls it by.
+        assumption: what a dry run assumes the values to be.
+        outputs: returns the outputs without values; None: the op takes masks among the indices
+            that are its second argument.
+        counts_itself: ``outputs`` counts the read, because the values are usually known.
+    """
+
+    called: str
+    assumption: str
+    outputs: Rule | None = None
+    counts_itself: bool = False
+
+    def count(self, values: TensorValues, op: str) -> None:
+        """Count a read of values that a dry run does not have.
+
+        Raises:
+            AssumedValueError: the simulation is strict.
+        """
+        values.reads.count(op, self.called, self.assumption)
+
+
+MASKS: Final = DataDependence("mask as an index", TRUE)
+"""Of ops that take masks among indices."""
 
 
 class Provenance(Enum):

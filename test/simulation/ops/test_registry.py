@@ -15,7 +15,7 @@ import torch.distributed.fsdp
 
 import pytorch_memlab
 from pytorch_memlab.simulation.ops import registry
-from pytorch_memlab.simulation.ops.no_workspace import ops_without_workspace
+from pytorch_memlab.simulation.ops.op_info import ops_without_workspace
 from pytorch_memlab.simulation.ops.registry import (
     RELEASE,
     define,

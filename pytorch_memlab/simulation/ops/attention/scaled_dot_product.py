@@ -2,6 +2,12 @@
 
 ``aten/src/ATen/native/transformers/attention.cpp`` prepares the tensors for each backend, above
 autograd, so that padding is a node of the graph.
+
+Multi-head attention of modules in evaluation is one op, the fast path that CUDA takes:
+``aten/src/ATen/native/transformers/cuda/attention.cu``. Where a fused attention can run, it stands
+between two projections. Else matrices are multiplied around a softmax, in the storage of the
+query: the same calls that the CPU's kernel makes (``attention.cpp``), so that one runs.
+An encoder layer (``transformer.cpp``) has one function for every device.
 """
 
 from __future__ import annotations
@@ -12,8 +18,9 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
-from ..registry import RELEASE, define
-from .backends import Backend, Call, select
+from ..op_call import OpCall
+from ..registry import RELEASE, as_on_cpu, define, op
+from .backends import Backend, Call, is_any_enabled, select
 
 _ALIGNMENT: Final = 8
 """Elements: flash attention's head dimension and the rows of a mask are multiples of it."""
@@ -146,3 +153,129 @@ _RUN: Final[Mapping[Backend, Callable[..., Any]]] = {
 
 define("aten::scaled_dot_product_attention", cuda_dispatch=_attention)
 define("aten::_fused_sdp_choice", touches_no_element=True)
+
+
+_HEAD_ALIGNMENT: Final = 8
+
+_MOST_ELEMENTS: Final = 1024
+_MOST_BYTES: Final = 4096
+"""Of a row of scores that the threads of a warp keep in their registers."""
+
+_OF_SEQUENCE, _SCORES = 0, 4
+"""A mask's type for ``(length, length)``, and the dimensions of the scores it is expanded to."""
+
+
+def _native_attention(
+    gpu: SimulatedGPU,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    need_weights: bool = True,
+    *_options: Any,
+    **_more: Any,
+) -> Any:
+    if mask is not None or need_weights or query is not key or key is not value:
+        return NotImplemented
+    weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+    if not _fits_module(query, embed_dim, num_head, weights) or not is_any_enabled():
+        return NotImplemented
+    split = (query.shape[0], -1, num_head, embed_dim // num_head)
+    heads = query.view(split).transpose(1, 2)
+    call = Call(gpu.model, heads, heads, heads, None, 0.0, False, False)
+    if select(call) is Backend.MATH:
+        return NotImplemented
+    return _fused(query, split, weights), None
+
+
+def _fits_module(
+    query: torch.Tensor, embed_dim: int, num_head: int, weights: tuple[torch.Tensor, ...]
+) -> bool:
+    """True if the heads are aligned, and PyTorch would not refuse the shapes on any device."""
+    return (
+        not query.is_nested
+        and query.dim() == 3
+        and query.shape[2] == embed_dim
+        and weights[0].shape == (3 * embed_dim, embed_dim)
+        and weights[1].shape == (3 * embed_dim,)
+        and embed_dim % (num_head * _HEAD_ALIGNMENT) == 0
+    )
+
+
+def _fused(
+    query: torch.Tensor, split: tuple[int, ...], weights: tuple[torch.Tensor, ...]
+) -> torch.Tensor:
+    projected = _aten.linear.default(query, *weights[:2])
+    parts = [part.view(split).transpose(1, 2) for part in projected.chunk(3, -1)]
+    attended = _aten.scaled_dot_product_attention.default(*parts)
+    joined = attended.transpose(1, 2).reshape(query.shape[0], -1, query.shape[2])
+    result: torch.Tensor = _aten.linear.default(joined, *weights[2:])
+    # As C++ does, the last made goes first.
+    del joined, attended
+    del parts, projected
+    return result
+
+
+define("aten::_native_multi_head_attention", composite=_native_attention)
+define(
+    "aten::_transformer_encoder_layer_fwd",
+    "aten::_nested_tensor_from_mask_left_aligned",
+    composite=as_on_cpu,
+)
+
+
+def _heads_meta(
+    projected: torch.Tensor, bias: torch.Tensor, num_heads: int
+) -> tuple[torch.Tensor, ...]:
+    batch, length = projected.shape[:2]
+    size = bias.shape[0] // 3 // num_heads
+    whole = projected.new_empty(3 * batch, num_heads, length, size)
+    return tuple(whole[start : start + batch] for start in (0, batch, 2 * batch))
+
+
+define(
+    "aten::_transform_bias_rescale_qkv",
+    source="aten/src/ATen/native/transformers/cuda/attention.cu",
+    meta=_heads_meta,
+)
+
+
+@op(
+    "aten::_masked_softmax",
+    source="aten/src/ATen/native/cuda/SoftMax.cu",
+    meta=lambda scores, *_others: torch.empty_like(scores),
+)
+def _masked_softmax_memory(call: OpCall) -> None:
+    """Beyond registers, a softmax of scores filled with minus infinity.
+
+    Its output takes the place of the one that was made first.
+    """
+    scores: torch.Tensor = call.args[0]
+    if _fits_registers(call, scores):
+        return
+    first = call.alloc_temp(scores.numel() * scores.element_size())
+    call.alloc_copy(scores)
+    call.alloc_outputs(call.result)
+    call.free_temp(first)
+
+
+def _fits_registers(call: OpCall, scores: torch.Tensor) -> bool:
+    mask: torch.Tensor = call.args[1]
+    dim = call.argument("dim")
+    if dim is not None and dim < scores.dim() - 1:
+        return False
+    is_square = call.argument("mask_type") == _OF_SEQUENCE and mask.dim() != scores.dim()
+    if is_square and scores.dim() == _SCORES:
+        mask = mask.expand(scores.shape)
+    size = scores.shape[-1] if scores.dim() else 1
+    return (
+        size <= _MOST_ELEMENTS
+        and size * scores.element_size() <= _MOST_BYTES
+        and mask.is_contiguous()
+    )

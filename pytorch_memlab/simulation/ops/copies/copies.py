@@ -7,10 +7,9 @@ from typing import Any, Final
 import torch
 
 from ...machine.tensor_values import TensorValues
-from ..data_dependence import ZERO, DataDependence
 from ..memory_formats import is_dense
 from ..op_call import OpCall
-from ..registry import define, op
+from ..registry import ZERO, DataDependence, define, op
 from ..sparse.sparse_rules import written
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/Copy.cu"

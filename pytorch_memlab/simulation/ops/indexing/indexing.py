@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from .. import cub
-from ..data_dependence import MASKS
-from ..registry import define, op, recorded
+from ..registry import MASKS, define, op, recorded
 from .nonzero import count_nonzero, find_nonzero
 
 if TYPE_CHECKING:

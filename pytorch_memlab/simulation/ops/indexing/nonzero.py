@@ -10,11 +10,10 @@ import torch
 
 from ...machine.tensor_values import TensorValues
 from .. import cub
-from ..data_dependence import TRUE, ZERO, DataDependence
 from ..op_call import OpCall, named_arguments
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_extremes_workspace
 from ..reductions.scans import scan_row
-from ..registry import define, estimated, op
+from ..registry import TRUE, ZERO, DataDependence, define, estimated, op
 
 _NONZERO: Final = "aten/src/ATen/native/cuda/Nonzero.cu"
 _MASKED: Final = "aten/src/ATen/native/cuda/IndexKernel.cpp, Nonzero.cu"

@@ -14,7 +14,7 @@ import torch
 from ...machine.simulated_gpu import SimulatedGPU
 from ..memory_formats import acc_type, can_view, has_channels_last, suggest_memory_format
 from ..op_call import CUDNN_WORKSPACES, OpCall
-from ..reduce_config import last_power_of_2
+from ..reduction_workspace import last_power_of_2
 from ..registry import define, estimated, op
 
 Tensors = tuple[torch.Tensor, ...]

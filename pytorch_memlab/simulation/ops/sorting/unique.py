@@ -13,9 +13,8 @@ import torch
 
 from ...machine.tensor_values import TensorValues
 from .. import cub
-from ..data_dependence import DISTINCT, DataDependence
 from ..op_call import OpCall, named_arguments
-from ..registry import estimated
+from ..registry import DISTINCT, DataDependence, estimated
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/Unique.cu, UniqueCub.cu"
 _INDEX: Final = 8

@@ -13,8 +13,7 @@ import torch
 
 from ...machine.tensor_values import TensorValues
 from ...machine.unsupported import unsupported
-from ..data_dependence import DISTINCT
-from ..registry import as_on_cpu, define
+from ..registry import DISTINCT, as_on_cpu, define
 
 
 def _same_elements(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

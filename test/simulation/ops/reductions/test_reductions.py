@@ -8,7 +8,7 @@ from support.computed_or_dry import computed_or_dry
 from support.op_memory import aten, events, indices, peak_beyond_results, randn, temporaries
 
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
+from pytorch_memlab.simulation.ops.reduction_workspace import reduction_of, staging_of
 
 
 def staged_columns(accumulated, blocks=98):
