@@ -16,23 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain, count, islice
 from types import FrameType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from .._common.program_lines import folder_names
 from ..tensors.live_objects import alive, states_of, tensors_in
-from .snapshot import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 
 _numbers = count(1)
-
-
-class Named(NamedTuple):
-    """A tensor with a name, and the category that follows from where it was found."""
-
-    tensor: torch.Tensor
-    name: str
-    category: str
 
 
 class _Remembered:
@@ -110,17 +101,23 @@ class NamesNow:
         self._names = names
         self._variables = variables
         self._places = {key: place for place, key in enumerate(variables)}
-        self._known: dict[int, Named] = {}
+        self._known: dict[int, tuple[torch.Tensor, str]] = {}
         for model in names.models():
-            for named in tensors_of_model(model):
-                self._add(named)
+            try:
+                found = [*model.named_parameters(), *model.named_buffers()]
+            except Exception:
+                continue
+            for name, tensor in found:
+                self._add(tensor, name)
         for optimizer in names.optimizers():
-            for named in self._state_of(optimizer):
-                self._add(named)
+            for owner, state in states_of(optimizer):
+                for path, tensor in tensors_in(state):
+                    name = self.of(owner) if isinstance(owner, torch.Tensor) else owner
+                    self._add(tensor, f"{type(optimizer).__name__}.{name}{path}")
 
-    def known(self) -> list[Named]:
+    def known(self) -> list[torch.Tensor]:
         """Every tensor of the models and optimizers, in their order."""
-        return list(self._known.values())
+        return [tensor for tensor, _ in self._known.values()]
 
     def is_variable(self, tensor: torch.Tensor) -> bool:
         return id(tensor) in self._variables
@@ -135,31 +132,13 @@ class NamesNow:
     def of(self, tensor: torch.Tensor) -> str:
         key = id(tensor)
         if key in self._known:
-            return self._known[key].name
+            return self._known[key][1]
         return self._variables.get(key) or self._names.numbered(tensor)
 
-    def _add(self, named: Named) -> None:
-        if id(named.tensor) not in self._known:
-            self._known[id(named.tensor)] = named
-            self._names.remember(named.tensor, named.name)
-
-    def _state_of(self, optimizer: torch.optim.Optimizer) -> Iterator[Named]:
-        kind = type(optimizer).__name__
-        for parameter, state in states_of(optimizer):
-            for path, tensor in tensors_in(state):
-                owner = self.of(parameter) if isinstance(parameter, torch.Tensor) else parameter
-                yield Named(tensor, f"{kind}.{owner}{path}", OPTIMIZER_STATE)
-
-
-def tensors_of_model(model: torch.nn.Module) -> Iterator[Named]:
-    try:
-        parameters, buffers = list(model.named_parameters()), list(model.named_buffers())
-    except Exception:
-        return
-    for name, parameter in parameters:
-        yield Named(parameter, name, PARAMETERS)
-    for name, buffer in buffers:
-        yield Named(buffer, name, BUFFERS)
+    def _add(self, tensor: torch.Tensor, name: str) -> None:
+        if id(tensor) not in self._known:
+            self._known[id(tensor)] = tensor, name
+            self._names.remember(tensor, name)
 
 
 Roots = Iterable[tuple[str, object]]

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -60,6 +61,8 @@ _SMALL_NAMED: Final = 500
 """Number of small tensors of autograd that are named: they keep graphs."""
 _GRAPH_NODES: Final = 20_000
 _ADDITIONS = frozenset({"AddBackward0", "AddBackward1"})
+_UNNAMED: Final = re.compile(r"saved by |[A-Z]\w*?\d+(\.\w+)*$")
+"""Rows of tensors that no variable leads to."""
 _ATTENTION: Final = "scaled_dot_product_attention"
 
 
@@ -146,7 +149,9 @@ class _Search:
         find = address_finder()
         with torch._C.DisableTorchFunction():  # whose modes cost more than all of this
             addresses = {id(tensor): _storage_address(tensor, find) for tensor in tensors}
-            here = {key: self._bytes_at(address) for key, address in addresses.items()}
+            # A tensor that gives no address may have several blocks, and is described first.
+            sizes = {-1: sys.maxsize, **self._failed.blocks}
+            here = {key: sizes.get(address, 0) for key, address in addresses.items()}
             nodes += [grad_fn(tensor) for tensor in tensors if not here[id(tensor)]]
             tensors = [tensor for tensor in tensors if here[id(tensor)]]
             tensors.sort(key=lambda tensor: -here[id(tensor)])
@@ -176,7 +181,7 @@ class _Search:
                 continue
             address = find(piece.storage[1], piece.number)
             shape = tuple(length for length in row.size if isinstance(length, int))
-            is_named = not row.name.startswith("saved by ") and not _is_numbered(row.name)
+            is_named = not _UNNAMED.match(row.name)
             known[address] = BlockInUse(
                 row.nbytes,
                 Category(row.category),
@@ -197,16 +202,6 @@ class _Search:
         self._find(groups=self._groups(numbers, variables, find))
         facts = map(self._optimizer, optimizers)
         self._find(optimizers=tuple(one for one in facts if one.elements))
-
-    def _bytes_at(self, address: int) -> int:
-        """Bytes of the block at an address; 0 if it is not on the GPU.
-
-        A tensor that does not tell its storage may have several blocks, and is described first.
-        """
-        return self._size_at(address) if address >= 0 else sys.maxsize
-
-    def _size_at(self, address: int) -> int:
-        return self._failed.blocks.get(address, 0)
 
     def _blocks(
         self, known: Mapping[int, BlockInUse], repeated: Sequence[CodeType]
@@ -268,10 +263,16 @@ class _Search:
             if len(found) < 2 and grad_fn(first) is None:
                 continue
             own = {_storage_address(tensor, find) for tensor in found}
-            graph = _saved_addresses(map(grad_fn, found), find) - own
+            saved = islice(saved_by_graphs(map(grad_fn, found)), _GRAPH_NODES)
+            graph = {
+                _storage_address(tensor, find)
+                for node, tensor in saved
+                if name_of(node) != LEAF and not issubclass(type(tensor), torch.nn.Parameter)
+            } - own
             is_variable = len(found) == 1
             sums = _running_sums(grad_fn(first)) if is_variable and first.numel() == 1 else 0
-            own_size, graph_size = (sum(map(self._size_at, each)) for each in (own, graph))
+            sizes = self._failed.blocks
+            own_size, graph_size = (sum(sizes.get(at, 0) for at in each) for each in (own, graph))
             groups.append(TensorGroup(name, len(found), own_size, graph_size, sums, is_variable))
         return tuple(sorted(groups, key=lambda group: -(group.own + group.graphs)))
 
@@ -384,17 +385,16 @@ class _Search:
         if simulated.length > LONGEST:
             return (), f"more than {LONGEST // 3:,} tensors are alive"
         now = settings_string()
-        wanted = ["expandable_segments:True", "max_split_size_mb:128"]
         other_stream = sum(b.size for b in failed.free_blocks if b.stream != failed.stream)
         checks = []
-        arguments = (failed, simulated.requests, simulated.length)
+        check = partial(check_settings, failed, simulated.requests, simulated.length)
         if other_stream * 2 > cached:
-            made = check_settings(*arguments, now, one_stream=True, is_whole=simulated.is_whole)
+            made = check(now, one_stream=True, is_whole=simulated.is_whole)
             checks.append(replace(made, settings=""))
-        for setting in wanted:
+        for setting in ("expandable_segments:True", "max_split_size_mb:128"):
             if setting.partition(":")[0] not in now:
                 both = f"{now},{setting}" if now else setting
-                checks.append(check_settings(*arguments, both, is_whole=simulated.is_whole))
+                checks.append(check(both, is_whole=simulated.is_whole))
                 if checks[-1].fits:
                     break
         return tuple(checks), ""
@@ -423,10 +423,6 @@ def _caller() -> FrameType | None:
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == own:
         frame = frame.f_back
     return frame
-
-
-def _is_numbered(name: str) -> bool:
-    return re.fullmatch(r"[A-Z]\w*?\d+(\.\w+)*", name) is not None
 
 
 def _plain(name: str) -> str:
@@ -459,15 +455,6 @@ def _storage_address(tensor: torch.Tensor, find: Callable[[int, int], int]) -> i
             return find(address_of(tensor, storage), storage._cdata)
         except Exception:  # sparse, a wrapper without memory, or a class that refuses
             return -1
-
-
-def _saved_addresses(roots: Iterable[Any], find: Callable[[int, int], int]) -> set[int]:
-    """Addresses of storages that graphs keep, parameters left out; of the first nodes only."""
-    return {
-        _storage_address(tensor, find)
-        for node, tensor in islice(saved_by_graphs(roots), _GRAPH_NODES)
-        if name_of(node) != LEAF and not issubclass(type(tensor), torch.nn.Parameter)
-    }
 
 
 def _running_sums(node: Any) -> int:

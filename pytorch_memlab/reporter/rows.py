@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -27,11 +27,6 @@ class Rows:
     graphs: frozenset[torch.device]
 
 
-class _Saver(NamedTuple):
-    node: str
-    line: SourceLine | None
-
-
 def rows_of(live: LiveObjects, names: NamesNow, categories: TensorCategories) -> Rows:
     """Describe live tensors, and those that autograd saves for them.
 
@@ -45,25 +40,22 @@ def rows_of(live: LiveObjects, names: NamesNow, categories: TensorCategories) ->
     visible = [tensor for tensor in tensors if id(tensor) not in released]
     variables = [tensor for tensor in visible if names.is_variable(tensor)]
     variables.sort(key=lambda tensor: (_is_view(tensor), names.place(tensor)))
-    known = [named.tensor for named in names.known()]
     described = [
         (tensor, owner, piece)
-        for tensor, owner in _in_order((*known, *variables), visible)
+        for tensor, owner in _in_order((*names.known(), *variables), visible)
         for piece in pieces_of(tensor)
         if piece.nbytes or 0 not in piece.size
     ]
     described.sort(key=lambda item: _rank(item[2].device))  # numbers follow the report's order
-    saved = _Saved(live)
-    table = _Table(saved, names)
+    table = _Table(live, names)
     for tensor, owner, piece in described:
         if owner is None:
             name, category = names.of(tensor), categories.of(tensor).value
             table.add(name, piece, tensor, category, names.is_variable(tensor))
         else:
             table.add(f"{names.of(owner)}.grad", piece, tensor, GRADIENTS)
-    for key, (tensor, piece) in saved.pieces.items():
-        if table.is_new(piece):
-            table.add(saved.row_name(key), piece, tensor, SAVED)
+    for key in table.saved:
+        table.add_saved(key)
     for tensor in tensors:
         if id(tensor) in released:
             pieces = [piece for piece in pieces_of(tensor) if table.is_new(piece)]
@@ -72,47 +64,33 @@ def rows_of(live: LiveObjects, names: NamesNow, categories: TensorCategories) ->
     return table.finished()
 
 
-class _Saved:
-    """The storages that graphs save for backward, and the first node that saved each."""
-
-    def __init__(self, live: LiveObjects) -> None:
-        self.pieces: dict[StorageKey, tuple[torch.Tensor, Piece]] = {}
-        self.graphs: set[torch.device] = set()
-        self._nodes: dict[StorageKey, Any] = {}
-        self._savers: dict[StorageKey, _Saver] = {}
-        roots = [*map(grad_fn, live.tensors), *live.nodes]
-        for node, tensor in saved_by_graphs(roots):
-            is_leaf = name_of(node) == LEAF
-            for piece in pieces_of(tensor):
-                key = piece.storage
-                self.pieces.setdefault(key, (tensor, piece))
-                if not is_leaf:
-                    self._nodes.setdefault(key, node)
-                    self.graphs.add(piece.device)
-
-    def saver(self, key: StorageKey) -> _Saver | None:
-        """The node that saved a storage to compute a gradient with, None if there is none."""
-        if key not in self._nodes:
-            return None
-        if key not in self._savers:
-            node = self._nodes[key]
-            self._savers[key] = _Saver(name_of(node), line_of(node))
-        return self._savers[key]
-
-    def row_name(self, key: StorageKey) -> str:
-        """Name for the row of a storage that no tensor of the program looks at."""
-        saver = self.saver(key) or _Saver(LEAF, None)
-        return f"saved by {saver.node}" + (f" ({saver.line})" if saver.line else "")
-
-
 class _Table:
     """Rows, and the storages that have one already."""
 
-    def __init__(self, saved: _Saved, names: NamesNow) -> None:
-        self._saved = saved
+    def __init__(self, live: LiveObjects, names: NamesNow) -> None:
+        self.saved: dict[StorageKey, tuple[torch.Tensor, Piece]] = {}
+        """The storages that graphs save for backward."""
+        self._nodes: dict[StorageKey, Any] = {}  # that saved them first to compute a gradient with
         self._now = names
         self._names: dict[StorageKey, str] = {}
         self._rows: list[tuple[TensorRow, Piece | None]] = []
+        for node, tensor in saved_by_graphs([*map(grad_fn, live.tensors), *live.nodes]):
+            is_leaf = name_of(node) == LEAF
+            for piece in pieces_of(tensor):
+                self.saved.setdefault(piece.storage, (tensor, piece))
+                if not is_leaf:
+                    self._nodes.setdefault(piece.storage, node)
+
+    def add_saved(self, key: StorageKey) -> None:
+        """Add a row for a storage that no tensor of the program looks at."""
+        tensor, piece = self.saved[key]
+        if self.is_new(piece):
+            name, line = self._saver(key) or (LEAF, None)
+            self.add(f"saved by {name}" + (f" ({line})" if line else ""), piece, tensor, SAVED)
+
+    def _saver(self, key: StorageKey) -> tuple[str, SourceLine | None] | None:
+        node = self._nodes.get(key)
+        return None if node is None else (name_of(node), line_of(node))
 
     def is_new(self, piece: Piece) -> bool:
         return piece.nbytes > 0 and piece.storage not in self._names
@@ -124,8 +102,8 @@ class _Table:
         first = self._names.setdefault(piece.storage, name)
         shared = first is not name
         nbytes = 0 if shared else piece.nbytes
-        saver = self._saved.saver(piece.storage) if nbytes else None
-        if category == OTHERS and saver and (grad_fn(tensor) is not None or not has_name):
+        node, line = (self._saver(piece.storage) if nbytes else None) or (None, None)
+        if category == OTHERS and node and (grad_fn(tensor) is not None or not has_name):
             category = SAVED
         row = TensorRow(
             name,
@@ -138,8 +116,8 @@ class _Table:
             nbytes,
             piece.dtype,
             not piece.suffix and _is_view(tensor),
-            saver and saver.node,
-            saver and saver.line,
+            node,
+            line,
             f"{self._now.identity(tensor)}{piece.suffix}" if nbytes else "",
         )
         self._rows.append((row, piece if nbytes else None))
@@ -148,7 +126,7 @@ class _Table:
         self._rows.sort(key=lambda pair: _rank(pair[0].device))
         rows = tuple(row for row, _ in self._rows)
         storages = tuple(piece for _, piece in self._rows)
-        return Rows(rows, storages, frozenset(self._saved.graphs))
+        return Rows(rows, storages, frozenset(self.saved[key][1].device for key in self._nodes))
 
 
 def _in_order(
