@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -33,13 +33,11 @@ class TensorCategories:
         for optimizer in optimizers:
             for _, state in states_of(optimizer):
                 self._add((tensor for _, tensor in tensors_in(state)), Category.OPTIMIZER_STATE)
-            self._add(
-                (tensor for _, tensor in tensors_in(parameters_of(optimizer))), Category.PARAMETERS
-            )
+            parameters = tensors_in(parameters_of(optimizer))
+            self._add((tensor for _, tensor in parameters), Category.PARAMETERS)
         for module in modules:
-            own = vars(module)
-            self._add((own.get("_buffers") or {}).values(), Category.BUFFERS)
-            self._add((own.get("_parameters") or {}).values(), Category.PARAMETERS)
+            for tensors, category in _own_tensors(module):
+                self._add(tensors, category)
 
     def of(self, tensor: torch.Tensor) -> Category:
         """The category of a tensor that is no gradient, and not saved for backward alone."""
@@ -51,6 +49,12 @@ class TensorCategories:
         for tensor in tensors:
             if tensor is not None:
                 self._known[id(tensor)] = category
+
+
+def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[Iterable[Any], Category]]:
+    own = vars(module)
+    yield (own.get("_buffers") or {}).values(), Category.BUFFERS
+    yield (own.get("_parameters") or {}).values(), Category.PARAMETERS
 
 
 BlockOf = Callable[["Piece"], "LiveBlock | None"]
@@ -81,9 +85,8 @@ def mark(tensors: Iterable[torch.Tensor | None], category: Category, note: Note)
 
 def mark_module(module: torch.nn.Module, note: Note) -> None:
     for part in module.modules():
-        own = vars(part)
-        mark((own.get("_buffers") or {}).values(), Category.BUFFERS, note)
-        mark((own.get("_parameters") or {}).values(), Category.PARAMETERS, note)
+        for tensors, category in _own_tensors(part):
+            mark(tensors, category, note)
 
 
 def mark_parameters(optimizer: torch.optim.Optimizer, note: Note) -> None:
@@ -194,23 +197,18 @@ class FreedCategories:
         key = made, block.end, block.made_in == BACKWARD
         known = self._of_stacks.get(key)
         if known is None:
-            known = self._of_stacks[key] = self._of_made_and_ended(*key)
+            known = self._of_stacks[key] = _of_made_and_ended(*key)
         return known
 
-    def _of_made_and_ended(self, made: int, ended: int, is_backward: bool) -> Category:
-        places = call_stacks.places_of(made)
-        if _ended_in_its_line(_of_program(places), _of_program(call_stacks.places_of(ended))):
-            return Category.TEMPORARIES
-        return Category.UNKNOWN if is_backward or _is_made_by_torch(places) else Category.OTHERS
 
-
-def _ended_in_its_line(made: list[Place], ended: list[Place]) -> bool:
-    """True if the line that made a block, or its caller's line, still ran at the block's end."""
-    return made == ended or (len(ended) > 1 and made[-len(ended) :] == ended)
-
-
-def _of_program(places: Sequence[Place]) -> list[Place]:
-    return [place for place in places if is_of_user(place[0])]
+def _of_made_and_ended(made: int, ended: int, is_backward: bool) -> Category:
+    places = call_stacks.places_of(made)
+    own = [place for place in places if is_of_user(place[0])]
+    at_end = [place for place in call_stacks.places_of(ended) if is_of_user(place[0])]
+    # The line that made the block, or the line of its caller, still ran when it was freed.
+    if own == at_end or (len(at_end) > 1 and own[-len(at_end) :] == at_end):
+        return Category.TEMPORARIES
+    return Category.UNKNOWN if is_backward or _is_made_by_torch(places) else Category.OTHERS
 
 
 def _is_made_by_torch(places: Sequence[Place]) -> bool:

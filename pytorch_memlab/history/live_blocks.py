@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from .._common.forward_ops import ForwardOps
     from .module_paths import ModulePaths
 
-NOT_SEEN: Final = 0
-FORWARD: Final = 1
-FORWARD_WITH_NODE: Final = 2
-FORWARD_WITHOUT_GRAD: Final = 3
-BACKWARD: Final = 4
+NOT_SEEN, FORWARD, FORWARD_WITH_NODE, FORWARD_WITHOUT_GRAD, BACKWARD = range(5)
 """The pass that made a block: with gradients on, by an op that made a node of autograd or by
 another; with gradients off; in a backward pass; or it was not seen."""
 
@@ -253,11 +249,15 @@ class LiveBlocks:
                 block.call = thread.number
             node = _current_node()
             if node is not None:
-                self._describe_backward(block, state, node)
-            elif not _is_grad_enabled():
-                block.made_in = FORWARD_WITHOUT_GRAD
-            else:
+                stack = state.forward_ops.of_node(node)
+                if stack is not None:
+                    block.forward = stack
+                    stack.is_kept = True
+                    block.module = block.module or stack.module
+            if _is_grad_enabled():
                 block.made_in = FORWARD_WITH_NODE if state.forward_ops.makes_node() else FORWARD
+            else:
+                block.made_in = FORWARD_WITHOUT_GRAD if node is None else BACKWARD
         block.event = event = self.events
         self.events = event + 1
         self.active = active = self.active + block.size
@@ -274,10 +274,10 @@ class LiveBlocks:
             if block.event <= peak.event:
                 peak.died.append(block)
                 is_wanted = True
-        if is_wanted:
+        if is_wanted and has_waited:
             block.is_kept = True
-            if block.category is _UNKNOWN and block.is_data and not has_waited:
-                self._see_end(block)
+        elif is_wanted:
+            self.free_requested(block)
         self.events += 1
         self.active -= block.size
         if self.log is not None:
@@ -287,35 +287,13 @@ class LiveBlocks:
             block.drop()
 
     def free_requested(self, block: LiveBlock) -> None:
-        """The program gives a block back in this thread, which a stream still uses."""
+        """The program gives a block back in this thread, which a stream may still use.
+
+        Its category follows from that. See Note [Categories of freed blocks].
+        """
         block.is_kept = True
-        if block.category is _UNKNOWN and block.is_data:
-            self._see_end(block)
-
-    def completed(self, block: LiveBlock) -> None:
-        """A block that a stream still used is free again."""
-        self.freed(block, has_waited=True)
-
-    def happened(self, action: str, address: int, size: int, stream: int) -> None:
-        self.events += 1
-        if self.log is not None:
-            self.log.happened(action, address, size, stream)
-
-    def _describe_backward(self, block: LiveBlock, state: ProgramState, node: Any) -> None:
-        stack = state.forward_ops.of_node(node)
-        if stack is not None:
-            block.forward = stack
-            stack.is_kept = True
-            block.module = block.module or stack.module
-        if not _is_grad_enabled():
-            block.made_in = BACKWARD
-        else:
-            block.made_in = FORWARD_WITH_NODE if state.forward_ops.makes_node() else FORWARD
-
-    def _see_end(self, block: LiveBlock) -> None:
-        """The category of a block by its free. See Note [Categories of freed blocks]."""
         state = self.state
-        if not state.is_on:
+        if not state.is_on or block.category is not _UNKNOWN or not block.is_data:
             return
         if _current_node() is not None and not _is_grad_enabled():
             if block.made_in in (FORWARD, FORWARD_WITH_NODE):
@@ -326,6 +304,15 @@ class LiveBlocks:
             block.category = Category.TEMPORARIES
         else:
             block.end = capture()
+
+    def completed(self, block: LiveBlock) -> None:
+        """A block that a stream still used is free again."""
+        self.freed(block, has_waited=True)
+
+    def happened(self, action: str, address: int, size: int, stream: int) -> None:
+        self.events += 1
+        if self.log is not None:
+            self.log.happened(action, address, size, stream)
 
 
 # Note [Categories of freed blocks]

@@ -53,12 +53,18 @@ class _ProgramOptions:
     def visible_part(self, trace: Trace) -> Trace:
         if not self.entries:
             return []
-        seen = [event for event in trace if event["action"] not in self.skipped]
-        seen = seen[-self.entries :]
-        return seen if self.has_stacks else [_without_stack(event) for event in seen]
+        seen = [event for event in trace if event["action"] not in self.skipped][-self.entries :]
+        if self.has_stacks:
+            return seen
+        stacks = ("frames", "forward_frames")
+        return [{key: event[key] for key in event if key not in stacks} for event in seen]
 
 
 _NOTHING: Final = _ProgramOptions(0)
+
+
+class _Caller(threading.local):
+    is_own = False
 
 
 class WholeRunHistory:
@@ -66,7 +72,7 @@ class WholeRunHistory:
 
     def __init__(self, *, keeps_events: bool = True) -> None:
         self._keeps_events = keeps_events
-        self._caller = threading.local()
+        self._caller = _Caller()
         self._kept: list[Trace] = []
         self._wanted = _NOTHING
         self._process = os.getpid()
@@ -114,18 +120,14 @@ class WholeRunHistory:
             and os.getpid() == self._process
             and torch.cuda.is_initialized()
         ):
-            self._end_own()
+            self._record_own(is_on=False)
 
-    def _record_own(self) -> None:
+    def _record_own(self, *, is_on: bool = True) -> None:
         wanted: Literal["all", "state"] = "all" if self._keeps_events else "state"
         with self._own_call():
             self._memory._record_memory_history(
-                wanted, context=wanted, stacks="python", max_entries=sys.maxsize
+                wanted if is_on else None, context=wanted, stacks="python", max_entries=sys.maxsize
             )
-
-    def _end_own(self) -> None:
-        with self._own_call():
-            self._memory._record_memory_history(enabled=None)
 
     @contextmanager
     def _own_call(self) -> Iterator[None]:
@@ -136,13 +138,10 @@ class WholeRunHistory:
         finally:
             self._caller.is_own = False
 
-    def _is_own_call(self) -> bool:
-        return getattr(self._caller, "is_own", False)
-
     # What the program calls
 
     def _record(self, *given: Any) -> None:
-        if self._is_own_call():
+        if self._caller.is_own:
             self._calls[_RECORD](*given)
             return
         wanted, arguments = _options_of(given)
@@ -179,7 +178,7 @@ class WholeRunHistory:
             events = self._calls[_SNAPSHOT](None)["device_traces"]
         if not was_recording:
             self._kept, events = _joined(self._kept, events), []
-            self._end_own()
+            self._record_own(is_on=False)
         try:
             call()
         except BaseException:
@@ -193,7 +192,7 @@ class WholeRunHistory:
 
     def _snapshot(self, *given: Any) -> dict[str, Any]:
         found: dict[str, Any] = self._calls[_SNAPSHOT](*given)
-        if not self._is_own_call():
+        if not self._caller.is_own:
             found["device_traces"] = [
                 self._wanted.visible_part(each) for each in found["device_traces"]
             ]
@@ -230,7 +229,3 @@ def _flag(arguments: Sequence[Any], place: int, default: bool) -> bool:
 def _joined(earlier: list[Trace], later: list[Trace]) -> list[Trace]:
     """The traces of each GPU, one after the other."""
     return [[*first, *then] for first, then in zip_longest(earlier, later, fillvalue=())]
-
-
-def _without_stack(event: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in event.items() if key not in ("frames", "forward_frames")}
