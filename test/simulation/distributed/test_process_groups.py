@@ -103,7 +103,7 @@ def test_collectives_return_what_equal_ranks_give(rank_of_eight):
     assert x.tolist() == [0] * 8
 
 
-def test_collectives_take_no_memory_of_pytorchs(rank_of_eight):
+def test_collectives_of_single_tensors_take_no_memory_of_pytorchs(rank_of_eight):
     x = torch.ones(MIB, device="cuda")
     whole = torch.empty(8 * MIB, device="cuda")
     before = torch.cuda.memory_allocated()
@@ -113,6 +113,18 @@ def test_collectives_take_no_memory_of_pytorchs(rank_of_eight):
     dist.reduce_scatter_tensor(x, whole)
     dist.barrier()
     assert torch.cuda.max_memory_allocated() == before
+
+
+def test_lists_of_tensors_go_through_one_before_torch_2_15(rank_of_eight):
+    x = torch.ones(MIB, device="cuda")
+    parts = [torch.empty_like(x) for _ in range(8)]
+    before = torch.cuda.memory_allocated()
+    flat = 0 if COMMUNICATOR else 8 * x.nbytes
+    for call in (lambda: dist.all_gather(parts, x), lambda: dist.reduce_scatter(x, parts)):
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        assert torch.cuda.max_memory_allocated() - before == flat
+    assert torch.cuda.memory_allocated() == before
 
 
 def test_each_communicator_keeps_a_float_for_barriers(rank_of_eight):

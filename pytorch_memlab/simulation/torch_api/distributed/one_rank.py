@@ -4,9 +4,8 @@ Note [One rank for many]
 A process group has the size that the program asks for, and one process. The other ranks are assumed
 to hold what this one holds. So a broadcast changes nothing, a sum is a multiplication by the number
 of ranks, a gather repeats, and what only another rank can know (a receive, a scatter from another
-root) is zeros. Nothing is sent and nothing waits. Collectives take no memory from PyTorch's
-allocator (``ProcessGroupNCCL.cpp``). NCCL's buffers come from the driver and are not counted; a
-warning says so.
+root) is zeros. Nothing is sent and nothing waits. NCCL's buffers come from the driver and are not
+counted; a warning says so. What the classes here for NCCL take is PyTorch's own.
 
 ``FakeProcessGroup`` of PyTorch is no replacement. It leaves sums as they were, so that the mean of
 gradients, which ``DistributedDataParallel`` makes of a sum, is a fraction of them; in torch 2.4 it
@@ -279,10 +278,27 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
 
 class SimulatedNCCL(SimulatedGroup):
-    """A group with NCCL."""
+    """A group with NCCL, as torch makes it by default until 2.14 (``ProcessGroupNCCL.cpp``).
+
+    A list of equal tensors goes through one tensor of all of them.
+    """
+
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+        """All ranks get all inputs."""
+        flat = _flattened(outputs)
+        work = super().allgather(outputs, inputs, opts)
+        del flat
+        return work
+
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Any:
+        """Each rank gets its part of the sum, or of what ``opts`` wants."""
+        flat = _flattened(inputs)
+        work = super().reduce_scatter(outputs, inputs, opts)
+        del flat
+        return work
 
 
-class SimulatedNCCL2(SimulatedNCCL):
+class SimulatedNCCL2(SimulatedGroup):
     """A group with NCCL on one GPU, as torch 2.15 makes it by default.
 
     Its communicator takes a float for barriers from PyTorch's allocator, and keeps it
@@ -347,6 +363,15 @@ def _fill(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None]
                 output.copy_(tensor)
             else:
                 output.zero_()
+
+
+def _flattened(lists: list[Tensors]) -> Tensors:
+    """A new tensor for each list of equally shaped tensors."""
+    return [
+        one[0].new_empty((len(one), *one[0].shape))
+        for one in lists
+        if len({tensor.shape for tensor in one}) == 1
+    ]
 
 
 def _done(tensors: Any) -> Any:
