@@ -85,7 +85,6 @@ class Block:
         return not (self.allocated or self.event_count or self.stream_uses)
 
     def link_between(self, before: Block | None, after: Block | None) -> None:
-        """Take the place between two neighbours of a segment."""
         self.prev = before
         self.next = after
         if before is not None:
@@ -128,7 +127,8 @@ class BlockPool:
             if settings.expandable_segments:
                 index = _least_to_grow(entries, index)
             else:
-                index = _first_that_cannot_grow(entries, index)
+                while index < len(entries) and entries[index][3].expandable_segment is not None:
+                    index += 1
                 if index == len(entries):
                     return None
             block = entries[index][3]
@@ -141,21 +141,17 @@ class BlockPool:
         return block
 
     def add(self, block: Block) -> None:
-        """Put a free block in its place."""
         block.gc_count_base = self.search_count
         insort(self.free[block.stream], (block.size, block.registration, block.address, block))
 
     def remove(self, block: Block) -> None:
-        """Take a free block out."""
         entries = self.free[block.stream]
         del entries[bisect_left(entries, (block.size, block.registration, block.address))]
 
     def add_unmapped(self, block: Block) -> None:
-        """Put a block without memory in its place."""
         insort(self.unmapped[block.stream], (block.address, block))
 
     def remove_unmapped(self, block: Block) -> None:
-        """Take a block without memory out."""
         entries = self.unmapped[block.stream]
         del entries[bisect_left(entries, (block.address,))]
 
@@ -203,13 +199,6 @@ def _least_to_grow(entries: list[FreeEntry], index: int) -> int:
         and entries[index][3].expandable_segment is not None
         and _grown_size(entries[index + 1][3]) < _grown_size(entries[index][3])
     ):
-        index += 1
-    return index
-
-
-def _first_that_cannot_grow(entries: list[FreeEntry], index: int) -> int:
-    """Go on from `index` to the next block that is of no expandable segment, or to the end."""
-    while index < len(entries) and entries[index][3].expandable_segment is not None:
         index += 1
     return index
 

@@ -42,7 +42,7 @@ class CachingAllocator:
         self.device = device
         self.ever_allocated = False
         self.is_making_room = False
-        self._settings = settings
+        self.settings = settings
         self._told = AllocatorEvents(log)
         self._stats = stats = DeviceStats()
         self._small = BlockPool(is_small=True, stats=stats.small_pool)
@@ -57,12 +57,12 @@ class CachingAllocator:
 
     def begin_with(self, settings: AllocatorSettings) -> None:
         """Take the settings that PyTorch makes the allocator with."""
-        self._stats.show_max_split_size(settings.max_split_size)
+        size = settings.max_split_size
+        self._stats.max_split_size = size - 2**64 if size >= 2**63 else size
         self.change_settings(settings)
         self.set_memory_fraction(settings.per_process_memory_fraction)
 
     def malloc(self, size: int, stream: int = 0) -> int:
-        """Allocate device memory."""
         if size <= 0:
             if size:
                 raise UsageError(f"size must be 0 or more bytes, not {size}")
@@ -74,11 +74,11 @@ class CachingAllocator:
         if self._rounds_to_512:
             rounded = (size + (MIN_BLOCK_SIZE - 1)) & -MIN_BLOCK_SIZE
         else:
-            rounded = self._settings.round_size(size)
+            rounded = self.settings.round_size(size)
         pool = self._small if rounded <= SMALL_SIZE else self._large
-        if self._segments.allowed is not None and self._settings.garbage_collection_threshold:
+        if self._segments.allowed is not None and self.settings.garbage_collection_threshold:
             pool.search_count += 1
-        block = pool.get_free_block(stream, rounded, self._settings)
+        block = pool.get_free_block(stream, rounded, self.settings)
         if block is None:
             self.is_making_room = True
             try:
@@ -113,7 +113,7 @@ class CachingAllocator:
         block.allocated = False
         self._stats.total.free_requested(size)
         block.pool.stats.free_requested(size)
-        if size >= self._settings.max_split_size:
+        if size >= self.settings.max_split_size:
             self._stats.oversize_allocations.change(-1)
         waits = bool(block.stream_uses)
         log = self._told.log
@@ -161,11 +161,9 @@ class CachingAllocator:
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes that the allocator holds."""
         return self._stats.total.reserved_bytes.current
 
     def block_size(self, address: int) -> int:
-        """Bytes of the block of a live allocation."""
         return self._allocated[address].size
 
     @property
@@ -183,11 +181,6 @@ class CachingAllocator:
             if block.mapped
         ]
 
-    @property
-    def settings(self) -> AllocatorSettings:
-        """The settings in force."""
-        return self._settings
-
     def change_settings(self, settings: AllocatorSettings) -> None:
         """Work by other settings from now on.
 
@@ -195,17 +188,15 @@ class CachingAllocator:
         (which serve no request while segments do not expand), and the ``max_split_size`` that the
         statistics show.
         """
-        self._settings = settings
+        self.settings = settings
         self._segments.settings = settings
         self._rounds_to_512 = not any(settings.roundup_power2_divisions)
 
     @property
     def memory_fraction(self) -> float:
-        """Share of the GPU that may be used."""
         return self._segments.memory_fraction
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """Limit what may be used to a share of the GPU."""
         self._segments.memory_fraction = fraction
 
     def observe(self, observer: Observer) -> None:
@@ -213,7 +204,6 @@ class CachingAllocator:
         self._told.add(observer)
 
     def stop_observing(self, observer: Observer) -> None:
-        """Call an observer no more."""
         self._told.remove(observer)
 
     def blocks_in_use(self) -> Iterator[tuple[int, int, int]]:
@@ -226,7 +216,6 @@ class CachingAllocator:
         return self._stats.as_nested_dict()
 
     def reset_peak_stats(self) -> None:
-        """Set every peak to the current value."""
         self._stats.reset_peaks()
 
     def reset_accumulated_stats(self) -> None:
@@ -270,7 +259,6 @@ class CachingAllocator:
         *,
         is_small: bool,
     ) -> None:
-        """Take over an expandable segment that exists already, as a recording shows it."""
         pool = self._small if is_small else self._large
         segment, registration = self._segments.adopt_expandable(pool, address)
         parts: list[tuple[int, int | None, bool]] = []
@@ -291,7 +279,7 @@ class CachingAllocator:
         bytes or more; in the large pool, unless segments expand, if it has more than 1 MiB.
         """
         pool = block.pool
-        settings = self._settings
+        settings = self.settings
         was_split = block.prev is not None or block.next is not None
         remaining = block.size - size
         if (
@@ -370,7 +358,7 @@ class CachingAllocator:
         size = block.size
         self._stats.total.block_allocated(size, requested)
         block.pool.stats.block_allocated(size, requested)
-        if size >= self._settings.max_split_size:
+        if size >= self.settings.max_split_size:
             self._stats.oversize_allocations.change(1)
 
     def _count_inactive_split(self, pool: BlockPool, blocks: int, size: int) -> None:

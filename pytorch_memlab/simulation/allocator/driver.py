@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 PAGE = 2 * 2**20
@@ -32,7 +31,6 @@ class AddressSpace:
         return address
 
     def give(self, address: int, size: int) -> None:
-        """Return a range that was taken."""
         insort(self._gaps, (address, size))
         joined: list[tuple[int, int]] = []
         for start, length in self._gaps:
@@ -81,7 +79,6 @@ class SimulatedDriver:
 
     @property
     def process_memory(self) -> int | None:
-        """Bytes that this process has taken on the GPU."""
         return self.context + self._used
 
     def malloc(self, size: int) -> int | None:
@@ -110,7 +107,6 @@ class SimulatedDriver:
             self._sizes[address] = size
 
     def free_memory(self) -> int:
-        """Return the bytes left on the GPU, never less than none."""
         return max(0, self.total - self.other_processes - self.context - self._used)
 
     def reserve(self, size: int) -> int:
@@ -126,12 +122,10 @@ class SimulatedDriver:
         return True
 
     def unmap(self, address: int, size: int) -> None:
-        """Give the `size` bytes behind the range at `address` back."""
         self.call_counts.unmaps += 1
         self._used -= size
 
     def release(self, address: int, size: int) -> None:
-        """Give `size` bytes of addresses back; those from before belong to no range here."""
         if address >= self._base:
             self._reserved.give(address, size)
 
@@ -164,7 +158,6 @@ class RecordedDriver(SimulatedDriver):
         """Unknown: recordings do not have it."""
 
     def free_memory(self) -> int:
-        """Return the bytes free on the GPU."""
         return super().free_memory() if self.available is None else self.available
 
     def malloc(self, size: int) -> int | None:
@@ -188,15 +181,17 @@ class RecordedDriver(SimulatedDriver):
 
     def reserve(self, size: int) -> int:
         """Return the address that gets memory next, while it refuses one that does so later."""
-        upcoming = [self.expected[0][1]] if self.expected else self._unknown_addresses()
-        address = next(iter(upcoming), None)
-        if address is None:
-            address = super().reserve(size)
+        if self.expected:
+            address = self.expected[0][1]
+        else:
+            known = self._ranges.values()
+            unknown = (one for one in self.mapped if not any(one in taken for taken in known))
+            upcoming = next(unknown, None)
+            address = super().reserve(size) if upcoming is None else upcoming
         self._ranges[address] = range(address, address + size)
         return address
 
     def adopt_range(self, address: int) -> None:
-        """Note an expandable segment from before the recording, which `reserve` did not give."""
         pages = [one for one in self.mapped if one >= address]
         self._ranges[address] = range(address, max(pages, default=address) + 1)
 
@@ -216,19 +211,13 @@ class RecordedDriver(SimulatedDriver):
         return True
 
     def unmap(self, address: int, size: int) -> None:
-        """Note that `size` bytes at `address` were given back."""
         self.call_counts.unmaps += 1
         self.freed.append(address)
         self.unmapped[address] = size
         self._go_on()
 
     def release(self, address: int, size: int) -> None:
-        """Forget a range of addresses."""
         self._ranges.pop(address, None)
-
-    def _unknown_addresses(self) -> Iterator[int]:
-        known = self._ranges.values()
-        return (one for one in self.mapped if not any(one in addresses for addresses in known))
 
     def _refuses(self) -> bool:
         self._refused = not self.expected and (bool(self.later) or self.available is not None)

@@ -47,7 +47,6 @@ class AllocatorEvents:
             self.observers = (*self.observers, observer)
 
     def remove(self, observer: Observer) -> None:
-        """Call an observer no more, if it is called."""
         self.observers = tuple(one for one in self.observers if one != observer)
 
     def tell(self, action: str, address: int, size: int, stream: int) -> None:

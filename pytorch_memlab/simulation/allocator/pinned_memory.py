@@ -21,7 +21,6 @@ class PinnedMemory:
         self._stats = {name: Stat() for name in _STATS}
 
     def take(self, nbytes: int) -> int:
-        """Hand a block out."""
         if not nbytes:
             return 0
         size = 1 << (nbytes - 1).bit_length()
@@ -35,14 +34,12 @@ class PinnedMemory:
         return size
 
     def give_back(self, size: int) -> None:
-        """Keep a block of `size` bytes for the next request."""
         if size:
             self._free[size] += 1
             self._stats["active_requests"].change(-1)
             self._stats["active_bytes"].change(-size)
 
     def empty_cache(self) -> None:
-        """Free the blocks that are not in use."""
         free, self._free = self._free, Counter()
         for size, count in free.items():
             self._stats["allocations"].change(-count)
@@ -60,12 +57,10 @@ class PinnedMemory:
         }
 
     def reset_peaks(self) -> None:
-        """Set every peak to the current value."""
         for stat in self._stats.values():
             stat.peak = stat.current
 
     def reset_accumulated(self) -> None:
-        """Set what was allocated and freed to zero."""
         for stat in self._stats.values():
             stat.allocated = stat.freed = 0
 

@@ -44,7 +44,6 @@ class RecordedSegment(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
         return sum(size for size, _ in self.blocks)
 
 
@@ -164,7 +163,6 @@ class RequestReplay:
                     self._highest, self.result.unused_at_peak = reserved, unused
 
     def failed(self, index: int, size: int, error: OutOfMemory, *, was_recorded: bool) -> None:
-        """Note a request that has just failed."""
         allocator, free = self.allocator, self.driver.free_memory()
         figures = allocator.active_bytes, allocator.reserved_bytes, free
         self.result.out_of_memory.append(

@@ -74,7 +74,19 @@ class Segments:
                 raise OutOfMemory(rejection_text(requested))
             stats.num_ooms += 1
             self._events.tell("oom", self._driver.free_memory(), size, stream)
-            raise OutOfMemory(self._out_of_memory_text(size))
+            raise OutOfMemory(
+                out_of_memory_text(
+                    segment_size=settings.segment_size(size),
+                    device=self._device,
+                    total=self._driver.total,
+                    free=self._driver.free_memory(),
+                    process_memory=self._driver.process_memory,
+                    other_processes=self._driver.other_processes,
+                    allowed=self.allowed,
+                    allocated=stats.total.allocated_bytes.current,
+                    reserved=stats.total.reserved_bytes.current,
+                )
+            )
         return block
 
     def release_all(self, pool: BlockPool) -> None:
@@ -102,7 +114,6 @@ class Segments:
 
     @property
     def memory_fraction(self) -> float:
-        """Share of the GPU that may be used."""
         return 1.0 if self.allowed is None else self.allowed / self._driver.total
 
     @memory_fraction.setter
@@ -295,20 +306,6 @@ class Segments:
     def _next_registration(self) -> int:
         self._registrations += self._age_step
         return self._registrations
-
-    def _out_of_memory_text(self, size: int) -> str:
-        driver, stats = self._driver, self._stats.total
-        return out_of_memory_text(
-            segment_size=self.settings.segment_size(size),
-            device=self._device,
-            total=driver.total,
-            free=driver.free_memory(),
-            process_memory=driver.process_memory,
-            other_processes=driver.other_processes,
-            allowed=self.allowed,
-            allocated=stats.allocated_bytes.current,
-            reserved=stats.reserved_bytes.current,
-        )
 
 
 def _first_with_room(pool: BlockPool, stream: int, size: int) -> Block | None:

@@ -47,22 +47,16 @@ def _split(text: str) -> Iterator[tuple[str, str]]:
     for item in re.split(r",(?![^\[]*\])", compact.removesuffix(",")):
         key, colon, value = item.partition(":")
         if key not in _KEYS:
-            raise AllocatorSettingsError(_unknown(key))
+            near = difflib.get_close_matches(key, _KEYS, n=3)
+            known = f"did you mean {' or '.join(near)}?"
+            if not near:
+                known = f"known are {', '.join(_KEYS)}"
+            raise AllocatorSettingsError(f"unknown allocator setting {quoted(key)}; {known}")
         if not (colon and value):
-            raise AllocatorSettingsError(f"{key} needs a value, as in {_example(key)!r}")
+            check = _CHECKS.get(key)
+            example = "True" if check is _boolean else "native" if check is _backend else "<number>"
+            raise AllocatorSettingsError(f"{key} needs a value, as in {key + ':' + example!r}")
         yield key, value
-
-
-def _unknown(key: str) -> str:
-    near = difflib.get_close_matches(key, _KEYS, n=3)
-    known = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(_KEYS)}"
-    return f"unknown allocator setting {quoted(key)}; {known}"
-
-
-def _example(key: str) -> str:
-    if key == "backend":
-        return "backend:native"
-    return f"{key}:True" if _CHECKS.get(key) is _boolean else f"{key}:<number>"
 
 
 def _whole_number(key: str, value: str, more_than: int = -1) -> int:
@@ -90,10 +84,6 @@ def _share(key: str, value: str, allowed: Callable[[float], bool], interval: str
     return number
 
 
-def _threshold(key: str, value: str) -> float:
-    return _share(key, value, lambda number: 0 < number < 1, "(0.0, 1.0)")
-
-
 def _fraction(key: str, value: str) -> float:
     try:
         return _share(key, value, lambda number: 0 <= number <= 1, "[0.0, 1.0]")
@@ -109,18 +99,13 @@ def _backend(key: str, value: str) -> str:
     return value
 
 
-def _register_threads(key: str, value: str) -> int:
-    number = _power_of_two(key, value)
-    if number > 128:
-        raise AllocatorSettingsError(f"{key} must be 128 or less, not {number}")
-    return number
-
-
-def _power_of_two(key: str, value: str, *, or_zero: bool = False) -> int:
+def _power_of_two(key: str, value: str, *, or_zero: bool = False, most: int = NO_LIMIT) -> int:
     number = _whole_number(key, value)
     if number.bit_count() != 1 and not (or_zero and number == 0):
         zero = " or 0" if or_zero else ""
         raise AllocatorSettingsError(f"{key} must be a power of two{zero}, not {number}")
+    if number > most:
+        raise AllocatorSettingsError(f"{key} must be {most} or less, not {number}")
     return number
 
 
@@ -156,7 +141,9 @@ _AT_LEAST_A_SEGMENT = {
     "max_non_split_rounding_mb": "max_non_split_rounding_size",
 }
 _CHECKS: dict[str, Callable[[str, str], object]] = {
-    "garbage_collection_threshold": _threshold,
+    "garbage_collection_threshold": partial(
+        _share, allowed=lambda number: 0 < number < 1, interval="(0.0, 1.0)"
+    ),
     "roundup_power2_divisions": _divisions,
     "expandable_segments": _boolean,
     "per_process_memory_fraction": _fraction,
@@ -167,7 +154,7 @@ _CHECKS: dict[str, Callable[[str, str], object]] = {
     "pinned_use_cuda_host_register": _boolean,
     "pinned_use_background_threads": _boolean,
     "pinned_free_catch_all": _boolean,
-    "pinned_num_register_threads": _register_threads,
+    "pinned_num_register_threads": partial(_power_of_two, most=128),
     "pinned_reserve_segment_size_mb": partial(_whole_number, more_than=0),
     "pinned_max_round_threshold_mb": _whole_number,
     "pinned_max_cached_size_mb": _whole_number,

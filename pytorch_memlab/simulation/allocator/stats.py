@@ -20,7 +20,6 @@ class Stat:
         self.freed = 0
 
     def change(self, amount: int) -> None:
-        """Count a net change of either sign."""
         self.current = current = self.current + amount
         if amount > 0:
             self.allocated += amount
@@ -30,7 +29,6 @@ class Stat:
             self.freed -= amount
 
     def as_dict(self) -> dict[str, int]:
-        """Return the four metrics as torch names them."""
         return {
             "current": self.current,
             "peak": self.peak,
@@ -108,7 +106,7 @@ class DeviceStats:
     """All statistics of one device."""
 
     def __init__(self) -> None:
-        self.max_split_size = -1
+        self.max_split_size = -1  # no limit: a signed number of 64 bits
         self.total = PoolStats()
         self.small_pool = PoolStats()
         self.large_pool = PoolStats()
@@ -130,10 +128,6 @@ class DeviceStats:
             },
             **{(group,): getattr(self, group) for group in OVERSIZE_GROUPS},
         }
-
-    def show_max_split_size(self, size: int) -> None:
-        """Show a setting as torch does, as a signed 64-bit number (-1: no limit)."""
-        self.max_split_size = size - 2**64 if size >= 2**63 else size
 
     def as_nested_dict(self) -> dict[str, Any]:
         """Return what ``torch.cuda.memory_stats_as_nested_dict()`` returns, keys in its order.
@@ -163,7 +157,6 @@ class DeviceStats:
         return found
 
     def reset_peaks(self) -> None:
-        """Set every peak to the current value."""
         for stat in self._stats.values():
             stat.peak = stat.current
 

@@ -17,10 +17,10 @@ from .blocks import Block
 class Work:
     """A piece of work on a stream; it is finished when the stream has come so far."""
 
-    __slots__ = ("_after", "_before", "_is_sleep", "end_time", "is_finished")
+    __slots__ = ("_after", "_is_sleep", "before", "end_time", "is_finished")
 
     def __init__(self, before: list[Work], end_time: float, *, is_sleep: bool) -> None:
-        self._before = before
+        self.before = before
         self._after: list[Work] = []
         self._is_sleep = is_sleep
         self.end_time = end_time
@@ -36,16 +36,12 @@ class Work:
             if work.is_finished:
                 continue
             work.is_finished = True
-            ready += work._before
+            ready += work.before
             ready += [one for one in work._after if one._only_waited()]
-            work._before, work._after = [], []
-
-    def comes_after(self, work: Work) -> bool:
-        """True if it waits for `work` itself, not for something in between."""
-        return work in self._before
+            work.before, work._after = [], []
 
     def _only_waited(self) -> bool:
-        return not self._is_sleep and all(one.is_finished for one in self._before)
+        return not self._is_sleep and all(one.is_finished for one in self.before)
 
 
 class StreamWork:
@@ -63,7 +59,6 @@ class StreamWork:
         return work
 
     def sleep(self, stream: int, start: float = math.inf, seconds: float = 0.0) -> None:
-        """Let `stream` sleep after its other work."""
         previous = self.last(stream)
         begin = start if previous is None else max(start, previous.end_time)
         before = [] if previous is None else [previous]
@@ -76,7 +71,7 @@ class StreamWork:
             return
         if previous is None:
             self._last[stream] = Work([work], work.end_time, is_sleep=False)
-        elif not previous.comes_after(work):
+        elif work not in previous.before:
             end_time = max(work.end_time, previous.end_time)
             self._last[stream] = Work([previous, work], end_time, is_sleep=False)
 
@@ -108,7 +103,6 @@ class StreamEvents:
         return bool(self._complete or self._waiting)
 
     def wait_for_all(self) -> None:
-        """Wait for every event that was recorded."""
         for work, _ in self._waiting:
             work.finish()
 

@@ -145,7 +145,6 @@ class OpCall:
         self._gpu.release(allocation)
 
     def end(self) -> None:
-        """Free all temporaries."""
         while self._temporaries:
             self._gpu.release(self._temporaries.pop())
 

@@ -154,7 +154,14 @@ def _read(op: Any) -> OpInfo:
         is_confirmed=definition.provenance is Provenance.RECORDING,
         is_modelled=is_modelled or has_none,
         draws=draws(op),
-        device_position=_device_position(schema),
+        device_position=next(
+            (
+                position
+                for position, argument in enumerate(schema.arguments)
+                if "Device" in str(argument.type) and not argument.kwarg_only
+            ),
+            None,
+        ),
         python_kernel=python_kernel,
         runs_on_cpu=runs_on_cpu,
         written=written,
@@ -174,21 +181,10 @@ def _written(
             marks.update(dict.fromkeys(info.before_set, len(written)))
             written.append((position, argument.name))
     written.extend((position, schema.arguments[position].name) for position in more)
-    returned = tuple(_source(result.alias_info, marks) for result in schema.returns)
-    return tuple(written), returned
-
-
-def _source(info: Any, marks: dict[str, int]) -> int | None:
-    if info is None or not info.is_write:
-        return None
-    return next((marks[mark] for mark in info.before_set if mark in marks), None)
-
-
-def _device_position(schema: Any) -> int | None:
-    for position, argument in enumerate(schema.arguments):
-        if "Device" in str(argument.type) and not argument.kwarg_only:
-            return position
-    return None
+    infos = (result.alias_info for result in schema.returns)
+    sources = (info.before_set if info is not None and info.is_write else () for info in infos)
+    returned = (next((marks[one] for one in names if one in marks), None) for names in sources)
+    return tuple(written), tuple(returned)
 
 
 _COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd"})

@@ -146,7 +146,6 @@ def alloc_extremes_workspace(
 
 
 def alloc_aminmax_workspace(call: OpCall, source: torch.Tensor) -> None:
-    """Allocate and free the workspace of the smallest and the largest value."""
     width = source.element_size()
     kernel = Kernel(2 * width, fits_result=False)
     dim = call.argument("dim")
@@ -154,7 +153,6 @@ def alloc_aminmax_workspace(call: OpCall, source: torch.Tensor) -> None:
 
 
 def alloc_argmax_workspace(call: OpCall, source: torch.Tensor, dim: int) -> None:
-    """Allocate and free the workspace of the indices of largest values."""
     kernel = Kernel(VALUE_AND_INDEX, fits_result=False)
     widths = (source.element_size(), 8)
     alloc_reduction_workspace(call, source.shape, source.stride(), dim, widths, kernel)

@@ -10,7 +10,7 @@ import functools
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
 from typing import Any, Final
@@ -228,7 +228,7 @@ def definition_of(op: Any) -> OpDefinition | None:
     overloads = (getattr(packet, overload) for overload in packet.overloads())
     alike = (one for one in overloads if one is not op and _inputs(one) == inputs)
     found = next((one for one in map(_named, alike) if one is not None), None)
-    return found and _for_out(found)
+    return found and OpDefinition(**{name: getattr(found, name) for name in _FOR_OUT})
 
 
 def provenances() -> Iterator[tuple[str, Provenance, str]]:
@@ -238,15 +238,8 @@ def provenances() -> Iterator[tuple[str, Provenance, str]]:
             yield name, known.provenance, known.source
 
 
-_FOR_OUT: Final = frozenset(
-    {"name", "memory", "provenance", "source", "takes_cpu_tensors", "data_dependence"}
-)
-
-
-def _for_out(definition: OpDefinition) -> OpDefinition:
-    """The facts that hold for the overload that writes to ``out=`` too."""
-    kept = {one.name: getattr(definition, one.name) for one in fields(definition)}
-    return OpDefinition(**{name: value for name, value in kept.items() if name in _FOR_OUT})
+_FOR_OUT: Final = ("name", "memory", "provenance", "source", "takes_cpu_tensors", "data_dependence")
+"""Facts that hold for the overload that writes to ``out=`` too."""
 
 
 def _named(op: Any) -> OpDefinition | None:

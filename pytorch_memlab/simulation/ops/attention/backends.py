@@ -97,7 +97,6 @@ def select(call: Call) -> Backend:
 
 
 def is_any_enabled() -> bool:
-    """True if the program left any backend switched on."""
     return (
         torch._C._get_math_sdp_enabled()
         or torch._C._get_flash_sdp_enabled()

@@ -68,7 +68,6 @@ class Convolution:
         return torch.contiguous_format
 
     def backend(self) -> Backend:
-        """Who convolves."""
         tensor = self.tensor
         if not tensor.shape[0] or not tensor.shape[1]:
             return Backend.EMPTY
@@ -143,7 +142,6 @@ def convolution_of(
     output_padding: Sequence[int],
     groups: int,
 ) -> Convolution:
-    """The parameters of the convolution of a call."""
     spatial = weight.dim() - 2
     options = [
         tuple(one) * spatial if len(one) == 1 else tuple(one)

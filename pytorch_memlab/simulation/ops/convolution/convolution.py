@@ -60,12 +60,10 @@ def _backward_meta(*args: Any) -> tuple[torch.Tensor | None, ...]:
 
 
 def _of_forward(args: tuple[Any, ...]) -> Convolution:
-    """The convolution of a call of ``convolution``."""
     return convolution_of(*args[:2], *args[3:])
 
 
 def _of_backward(args: tuple[Any, ...]) -> Convolution:
-    """The convolution of a call of ``convolution_backward``."""
     return convolution_of(*args[1:3], *args[4:10])
 
 
@@ -295,7 +293,6 @@ def _alloc_in_groups(
 
 
 def _columns(convolution: Convolution, result: torch.Tensor) -> int:
-    """Bytes of one sample's unfolded patches."""
     tensor, weight = convolution.tensor, convolution.weight
     places = tensor if convolution.transposed else result
     elements: int = prod((*weight.shape[1:], *places.shape[2:]))

@@ -51,7 +51,8 @@ def _blocks_of_splits(call: OpCall, splits: Sequence[int], chunks: int) -> int:
 @op("aten::_chunk_cat", "fsdp::chunk_cat", source=_SOURCE)
 def _chunk_cat(call: OpCall) -> None:
     """Padded copies of what does not lie side by side; else where each chunk is, and its blocks."""
-    tensors, dim, chunks = _joined(call)
+    tensors: Sequence[torch.Tensor] = call.args[0]
+    dim, chunks = call.argument("dim") % tensors[0].dim(), call.argument("num_chunks")
     given = call.kwargs.get("out")
     if not _is_packed(tensors, given):
         for tensor in tensors:
@@ -68,7 +69,8 @@ def _chunk_cat(call: OpCall) -> None:
 @op("fsdp::chunk_cat_mixed_dtype", source="torch/csrc/distributed/fsdp/ChunkCat.cpp, ChunkCat.cu")
 def _chunk_cat_of_dtypes(call: OpCall) -> None:
     """As the former for one dtype; others are cast by the kernel, or each before it."""
-    tensors, dim, chunks = _joined(call)
+    tensors: Sequence[torch.Tensor] = call.args[0]
+    dim, chunks = call.argument("dim") % tensors[0].dim(), call.argument("num_chunks")
     given: torch.Tensor = call.kwargs["out"]
     if len({tensor.dtype for tensor in tensors}) == 1:
         _chunk_cat(call)
@@ -94,13 +96,6 @@ def _is_cast(tensor: torch.Tensor, result: torch.Tensor) -> bool:
 def _blocks(tensors: Sequence[torch.Tensor], dim: int, chunks: int, width: int) -> int:
     """Blocks of threads for a chunk of every tensor, in a result of this element size."""
     return sum(-(-_chunk(one, dim, chunks) * width // _BYTES_PER_BLOCK) for one in tensors)
-
-
-def _joined(call: OpCall) -> tuple[Sequence[torch.Tensor], int, int]:
-    """The tensors, the dimension that they are cut along, and into how many chunks."""
-    tensors: Sequence[torch.Tensor] = call.args[0]
-    dim = call.argument("dim") % tensors[0].dim()
-    return tensors, dim, call.argument("num_chunks")
 
 
 def _chunk(tensor: torch.Tensor, dim: int, chunks: int) -> int:

@@ -202,7 +202,9 @@ def _euclidean_dist(call: OpCall) -> None:
 @estimated("aten::_cdist_forward", source=_DISTANCE)
 def _cdist_forward(call: OpCall) -> None:
     """Euclidean distances of many rows are a product of matrices."""
-    if _is_product(call):
+    first, second, order, mode = (*call.args, None)[:4]
+    many = first.shape[-2] > _MOST_ROWS or second.shape[-2] > _MOST_ROWS
+    if order == 2 and (mode == 1 or (mode in (None, 0) and many)):
         _euclidean_dist(call)
     else:
         call.alloc_outputs()
@@ -239,9 +241,3 @@ def _sum_pairs(call: OpCall, shape: tuple[int, ...], dim: int) -> None:
     pairs = torch.empty(shape, dtype=call.result.dtype, device="meta")
     call.alloc_copy(pairs)
     alloc_sum_workspace(call, pairs, dim)
-
-
-def _is_product(call: OpCall) -> bool:
-    first, second, order, mode = (*call.args, None)[:4]
-    many = first.shape[-2] > _MOST_ROWS or second.shape[-2] > _MOST_ROWS
-    return bool(order == 2 and (mode == 1 or (mode in (None, 0) and many)))

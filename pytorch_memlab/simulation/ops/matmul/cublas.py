@@ -88,8 +88,7 @@ def addmm_memory(call: OpCall) -> None:
 def copy_unreadable(call: OpCall) -> None:
     """Copies of matrices that are neither row- nor column-major."""
     first, second = factors(call)
-    is_transposed = _is_row_major(call.result)
-    for matrix in (second, first) if is_transposed else (first, second):
+    for matrix in (second, first) if call.result.is_contiguous() else (first, second):
         if not _is_readable(matrix):
             call.alloc_copy(matrix)
 
@@ -97,10 +96,6 @@ def copy_unreadable(call: OpCall) -> None:
 def factors(call: OpCall) -> list[torch.Tensor]:
     """The two matrices that an op multiplies: the last of its tensors."""
     return [one for one in call.args if isinstance(one, torch.Tensor)][-2:]
-
-
-def _is_row_major(result: torch.Tensor) -> bool:
-    return result.is_contiguous()
 
 
 def _is_readable(matrix: torch.Tensor) -> bool:

@@ -24,7 +24,11 @@ def _widened(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
     def compute(*args: Any, **factors: float) -> torch.Tensor:
         *tensors, dtype = args
-        _check(tensors[-2], dtype)
+        given = tensors[-2].dtype
+        if dtype != given and not (given in LOW_PRECISION and dtype == torch.float32):
+            raise RuntimeError(
+                "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs"
+            )
         return product(*(one.to(dtype) for one in tensors), **factors)
 
     return compute
@@ -64,12 +68,6 @@ def _int_mm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
                 )
     product: torch.Tensor = _aten._int_mm.default(first, second)
     return product
-
-
-def _check(matrix: torch.Tensor, dtype: torch.dtype) -> None:
-    widens = matrix.dtype in LOW_PRECISION and dtype == torch.float32
-    if dtype != matrix.dtype and not widens:
-        raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
 
 
 def _addmm_memory(call: OpCall) -> None:

@@ -44,7 +44,6 @@ class Part(NamedTuple):
 
     @property
     def numel(self) -> int:
-        """Number of its elements."""
         return torch.Size(self.size).numel()
 
 
@@ -69,12 +68,10 @@ class Network(NamedTuple):
 
     @property
     def directions(self) -> int:
-        """Directions that each layer runs in."""
         return 2 if self.bidirectional else 1
 
     @property
     def output_size(self) -> int:
-        """Features of one direction's result."""
         return self.proj_size or self.hidden_size
 
     def parts(self, count: int = 5) -> list[Part]:
@@ -102,7 +99,6 @@ class Network(NamedTuple):
         return [part for parts in layers for part in parts]
 
     def numel(self) -> int:
-        """Elements of the buffer of weights."""
         return sum(part.numel for part in self.parts())
 
 
@@ -128,17 +124,14 @@ class Call(NamedTuple):
 
     @property
     def network(self) -> Network:
-        """The parameters of the descriptor of cuDNN."""
         return Network(self.mode, self.tensor.shape[-1], *self[7:10], self.bidirectional)
 
     @property
     def drops(self) -> bool:
-        """True if there is a dropout between layers."""
         return self.train and self.dropout > 0
 
     @property
     def input(self) -> torch.Tensor:
-        """The input with its steps first."""
         return self.turned(self.tensor)
 
     def turned(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -146,7 +139,6 @@ class Call(NamedTuple):
         return tensor.transpose(0, 1) if self.batch_first and not self.batch_sizes else tensor
 
     def check(self) -> None:
-        """Refuse states that do not fit."""
         if (self.cx is not None) != (MODES[self.mode] == "LSTM"):
             raise RuntimeError("rnn: illegal defined cx for non-LSTM RNN")
         for name, state in (("hx", self.hx), ("cx", self.cx)):

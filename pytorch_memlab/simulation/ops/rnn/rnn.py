@@ -166,7 +166,6 @@ def _run(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Run a network by PyTorch's own layers."""
     if batch_first:
         tensor = tensor.transpose(0, 1)
     directions = 2 if bidirectional else 1
