@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from ...errors import UnsupportedCUDACallError
+from ..machine.unsupported import unsupported
 
 _ON_CUDA: Final = ("CUDA", "CompositeExplicitAutograd")
 """Dispatch keys of kernels that run on CUDA's tensors below autograd."""
@@ -100,6 +101,8 @@ def refuse_to_compute(op: Any) -> UnsupportedCUDACallError:
 def refuse_its_shape(op: Any) -> UnsupportedCUDACallError:
     """The error of an op of which nothing tells the results' shapes."""
     name = op._schema.name
+    if not is_of_library(op) and not has_cpu_kernel(op):
+        return unsupported(name)
     if not is_of_library(op) or has_cpu_kernel(op):
         return UnsupportedCUDACallError(
             f"{name} has no shape without values: simulate(compute=True) runs it"

@@ -25,7 +25,9 @@ HAS_RNG_STATE: Final = any(result.name == "rng_state" for result in _FORWARD._sc
 """True if the random state lies on the GPU; before, it is a seed on the CPU."""
 
 _FLOAT: Final = 4
-_UINT64: Final = 8
+RANDOM_STATE: Final = (2 * 8, 8)
+"""Bytes of the random state, and of what is returned beside it."""
+
 ROWS: Final = 128
 """Queries that the accumulators are a multiple of."""
 
@@ -76,7 +78,7 @@ def alloc_random_state(
         call.alloc_outputs(rng_state, unused)
         return
     # The kernel makes the random state twice, and drops the first.
-    first = call.alloc_temp(2 * _UINT64)
+    first = call.alloc_temp(RANDOM_STATE[0])
     call.alloc_outputs(unused, rng_state)
     call.free_temp(first)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 
@@ -129,10 +129,32 @@ def _backward_reference(op: Any) -> Implementation:
     return reference
 
 
+_flash_forward: Final = _forward_reference(_aten._flash_attention_forward.default)
+
+
+def _flash_into(out: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    result, logsumexp, *_ = _flash_forward(*args, **kwargs)
+    out.copy_(result)
+    return cast("torch.Tensor", logsumexp)
+
+
+@op(
+    "aten::_flash_attention_forward_no_dropout_inplace",
+    source=f"{_FOLDER}/flash_attn/flash_api.cpp",
+    reference=_flash_into,
+)
+def _flash_into_memory(call: OpCall) -> None:
+    """The random state is made, and dropped."""
+    call.alloc_outputs()
+    if call.argument("block_table") is not None:
+        call.unknown_workspace = "parts of the keys"
+    call.alloc_temps(flash.RANDOM_STATE)
+
+
 @op(
     "aten::_flash_attention_forward",
     source=f"{_FOLDER}/flash_attn/flash_api.cpp",
-    reference=_forward_reference(_aten._flash_attention_forward.default),
+    reference=_flash_forward,
     cpu_outputs=frozenset() if flash.HAS_RNG_STATE else frozenset({2, 3}),
 )
 def _flash(call: OpCall) -> None:

@@ -88,6 +88,18 @@ def test_memory_is_that_of_the_tokens_and_not_of_padding():
         assert backward[-5:] == [whole] * 3 + [rows, rows * 32]
 
 
+def test_a_result_that_is_given_is_written_to():
+    if not hasattr(varlen, "varlen_attn_out"):
+        pytest.skip("torch has no varlen_attn_out")
+    with simulate("a100"):
+        inputs, ends = [one.detach() for one in parts("cuda")], offsets()
+        call = *inputs, ends, ends, LONGEST, LONGEST
+        expected, out = varlen.varlen_attn(*call), torch.empty_like(inputs[0])
+        made = taken(lambda: varlen.varlen_attn_out(out, *call))
+        assert made == [HEADS * TOKENS * 4, 16, 8]
+        torch.testing.assert_close(out.cpu(), expected.cpu(), atol=0, rtol=0)
+
+
 def test_a_jagged_tensor_takes_the_kernel_of_its_dtype():
     made = {}
     for dtype in (torch.float32, torch.bfloat16):
