@@ -53,17 +53,17 @@ class Kernel:
 
 def alloc_reduction_workspace(
     call: OpCall,
-    sizes: Sequence[int],
-    strides: Sequence[int],
+    source: torch.Tensor,
     dims: Sequence[int] | int | None,
-    widths: tuple[int, int],
     kernel: Kernel,
+    widths: tuple[int, int],
 ) -> None:
     """Allocate and free buffer and semaphores of each part of a reduction, one after another."""
-    if not prod(sizes):
+    if not source.numel():
         return
-    reduced = reduced_dims(dims, len(sizes))
-    partial, parts = _staging(tuple(sizes), tuple(strides), reduced, call.model, widths, kernel)
+    reduced = reduced_dims(dims, source.dim())
+    sizes, strides = tuple(source.shape), source.stride()
+    partial, parts = _staging(sizes, strides, reduced, call.model, widths, kernel)
     with call.scope():
         if partial:
             call.alloc_temp(partial)
@@ -117,18 +117,13 @@ def alloc_sum_workspace(
         256 if of == torch.complex128 else 512,
         fits_result=not (of in LOW_PRECISION and source.dtype == of),
     )
-    width = element_size or source.element_size()
-    alloc_reduction_workspace(
-        call, source.shape, source.stride(), dims, (width, of.itemsize), kernel
-    )
+    widths = (element_size or source.element_size(), of.itemsize)
+    alloc_reduction_workspace(call, source, dims, kernel, widths)
 
 
 def alloc_column_sums_workspace(call: OpCall, rows: int, columns: int, dtype: torch.dtype) -> None:
     """Allocate and free the workspace of the sum of a contiguous matrix over its rows."""
-    kernel = Kernel(_ACCUMULATED_IN.get(dtype, 8), fits_result=dtype not in LOW_PRECISION)
-    alloc_reduction_workspace(
-        call, (rows, columns), (columns, 1), 0, (dtype.itemsize, dtype.itemsize), kernel
-    )
+    alloc_sum_workspace(call, torch.empty((rows, columns), dtype=dtype, device="meta"), 0)
 
 
 def alloc_extremes_workspace(
@@ -140,22 +135,7 @@ def alloc_extremes_workspace(
     """Allocate and free the workspace of the largest values of a tensor."""
     of = dtype or source.dtype
     kernel = Kernel(of.itemsize, fits_result=of not in LOW_PRECISION)
-    alloc_reduction_workspace(
-        call, source.shape, source.stride(), dims, (of.itemsize, of.itemsize), kernel
-    )
-
-
-def alloc_aminmax_workspace(call: OpCall, source: torch.Tensor) -> None:
-    width = source.element_size()
-    kernel = Kernel(2 * width, fits_result=False)
-    dim = call.argument("dim")
-    alloc_reduction_workspace(call, source.shape, source.stride(), dim, (width, width), kernel)
-
-
-def alloc_argmax_workspace(call: OpCall, source: torch.Tensor, dim: int) -> None:
-    kernel = Kernel(VALUE_AND_INDEX, fits_result=False)
-    widths = (source.element_size(), 8)
-    alloc_reduction_workspace(call, source.shape, source.stride(), dim, widths, kernel)
+    alloc_reduction_workspace(call, source, dims, kernel, (of.itemsize, of.itemsize))
 
 
 _WARP: Final = 32
@@ -271,70 +251,47 @@ def staging_of(
     gpu: GPU, reduction: Reduction, element_size: int, max_threads: int = 512, vector: int = _VECTOR
 ) -> tuple[int, int] | None:
     """The bytes that a reduction stages in device memory if it splits each result across blocks."""
-    inputs = prod(reduction.sizes[: reduction.reduced])
-    outputs = prod(reduction.sizes[reduction.reduced :])
-    config = _Config(reduction, inputs, outputs, max_threads, vector)
-    blocks = config.blocks_per_result(gpu)
+    strides, reduced = reduction.strides, reduction.reduced
+    inputs = prod(reduction.sizes[:reduced])
+    outputs = prod(reduction.sizes[reduced:])
+    across_lanes = reduced == len(strides) or (reduced > 0 and strides[0] < strides[reduced])
+    output_vector = 1
+    dim0, dim1 = (inputs, outputs) if across_lanes else (outputs, inputs)
+    if not strides:
+        dim0 = dim1 = 1
+    elif across_lanes:
+        if strides[0] == 1 and dim0 >= 128 and reduced == 1:
+            dim0 //= vector
+    elif strides[reduced] == 1:
+        output_vector = _output_vector(reduction)
+        dim0 //= output_vector
+    width, height = _block_of_threads(dim0, dim1, max_threads // output_vector)
+    step_input, step_output = (width, 1) if across_lanes else (1, width)
+    across_warps = -(-inputs // step_input) >= min(height * 16, _MAX_VALUES_PER_THREAD)
+    if across_warps:
+        step_input *= height
+    else:
+        step_output *= height
+    values = -(-inputs // step_input)
+    grid = -(-(outputs // output_vector) // step_output)
+    target = gpu.multi_processor_count * (gpu.max_threads_per_multi_processor // (width * height))
+    if not across_warps or values < _MAX_VALUES_PER_THREAD or grid > target:
+        return None
+    blocks = max(
+        min(-(-target // grid), -(-values // _MIN_VALUES_PER_THREAD)),
+        -(-values // _MAX_VALUES_PER_THREAD),
+    )
     if blocks <= 1:
         return None
-    size = element_size * outputs * blocks
-    if not config.reduces_across_lanes:
-        size *= config.block_width * config.output_vector
-    return size, 4 * config.grid
+    of_result = 1 if across_lanes else width * output_vector
+    return element_size * outputs * blocks * of_result, 4 * grid
 
 
-class _Config:
-    """The block of threads, and what each thread has to do."""
-
-    def __init__(
-        self, reduction: Reduction, inputs: int, outputs: int, max_threads: int, vector: int
-    ) -> None:
-        strides, reduced = reduction.strides, reduction.reduced
-        is_full = reduced == len(strides)
-        self.reduces_across_lanes = is_full or (reduced > 0 and strides[0] < strides[reduced])
-        self.output_vector = 1
-        dim0, dim1 = (inputs, outputs) if self.reduces_across_lanes else (outputs, inputs)
-        if not strides:
-            dim0 = dim1 = 1
-        elif self.reduces_across_lanes:
-            if strides[0] == 1 and dim0 >= 128 and reduced == 1:
-                dim0 //= vector
-        elif strides[reduced] == 1:
-            self.output_vector = _output_vector(reduction)
-            dim0 //= self.output_vector
-        self._set_block(dim0, dim1, max_threads // self.output_vector)
-        self._split(inputs, outputs)
-
-    def _set_block(self, dim0: int, dim1: int, max_threads: int) -> None:
-        width = last_power_of_2(dim0) if dim0 < max_threads else max_threads
-        height = last_power_of_2(dim1) if dim1 < max_threads else max_threads
-        self.block_width = min(width, _WARP)
-        self._height = min(height, max_threads // self.block_width)
-        self.block_width = min(width, max_threads // self._height)
-
-    def _split(self, inputs: int, outputs: int) -> None:
-        step_input = self.block_width if self.reduces_across_lanes else 1
-        step_output = 1 if self.reduces_across_lanes else self.block_width
-        values = -(-inputs // step_input)
-        self._splits_across_warps = values >= min(self._height * 16, _MAX_VALUES_PER_THREAD)
-        if self._splits_across_warps:
-            step_input *= self._height
-        else:
-            step_output *= self._height
-        self._values_per_thread = -(-inputs // step_input)
-        self.grid = -(-(outputs // self.output_vector) // step_output)
-
-    def blocks_per_result(self, gpu: GPU) -> int:
-        """Into how many blocks of threads each result is split."""
-        threads = self.block_width * self._height
-        target = gpu.multi_processor_count * (gpu.max_threads_per_multi_processor // threads)
-        values = self._values_per_thread
-        if not self._splits_across_warps or values < _MAX_VALUES_PER_THREAD or self.grid > target:
-            return 1
-        return max(
-            min(-(-target // self.grid), -(-values // _MIN_VALUES_PER_THREAD)),
-            -(-values // _MAX_VALUES_PER_THREAD),
-        )
+def _block_of_threads(dim0: int, dim1: int, most: int) -> tuple[int, int]:
+    """Width and height."""
+    width, height = (last_power_of_2(one) if one < most else most for one in (dim0, dim1))
+    height = min(height, most // min(width, _WARP))
+    return min(width, most // height), height
 
 
 def _output_vector(reduction: Reduction) -> int:

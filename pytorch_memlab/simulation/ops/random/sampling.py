@@ -17,9 +17,10 @@ from .. import cub
 from ..memory_formats import contiguous_like
 from ..op_call import OpCall
 from ..reduction_workspace import (
-    alloc_aminmax_workspace,
-    alloc_argmax_workspace,
+    VALUE_AND_INDEX,
+    Kernel,
     alloc_column_sums_workspace,
+    alloc_reduction_workspace,
     alloc_sum_workspace,
 )
 from ..reductions.scans import scan_row
@@ -28,6 +29,7 @@ from ..sorting.sorting import alloc_topk
 
 _DISTRIBUTIONS: Final = "aten/src/ATen/native/Distributions.cpp, cuda/MultinomialKernel.cu"
 _PERMUTATION: Final = "aten/src/ATen/native/cuda/Randperm.cu"
+_INDEX: Final = 8
 _DUPLICATES: Final = 0.9
 """Least probability that ``randperm`` asks of its keys to be all distinct."""
 
@@ -56,7 +58,9 @@ def _multinomial(call: OpCall) -> None:
 def _check(call: OpCall, source: torch.Tensor) -> None:
     """The extremes of a distribution, and what is true of them and of its sums."""
     call.alloc_temps([source.element_size()] * 2)  # smallest and largest
-    alloc_aminmax_workspace(call, source)
+    width = source.element_size()
+    extremes = Kernel(2 * width, fits_result=False)
+    alloc_reduction_workspace(call, source, None, extremes, (width, width))
     comparisons = [call.alloc_temp(1) for _ in range(2)]
     call.alloc_temp(1)
     for comparison in reversed(comparisons):
@@ -77,7 +81,9 @@ def _race(call: OpCall, source: torch.Tensor, samples: int) -> None:
     """The quotients, and what finds the largest of them."""
     call.alloc_copy(source)
     if samples == 1:
-        alloc_argmax_workspace(call, source, source.dim() - 1)
+        kernel = Kernel(VALUE_AND_INDEX, fits_result=False)
+        widths = (source.element_size(), _INDEX)
+        alloc_reduction_workspace(call, source, source.dim() - 1, kernel, widths)
         return
     call.alloc_temp(call.result.numel() * source.element_size())
     alloc_topk(call, source, source.dim() - 1, samples)

@@ -14,7 +14,6 @@ from ..op_call import OpCall
 from ..reduction_workspace import (
     VALUE_AND_INDEX,
     Kernel,
-    alloc_aminmax_workspace,
     alloc_extremes_workspace,
     alloc_reduction_workspace,
     alloc_sum_workspace,
@@ -61,10 +60,7 @@ def _reduction(kernel_of: Callable[[OpCall], Kernel]) -> Callable[[OpCall], None
         tensor: torch.Tensor = call.args[0]
         result = call.result[0] if isinstance(call.result, (tuple, list)) else call.result
         widths = (tensor.element_size(), result.element_size())
-        dims = call.argument("dim")
-        alloc_reduction_workspace(
-            call, tensor.shape, tensor.stride(), dims, widths, kernel_of(call)
-        )
+        alloc_reduction_workspace(call, tensor, call.argument("dim"), kernel_of(call), widths)
 
     return memory
 
@@ -90,9 +86,9 @@ def _moments(call: OpCall) -> Kernel:
 
 
 @_source("aten::aminmax")
-def _aminmax(call: OpCall) -> None:
-    call.alloc_outputs()
-    alloc_aminmax_workspace(call, call.args[0])
+@_reduction
+def _aminmax(call: OpCall) -> Kernel:
+    return Kernel(2 * call.args[0].element_size(), fits_result=False)
 
 
 @op("aten::count_nonzero", "aten::count_nonzero.dim_IntList", source=_SUMMARY)
