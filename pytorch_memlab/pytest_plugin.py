@@ -23,42 +23,35 @@ __all__ = [
     "pytest_configure",
 ]
 
-_OPTIONS: Final = (
-    "memlab",
-    "memlab_save",
-    "memlab_baseline",
-    "memlab_fail_on_increase",
-    "memlab_gpu",
-)
+_OPTIONS: Final[dict[str, dict[str, str]]] = {
+    "--memlab": {
+        "action": "store_true",
+        "help": "show the peak of GPU memory of each test that has a mark of pytorch-memlab, or"
+        " uses gpu_memory",
+    },
+    "--memlab-save": {"metavar": "FILE", "help": "write these peaks to a JSON file"},
+    "--memlab-baseline": {
+        "metavar": "FILE",
+        "help": "compare the peaks with those of a file that --memlab-save wrote",
+    },
+    "--memlab-fail-on-increase": {
+        "metavar": "SHARE|SIZE",
+        "help": "fail a test whose peak grew by more than this since the baseline, such as 5%% or"
+        " 64MiB",
+    },
+    "--memlab-gpu": {
+        "metavar": "GPU",
+        "help": "simulate this GPU, such as a100 or 24GiB, in the whole session, and measure all"
+        " tests, also those without a mark",
+    },
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
-    add = parser.getgroup("memlab", "GPU memory (pytorch-memlab)").addoption
-    add(
-        "--memlab",
-        action="store_true",
-        help="show the peak of GPU memory of each test that has a mark of pytorch-memlab, or uses"
-        " gpu_memory",
-    )
-    add("--memlab-save", metavar="FILE", help="write these peaks to a JSON file")
-    add(
-        "--memlab-baseline",
-        metavar="FILE",
-        help="compare the peaks with those of a file that --memlab-save wrote",
-    )
-    add(
-        "--memlab-fail-on-increase",
-        metavar="SHARE|SIZE",
-        help="fail a test whose peak grew by more than this since the baseline, such as 5%% or"
-        " 64MiB",
-    )
-    add(
-        "--memlab-gpu",
-        metavar="GPU",
-        help="simulate this GPU, such as a100 or 24GiB, in the whole session, and measure all"
-        " tests, also those without a mark",
-    )
+    group = parser.getgroup("memlab", "GPU memory (pytorch-memlab)")
+    for name, settings in _OPTIONS.items():
+        group.addoption(name, **settings)
 
 
 def pytest_configure(config: pytest.Config) -> None:

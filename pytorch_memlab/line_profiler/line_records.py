@@ -1,7 +1,8 @@
-"""Recorded lines, and their display in a terminal, a notebook or a program."""
+"""Recorded lines, and their display in a terminal, a notebook, a program or a DataFrame."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -20,9 +21,9 @@ from pytorch_memlab._common.quoted import listed, quoted, shortened
 from pytorch_memlab._common.ranks import path_of_rank
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, SHORT_NAMES, checked_columns
-from pytorch_memlab.line_profiler.frames import line_frame, statistic, tidy_frame
 from pytorch_memlab.profiles.ranking import peak_of
 from pytorch_memlab.records import (
+    ApproximationKind,
     DeviceInfo,
     FunctionInfo,
     FunctionTable,
@@ -34,14 +35,17 @@ from pytorch_memlab.records import (
 )
 from pytorch_memlab.render import text
 from pytorch_memlab.render.notes import kind_of
+from pytorch_memlab.render.tables import column_parts
 
 if TYPE_CHECKING:
     from os import PathLike
 
     import pandas as pd
+    from pandas.api.extensions import ExtensionArray
 
     from pytorch_memlab.profiles.recorded import RecordedProfile
 
+    Values = tuple[int | float | None, ...]
 
 _IN_USE_FIELDS = ("active_bytes.all.peak", "allocated_bytes.all.peak")
 
@@ -382,3 +386,96 @@ def write(display: RecordsDisplay, stream: TextIO | None) -> None:
         text.write(display.report, stream)
     else:
         stream.write(f"{display}\n")
+
+
+# In DataFrames
+
+
+def statistic(entry: LineEntry, name: str) -> int | None:
+    """A field of one line; 0 of a device without any fields, None of one that lacks this one."""
+    return entry.stats.get(name) if entry.stats else 0
+
+
+def tidy_frame(
+    entries: Sequence[LineEntry], code_infos: Mapping[int, FunctionInfo]
+) -> pd.DataFrame:
+    """One row per device, function and line; see ``LineRecords.to_dataframe``."""
+    import pandas as pd
+
+    infos = [code_infos[entry.code_id] for entry in entries]
+    frame = pd.DataFrame(
+        {
+            "device": [entry.device.name for entry in entries],
+            "function": [info.qual_name for info in infos],
+            "file": [info.filename for info in infos],
+            "line": [entry.line for entry in entries],
+            "code": [
+                source_line(info, entry.line) for info, entry in zip(infos, entries, strict=True)
+            ],
+            "hits": [entry.hits for entry in entries],
+            "time": [entry.time for entry in entries],
+            "delta": [entry.delta for entry in entries],
+        }
+    )
+    names = dict.fromkeys(name for entry in entries for name in entry.stats)
+    statistics = pd.DataFrame(
+        {name: _int_array([statistic(entry, name) for entry in entries]) for name in names},
+        index=frame.index,
+    )
+    unknown = pd.DataFrame(_approximation_columns(entries), index=frame.index)
+    return pd.concat([frame, statistics, unknown], axis=1)
+
+
+def _approximation_columns(entries: Sequence[LineEntry]) -> dict[str, list[int]]:
+    if not any(entry.approximations for entry in entries):
+        return {}
+    return {
+        kind.value: [
+            sum(
+                approximation.calls
+                if kind in (ApproximationKind.ASSUMED, ApproximationKind.UNCOUNTED)
+                else approximation.nbytes
+                for approximation in entry.approximations
+                if approximation.kind is kind
+            )
+            for entry in entries
+        ]
+        for kind in ApproximationKind
+    }
+
+
+def line_frame(report: Report) -> pd.DataFrame:
+    """The numbers of a report by ``(qual_name, line)``, the maxima of functions and devices."""
+    import pandas as pd
+
+    rows: dict[tuple[str, int], Values] = {}
+    for table in report.tables:
+        for line, values in table.rows.items():
+            key = (table.function.qual_name, line)
+            rows[key] = _maxima(rows[key], values) if key in rows else values
+    keys = sorted(rows)
+    index = pd.MultiIndex.from_arrays(
+        [[name for name, _ in keys], [line for _, line in keys]], names=["qual_name", "line"]
+    )
+    columns = pd.MultiIndex.from_tuples([column_parts(column) for column in report.columns])
+    # With NaN in place of None a column stays numeric, and one without gaps an int column.
+    data = [[math.nan if value is None else value for value in rows[key]] for key in keys]
+    return pd.DataFrame(data, index=index, columns=columns)
+
+
+def source_line(info: FunctionInfo, line: int) -> str:
+    offset = line - info.first_line
+    return info.source[offset] if info.source and 0 <= offset < len(info.source) else ""
+
+
+def _int_array(values: Sequence[int | None]) -> ExtensionArray:
+    import pandas as pd
+
+    return pd.array(values, dtype="Int64" if None in values else "int64")
+
+
+def _maxima(one: Values, other: Values) -> Values:
+    return tuple(
+        max((value for value in pair if value is not None), default=None)
+        for pair in zip(one, other, strict=True)
+    )

@@ -103,18 +103,6 @@ class Checked:
         """A list of lists; their values are unchecked."""
         return (self._list(name, row) for row in self._list(name))
 
-    def object_by_name(self, name: str) -> dict[str, Checked]:
-        """An object of objects."""
-        return self._by_name(name, Checked.object)
-
-    def text_by_name(self, name: str) -> dict[str, str]:
-        """An object of strings."""
-        return self._by_name(name, Checked.text)
-
-    def number_by_name(self, name: str) -> dict[str, int]:
-        """An object of integers."""
-        return self._by_name(name, Checked.number)
-
     def lists_by_number(self, name: str) -> dict[int, list[Any]]:
         """An object of lists, whose names are integers."""
         inner = self.object(name)
@@ -127,7 +115,8 @@ class Checked:
         named = [one for one in fields(kind) if one.name not in others]  # type: ignore[arg-type]
         return kind(**{one.name: _READERS[one.type](self, one.name) for one in named}, **others)
 
-    def _by_name(self, name: str, read: Callable[[Checked, str], T]) -> dict[str, T]:
+    def by_name(self, name: str, read: Callable[[Checked, str], T]) -> dict[str, T]:
+        """An object of values that a method of this class reads."""
         inner = self.object(name)
         return {key: read(inner, key) for key in inner._data}
 
@@ -159,6 +148,6 @@ _READERS: Final[dict[Any, Callable[[Checked, str], Any]]] = {
     "int | None": lambda data, name: data.count(name) if data.has(name) else None,
     "float": Checked.seconds,
     "tuple[str, ...]": Checked.texts,
-    "Mapping[str, str]": Checked.text_by_name,
+    "Mapping[str, str]": lambda data, name: data.by_name(name, Checked.text),
 }
 """By the types of fields as their classes write them."""

@@ -13,7 +13,7 @@ from .fit import COLUMNS, NO_TENSOR
 from .notes import summary_of_runs
 from .page import fill
 from .picture import ALARM, COLOURS, drawn, finish, shortened
-from .rows import WIDTH, cut, padded, paragraph
+from .rows import WIDTH, cut, padded, paragraph, signed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -163,18 +163,11 @@ def next_value(answer: Answer) -> str:
 def _curve(line: Line, variable: str, gpus: Sequence[str], total: int) -> str:
     names = "" if len(gpus) == total else f"{', '.join(map(printable, gpus))}: "
     first, last = line.points[0].value, line.points[-1].value
-    per_item = _signed(line.per_item, " + ", " - ")
-    text = (
-        f"{names}memory = {_signed(line.base, '', '-')}{per_item} x {variable}, from {first} to"
-        f" {last}"
-    )
+    per_item = signed(line.per_item, " + ", " - ")
+    text = f"{names}memory = {signed(line.base)}{per_item} x {variable}, from {first} to {last}"
     if len(line.points) > 2:
         text += f" (a line through {len(line.points)} runs, off by {prose_size(round(line.error))})"
     return text
-
-
-def _signed(size: float, plus: str, minus: str) -> str:
-    return f"{plus if size >= 0 else minus}{prose_size(round(abs(size)))}"
 
 
 # Notes
@@ -296,9 +289,7 @@ def _label(curve: Curve) -> str:
     names = shortened(", ".join(curve.names), _LONGEST)
     if line is None:
         return names
-    sign = "-" if line.base < 0 else ""
-    base, each = prose_size(round(abs(line.base))), prose_size(round(abs(line.per_item)))
-    return f"{names}: {sign}{base} {'-' if line.per_item < 0 else '+'} {each} each"
+    return f"{names}: {signed(line.base)}{signed(line.per_item, ' + ', ' - ')} each"
 
 
 def _rooms(axes: Axes, answers: Sequence[Answer], top: float, last: float) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from .rows import code_of, place_of, ranked
+from .rows import code_of, place_of, ranked, signed
 from .run_notes import command
 
 if TYPE_CHECKING:
@@ -48,14 +48,13 @@ def text(
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def signed(size: int) -> str:
+def change_of(size: int) -> str:
     """A change with its sign.
 
-    >>> signed(-(3 << 20)), signed(512), signed(0)
+    >>> change_of(-(3 << 20)), change_of(512), change_of(0)
     ('-3.0 MiB', '+512 B', '0 B')
     """
-    sign = "-" if size < 0 else "+" * (size > 0)
-    return sign + prose_size(abs(size))
+    return signed(size, "+" if size else "")
 
 
 def percent(change: Change) -> str:
@@ -106,7 +105,7 @@ def _peaks(found: Differences) -> list[str]:
             change: Change = getattr(device, kind)
             lines.append(
                 f"  {'peak ' + kind:15}{prose_size(change.before):>12}"
-                f"{prose_size(change.after):>12}{signed(change.growth):>13}"
+                f"{prose_size(change.after):>12}{change_of(change.growth):>13}"
                 f"{percent(change):>9}".rstrip()
             )
     return lines or ["no device was in use"]
@@ -119,7 +118,7 @@ def _lines(title: str, changes: Sequence[tuple[LineChange, Change]], rows: int) 
         device = f"  on {line.device}" if several else ""
         where = place_of(line.function, line.line) + _former(line) + device
         code = code_of(line.function, line.line)
-        entries.append((signed(change.growth), where, f"{_sizes(change)}  {code}"))
+        entries.append((change_of(change.growth), where, f"{_sizes(change)}  {code}"))
     return ranked(title, entries, rows) if entries else []
 
 
@@ -129,7 +128,7 @@ def _sizes(change: Change) -> str:
         return f"{prose_size(change.before)} -> {prose_size(change.after)}"
     if max(change.before, change.after) <= 0:
         return f"frees {prose_size(-change.before)} -> {prose_size(-change.after)}"
-    return f"{signed(change.before)} -> {signed(change.after)}"
+    return f"{change_of(change.before)} -> {change_of(change.after)}"
 
 
 def _former(line: LineChange) -> str:
@@ -150,7 +149,7 @@ def _holders(found: Differences, rows: int) -> Iterator[list[str]]:
     """Tables of the changes at the peak, one for each way of adding up."""
     for one in found.holders:
         entries = [
-            (signed(change.growth), f"{_sizes(change):24} {printable(name)}", "")
+            (change_of(change.growth), f"{_sizes(change):24} {printable(name)}", "")
             for name, change in one.changes
             if change.growth
         ]

@@ -11,7 +11,7 @@ from ..fitting.trial import Ending
 from ..history.holders import innermost_of_user
 from .notes import summary_of_runs
 from .page import fill
-from .rows import cut, padded, paragraph, place, source_line, with_minus
+from .rows import cut, padded, paragraph, place, signed, source_line
 
 if TYPE_CHECKING:
     from ..fitting.verdict import FailedAllocation, FitReport, Verdict
@@ -68,7 +68,7 @@ def sizes(verdict: Verdict) -> tuple[str, str, str, str]:
     if verdict.fits is None:
         return memory, context, "", ""
     peak = prose_size(verdict.reserved_peak) + verdict.trial.mark
-    return memory, context, peak, with_minus(verdict.headroom)
+    return memory, context, peak, signed(verdict.headroom)
 
 
 def answer(verdict: Verdict) -> str:

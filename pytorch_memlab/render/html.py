@@ -27,7 +27,7 @@ from .._common.quoted import printable, visible
 from ..records import Report
 from .notes import line_mark, table_notes, texts
 from .page import fill
-from .rows import section_lines
+from .rows import cut, section_lines
 from .tables import (
     cell,
     column_ranges,
@@ -119,14 +119,13 @@ def _tables(report: Report, peaks: Sequence[_Line]) -> Iterator[dict[str, Any]]:
         lines = []
         for line, code in source_lines(table).items():
             text = visible(code, "\t")
-            is_cut = len(text) > _LONGEST_CODE
             lines.append(
                 {
                     "number": line,
                     "mark": line_mark(table, line),
                     "said": visible("\n".join(line_remarks(table, line)), "\n"),
-                    "code": f"{text[: _LONGEST_CODE - 1]}…" if is_cut else text,
-                    "title": text.strip() if is_cut else "",
+                    "code": cut(text, _LONGEST_CODE),
+                    "title": text.strip() if len(text) > _LONGEST_CODE else "",
                     "failure": failure_note(table, line),
                     "row": table.rows.get(line),
                     "is_peak": (place, line) in peaks,

@@ -10,7 +10,7 @@ from .._common.quoted import printable
 from ..history.model import Category, device_name
 from ..profiles.changed_tests import changed_lines
 from . import peak
-from .differences import percent, signed
+from .differences import change_of, percent
 from .rows import cut, place, shares_text, wrapped
 
 if TYPE_CHECKING:
@@ -154,7 +154,9 @@ def _change(one: ChangedTest) -> list[str]:
         return ["gone", ""]
     if one.change is None:
         return ["other GPU", ""]
-    return [signed(one.change.growth), percent(one.change)] if one.change.growth else ["same", ""]
+    return (
+        [change_of(one.change.growth), percent(one.change)] if one.change.growth else ["same", ""]
+    )
 
 
 def _peak(test: MeasuredTest) -> str:
@@ -189,6 +191,6 @@ def _held(holders: PeakHolders | None) -> Iterator[str]:
 def _changed(one: ChangedLine) -> Iterator[str]:
     line = one.line
     where = place(line.file, line.line, line.function)
-    yield cut(f"{signed(one.change.growth):>12}  {where}")
+    yield cut(f"{change_of(one.change.growth):>12}  {where}")
     if line.code:
         yield cut(f"{'':14}{printable(line.code)}")

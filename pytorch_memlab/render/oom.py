@@ -204,8 +204,8 @@ def _lines(oom: OutOfMemory, room: int) -> list[str]:
         source = holder.place.source if holder.place else ""
         names = _names(holder.names)
         room_left = WIDTH - 14 - width - 2 - len(names)
-        source = source if len(source) <= room_left else source[: max(room_left - 1, 0)] + "…"
-        lines.append(f"  {prose_size(holder.size):>10}  {place:<{width}}  {source}{names}")
+        code = cut(source, room_left)
+        lines.append(f"  {prose_size(holder.size):>10}  {place:<{width}}  {code}{names}")
     return [*lines, *([grown] if grown else [])]
 
 
@@ -223,7 +223,7 @@ def _names(names: Sequence[str]) -> str:
     """The first variables of a line that there is room for."""
     if not names:
         return ""
-    shown = names[0] if len(names[0]) <= _NAME else f"{names[0][: _NAME - 1]}…"
+    shown = cut(names[0], _NAME)
     if len(names) > 1 and len(shown) + len(names[1]) + 2 <= _NAME:
         shown += f", {names[1]}"
     elif len(names) > 1:

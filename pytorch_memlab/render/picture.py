@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..errors import UsageError
+from .rows import cut
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,8 +65,7 @@ def check_installed(instead: str = ", or write .html, which needs nothing more")
 
 def shortened(text: str, longest: int) -> str:
     """A text of the program, cut so that it leaves room for the picture."""
-    shown = printable(text)
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+    return cut(printable(text), longest)
 
 
 def drawn(kind: str, title: str, parts: Sequence[T], draw: Callable[[Axes, T], None]) -> bytes:

@@ -12,7 +12,7 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
 from .fit import PEAK
 from .notes import summary_of_runs
-from .rows import WIDTH, paragraph, with_minus
+from .rows import WIDTH, paragraph, signed
 
 if TYPE_CHECKING:
     from ..fitting.remedies.remedy import Finding
@@ -58,7 +58,7 @@ def _table(found: Remedies) -> Iterator[str]:
         flops = getattr(one.finding, "flops", 0)
         again = f" ({_flops(flops, found.step_flops)})" if flops else ""
         first, *others = textwrap.wrap(f"{one.what_it_changes}{again}", WIDTH - _CHANGES)
-        yield _row(one.name, one.verdict, with_minus(_saving(found, one)), first)
+        yield _row(one.name, one.verdict, signed(_saving(found, one)), first)
         yield from (f"{'':{_CHANGES}}{line}" for line in others)
     for one in found.tried:
         if one.verdict is None:  # the reason may use the empty columns too

@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from . import styled_rows
 from .notes import texts
-from .rows import WIDTH, code_of, fitted, place_of, section_lines, shares_text, wrapped
+from .rows import (
+    NOTE,
+    WIDTH,
+    Row,
+    code_of,
+    fitted,
+    place_of,
+    plain_text,
+    section_lines,
+    shares_text,
+    wrapped,
+    write_rows,
+)
 from .run_notes import sentence
-from .styled_rows import NOTE, Row
 from .tables import cell, source_lines, table_rows, widths_of
 
 if TYPE_CHECKING:
@@ -26,12 +36,12 @@ _PEAK: Final = ("  <- peak", "bold magenta")
 
 def render(overview: Overview) -> str:
     """The report as plain text."""
-    return styled_rows.plain(_rows(overview, None))
+    return plain_text(_rows(overview, None))
 
 
 def write(overview: Overview, stream: TextIO) -> None:
     """Write the report to a stream in the form that suits it."""
-    styled_rows.write(partial(_rows, overview), stream)
+    write_rows(partial(_rows, overview), stream)
 
 
 def _rows(overview: Overview, width: int | None) -> Iterator[Row]:

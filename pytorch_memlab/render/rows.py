@@ -1,4 +1,4 @@
-"""Rows of text in 80 columns: lines of the program with their code, sections, sentences."""
+"""Rows of text: lines of the program with their code, sections, sentences, and their styles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import re
 import stat
 import textwrap
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
@@ -15,7 +16,8 @@ from ..records import Section
 from ..utils import readable_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from rich.console import Console
+    from rich.text import Text
 
     from ..history.holders import Share
     from ..records import FunctionInfo
@@ -28,9 +30,9 @@ _LARGEST: Final = 10 * 2**20
 _UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|%|calls?)")
 
 
-def cut(line: str) -> str:
-    """A line of at most 80 columns."""
-    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
+def cut(line: str, longest: int = WIDTH) -> str:
+    """A line of at most 80 columns, or so many characters."""
+    return line if len(line) <= longest else f"{line[: max(longest - 1, 0)]}…"
 
 
 def padded(name: str, width: int) -> str:
@@ -57,9 +59,13 @@ def shares_text(shares: Sequence[Share], most: int) -> str:
     return ", ".join([*named, *([f"{prose_size(rest)} more"] if rest else [])])
 
 
-def with_minus(size: int) -> str:
-    """A size, with its sign where it is negative."""
-    return f"-{prose_size(-size)}" if size < 0 else prose_size(size)
+def signed(size: float, plus: str = "", minus: str = "-") -> str:
+    """A size with its sign.
+
+    >>> signed(-(3 << 20)), signed(512, "+")
+    ('-3.0 MiB', '+512 B')
+    """
+    return f"{minus if size < 0 else plus}{prose_size(round(abs(size)))}"
 
 
 def code_of(function: FunctionInfo, line: int) -> str:
@@ -141,5 +147,79 @@ def _wrapped(text: str, width: int, **options: Any) -> list[str]:
 
 def _section_row(name: str, values: tuple[str, ...]) -> str:
     room = WIDTH - _SECTION_VALUE * len(values)
-    shown = name if len(name) <= room else name[: room - 1] + "…"
-    return f"{shown:<{room}}" + "".join(f"{value:>{_SECTION_VALUE}}" for value in values)
+    return f"{cut(name, room):<{room}}" + "".join(f"{value:>{_SECTION_VALUE}}" for value in values)
+
+
+# Pieces with styles
+
+Piece: TypeAlias = "tuple[str | Text, str]"
+"""A text, and its style: one of rich, empty for plain text, or one of those below."""
+
+Row: TypeAlias = "Sequence[Piece]"
+
+CODE: Final = "code"
+"""Cut where the terminal has no room for it and for what follows it."""
+
+NOTE: Final = "note"
+HEADING: Final = "heading"
+"""Wrapped where the terminal is too narrow; all other rows are cut."""
+
+_WRAPPED: Final = {NOTE: "", HEADING: "bold"}
+
+
+def plain_text(rows: Iterable[Row]) -> str:
+    """Rows as plain text, each with a newline."""
+    return "".join(f"{_plain(row)}\n" for row in rows)
+
+
+def write_rows(rows_for: Callable[[int | None], Iterable[Row]], stream: TextIO) -> None:
+    """Write the rows for the width of a terminal, or for None where colours do not suit it."""
+    if not is_colourful(stream):
+        stream.write(plain_text(rows_for(None)))
+        return
+    from rich.console import Console
+
+    console = Console(file=stream)
+    for row in rows_for(console.width):
+        _print(row, console)
+
+
+def is_colourful(stream: TextIO) -> bool:
+    """True for a terminal whose user did not refuse colour."""
+    refused = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not refused
+
+
+def highlighted(lines: list[str]) -> list[Text]:
+    """Lines of Python in colour."""
+    from rich.syntax import Syntax
+    from rich.text import Text
+
+    found = Syntax("", "python", theme="ansi_dark").highlight("\n".join(lines)).split("\n")
+    # Rare line ends inside of strings split differently: such code stays uncoloured.
+    return list(found) if len(found) == len(lines) else list(map(Text, lines))
+
+
+def _plain(row: Row) -> str:
+    text = "".join(str(piece) for piece, _ in row)
+    return text.rstrip() if any(style == CODE for _, style in row) else text
+
+
+def _print(row: Row, console: Console) -> None:
+    from rich.text import Text
+
+    if row and row[0][1] in _WRAPPED:
+        console.print(Text(str(row[0][0]), _WRAPPED[row[0][1]]))
+        return
+    text = Text()
+    for place, (piece, style) in enumerate(row):
+        if style != CODE:
+            text.append(str(piece), style)
+            continue
+        code = piece.copy() if isinstance(piece, Text) else Text(piece)
+        if len(row) > place + 1:
+            after = sum(len(each) for each, _ in row[place + 1 :])
+            code.truncate(max(console.width - len(text) - after, 0), overflow="ellipsis")
+        text.append(code)
+    text.rstrip()
+    console.print(text, no_wrap=True, overflow="ellipsis", crop=True)

@@ -138,14 +138,17 @@ def _lines_data(profile: RecordedProfile) -> dict[str, object]:
 
 
 def _profile(data: Checked) -> RecordedProfile:
-    devices = tuple(_device(one) for one in data.objects("devices"))
+    devices = tuple(
+        one.record(MeasuredDevice, device=one.object("device").record(DeviceInfo))
+        for one in data.objects("devices")
+    )
     functions = tuple(_function(one) for one in data.objects("functions"))
     names = [one.device.name for one in devices]
     if len(set(names)) < len(names):
         raise DamagedError("two devices have one name")
     index, count = data.index, data.count
     shown = data.value("shown")
-    histories = data.object_by_name("histories") if data.has("histories") else {}
+    histories = data.by_name("histories", Checked.object) if data.has("histories") else {}
     return RecordedProfile(
         tuple(_run(one) for one in data.objects("runs")),
         devices,
@@ -159,7 +162,7 @@ def _profile(data: Checked) -> RecordedProfile:
         tuple(_section(one) for one in data.objects("sections")),
         {
             name: read_holders(one, name.rpartition(" ")[0])
-            for name, one in data.object_by_name("peaks").items()
+            for name, one in data.by_name("peaks", Checked.object).items()
         },
         {
             (index("failures", len(functions), one), count("failures", line)): count("failures", n)
@@ -189,10 +192,6 @@ def _run(data: Checked) -> Run:
     return data.record(Run, exit_status=status)
 
 
-def _device(data: Checked) -> MeasuredDevice:
-    return data.record(MeasuredDevice, device=data.object("device").record(DeviceInfo))
-
-
 def _function(data: Checked) -> FunctionInfo:
     """A function with its source."""
     source = data.value("source")
@@ -206,7 +205,7 @@ def _function(data: Checked) -> FunctionInfo:
 
 def _call(data: Checked, functions: int, devices: Iterable[str]) -> Call:
     caller = data.value("caller")
-    delta = data.number_by_name("delta")
+    delta = data.by_name("delta", Checked.number)
     if not delta.keys() <= set(devices):
         raise DamagedError("a call names a device that is not there")
     return data.record(

@@ -47,9 +47,8 @@ def load(text: str, called: str) -> dict[str, MeasuredTest]:
             f" {__version__}: upgrade to read it"
         )
     try:
-        return {
-            name: measured_test(one) for name, one in Checked(data).object_by_name("tests").items()
-        }
+        tests = Checked(data).by_name("tests", Checked.object)
+        return {name: measured_test(one) for name, one in tests.items()}
     except DamagedError as error:
         raise ProfileError(f"{called} is damaged: {error}") from None
 

@@ -13,6 +13,7 @@ from .._common.quoted import printable, visible
 from ..profiles.ranking import PEAK, peak_of
 from .notes import line_mark, line_notes
 from .page import Fragment, fill
+from .rows import signed
 from .tables import cell, failure_note, is_of_bytes, line_remarks, source_lines
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _IN_EVERY_TABLE: Final = frozenset({PEAK, "peak", "hits"})
 _DEFAULT_COLUMNS: Final = (PEAK, "reserved_bytes.all.peak")
 """Asked for by those who ask for none: the head of the page has the reserved bytes."""
 
+_MINUS: Final = "\u2212"
 _ALLOCATED: Final = "active_bytes.all.allocated"
 _MOST_ROWS: Final = 400
 """Rows of a table; a longer function has several, and a browser draws those in sight."""
@@ -151,7 +153,7 @@ def _rows(
             "mark": line_mark(table, line),
             "said": visible("; ".join(line_remarks(table, line))),
             "cells": cells,
-            "kept": _signed(kept) if kept else "",
+            "kept": signed(kept, minus=_MINUS) if kept else "",
             "bar": f"--{'k' if kept > 0 else 'f'}:{share}" if kept else "",
             "code": code,
             "failure": failure_note(table, line),
@@ -186,12 +188,7 @@ def _value(column: str, value: float | None) -> str:
     """A cell of a column that was asked for; empty for zero."""
     if not value:
         return ""
-    return _signed(int(value)) if is_of_bytes(column) else cell(column, value)
-
-
-def _signed(size: int) -> str:
-    """Bytes that were kept or, with a minus sign, freed."""
-    return f"\u2212{prose_size(-size)}" if size < 0 else prose_size(size)
+    return signed(int(value), minus=_MINUS) if is_of_bytes(column) else cell(column, value)
 
 
 def highlighted(lines: Sequence[str]) -> list[Markup]:

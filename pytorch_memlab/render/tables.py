@@ -10,7 +10,7 @@ from .._common.prose_size import prose_size
 from ..records import FunctionInfo, FunctionTable, Report
 from ..utils import readable_size
 from .notes import line_mark, line_notes, texts
-from .styled_rows import CODE, Piece, Row, highlighted
+from .rows import CODE, Piece, Row, highlighted
 
 _BYTES = frozenset({"peak", "reserved", "current", "delta", "kept", "temporary"})
 """Columns of bytes whose names do not tell."""

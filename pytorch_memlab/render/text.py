@@ -7,22 +7,20 @@ from functools import partial
 from typing import TextIO
 
 from ..records import Report
-from . import styled_rows
 from .notes import table_notes, texts
-from .rows import section_lines
-from .styled_rows import HEADING, NOTE, Row
+from .rows import HEADING, NOTE, Row, plain_text, section_lines, write_rows
 from .tables import cell, column_ranges, headings, no_data, source_lines, table_rows, widths_of
 
 
 def render(report: Report) -> str:
     """The tables, each with what a simulation did not know of its lines, sections, then notes."""
-    return styled_rows.plain(_rows(report, None))
+    return plain_text(_rows(report, None))
 
 
 def write(report: Report, stream: TextIO) -> None:
     """Write the report to a stream in the form that suits it."""
     if report.tables:
-        styled_rows.write(partial(_rows, report), stream)
+        write_rows(partial(_rows, report), stream)
     else:
         stream.write(render(report))
 
