@@ -18,18 +18,6 @@ def instructions_after_call(frame: FrameType) -> Iterator[dis.Instruction]:
 
 
 def is_result_dropped(frame: FrameType | None) -> bool:
-    """True if nothing gets the result of a frame's current call, not even a prompt to show it.
-
-    >>> import sys
-    >>> dropped = []
-    >>> def call():
-    ...     dropped.append(is_result_dropped(sys._getframe(1)))
-    >>> def use():
-    ...     call()
-    ...     return call()
-    >>> use()
-    >>> dropped
-    [True, False]
-    """
+    """True if nothing gets the result of a frame's current call, not even a prompt to show it."""
     following = None if frame is None else next(instructions_after_call(frame), None)
     return following is not None and following.opname == "POP_TOP"

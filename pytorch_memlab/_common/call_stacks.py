@@ -56,17 +56,7 @@ class TakenStack:
 
 
 class CallStacks:
-    """Stacks of a program, each different one kept once.
-
-    The frames are the program's and torch's, innermost first, without those that this package
-    puts between them.
-
-    >>> stacks = CallStacks()
-    >>> def work():
-    ...     return stacks.take()
-    >>> stacks.places(work())[0]
-    ('<doctest pytorch_memlab._common.call_stacks.CallStacks[1]>', 2, 'work')
-    """
+    """Stacks of a program, innermost frame first, without this package's; equal ones once."""
 
     def __init__(self) -> None:
         self._unread: list[TakenStack] = []

@@ -12,16 +12,7 @@ T = TypeVar("T")
 
 
 def made_once(make: Callable[..., T]) -> Callable[..., T]:
-    """Remember what a function made for the same arguments; all threads get the same object.
-
-    ``functools.cache`` gives two threads that ask at the same time an object each.
-
-    >>> made_once(lambda: [])() is made_once(lambda: [])()
-    False
-    >>> empty = made_once(lambda: [])
-    >>> empty() is empty()
-    True
-    """
+    """Remember what a function made for the same arguments: the same object for all threads."""
     made: dict[tuple[Hashable, ...], T] = {}
 
     @functools.wraps(make)

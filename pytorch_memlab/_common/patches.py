@@ -12,18 +12,7 @@ _ABSENT = object()
 
 
 class Patches:
-    """Replaces attributes of modules and classes until ``undo``.
-
-    >>> class Box:
-    ...     pass
-    >>> patches = Patches()
-    >>> patches.set(Box, "size", 3)
-    >>> Box.size
-    3
-    >>> patches.undo()
-    >>> hasattr(Box, "size")
-    False
-    """
+    """Replaces attributes of modules and classes until ``undo``."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any]] = []
@@ -45,18 +34,7 @@ class Patches:
             self.set(owner, name, value)
 
     def around(self, owner: Any, *names: str) -> Callable[[Callable[..., Any]], None]:
-        """Decorate: replace functions by calls of one that takes the original as an argument.
-
-        >>> class Box:
-        ...     def size(self, unit):
-        ...         return unit
-        >>> with Patches() as patches:
-        ...     @patches.around(Box, "size")
-        ...     def doubled(size, box, unit):
-        ...         return 2 * size(box, unit)
-        ...     Box().size(3)
-        6
-        """
+        """Decorate: replace functions by calls of one that takes the original as an argument."""
 
         def replace(function: Callable[..., Any]) -> None:
             for name in names:

@@ -28,11 +28,7 @@ def raise_kept() -> None:
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    """All storages of a tensor: two or more if sparse, none if opaque or not materialised.
-
-    >>> len(storages_of(torch.zeros(2).to_sparse()))
-    2
-    """
+    """All storages of a tensor: two or more if sparse, none if opaque or not materialised."""
     try:
         return [_untyped_storage(tensor)]
     except (NotImplementedError, RuntimeError, ValueError):
@@ -59,34 +55,19 @@ class _Death(weakref.ref[torch.UntypedStorage]):
 
 
 class StorageTable(Generic[T]):
-    """Data of storages, kept until they die.
-
-    A storage's Python object lives as long as C++ holds the storage, so the end of the one is
-    the end of the other. Nothing here keeps a storage alive.
-
-    See Note [Deaths of storages]. ``on_death`` runs in the thread that dropped the last reference,
-    or, where an interrupt kept it from that, at the next question to the table.
-
-    >>> deaths = []
-    >>> table = StorageTable(deaths.append)
-    >>> tensor = torch.zeros(2)
-    >>> table.add(tensor.untyped_storage(), "two floats")
-    >>> table.find(tensor.view(2, 1))
-    'two floats'
-    >>> del tensor
-    >>> deaths
-    ['two floats']
-    """
+    """Data of storages, kept until they die. See Note [Deaths of storages]."""
 
     # Note [Deaths of storages]
     #
-    # A storage dies wherever Python drops the last reference, and the callback of a weak reference
-    # does the work. Python runs the handlers of signals between any two instructions of it, also
-    # before the first, and swallows what they raise. So there are two callbacks. The first is a
-    # method in C, which nothing can interrupt, and notes the death: what the second does not get
-    # done is done at the next question to a table. The second resumes a generator that waits inside
-    # a ``try``, which even the first instruction is in. What a handler raised there is raised again
-    # at the next question to any table, at the latest when the simulation ends.
+    # The Python object of a storage lives as long as C++ holds the storage, so that the end of the
+    # one is the end of the other. A storage dies wherever Python drops the last reference, and the
+    # callback of a weak reference does the work. Python runs the handlers of signals between any
+    # two instructions of it, also before the first, and swallows what they raise. So there are two
+    # callbacks. The first is a method in C, which nothing can interrupt, and notes the death: what
+    # the second does not get done is done at the next question to a table. The second resumes a
+    # generator that waits inside a ``try``, which even the first instruction is in. What a handler
+    # raised there is raised again at the next question to any table, at the latest when the
+    # simulation ends.
 
     def __init__(self, on_death: Callable[[T], None]) -> None:
         self._on_death = on_death

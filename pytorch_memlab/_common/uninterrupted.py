@@ -73,14 +73,7 @@ def standard_signals_wait() -> bool:
 
 
 class uninterrupted:  # noqa: N801 - reads as a state
-    """Holds signals' Python handlers back, and runs them right after.
-
-    Python runs handlers in the main thread only, so that in any other thread there is nothing to
-    hold back.
-
-    >>> with uninterrupted():
-    ...     done = "all of it, or nothing"
-    """
+    """Holds signals' Python handlers back, which run in the main thread, until right after."""
 
     __slots__ = ("_arrived", "_handlers", "_numbers")
 

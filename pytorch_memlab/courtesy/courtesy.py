@@ -200,19 +200,7 @@ def _gpu(device: int | str | torch.device) -> torch.device:
 
 
 class SignalledCourtesy:
-    """Listens to two signals, from now on until ``stop``. Made by ``Courtesy.on_signal``.
-
-    Args:
-        courtesy: lends and restores.
-        yields: number of the signal to lend at.
-        restores: number of the signal to restore at.
-        release_context: as of ``Courtesy.yield_memory``.
-
-    Raises:
-        UsageError: these are no two signals that a program can catch, another one listens to one of
-            them, or this is not the main thread.
-        ContextReleaseError: the driver cannot release the context.
-    """
+    """Listens to two signals, from now on until ``stop``. Made by ``Courtesy.on_signal``."""
 
     def __init__(
         self, courtesy: Courtesy, yields: int, restores: int, *, release_context: bool = False

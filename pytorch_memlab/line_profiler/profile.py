@@ -255,10 +255,7 @@ def _print_tables(stream: TextIO) -> None:
 
 
 def take_over_printing() -> list[tuple[Any, tuple[str, ...]]]:
-    """Keep ``@profile`` from printing at exit; the caller shows the tables.
-
-    Returns the decorated functions with their columns; the list grows as more are decorated.
-    """
+    """Keep ``@profile`` from printing at exit; returns the list of its functions, which grows."""
     global _is_taken_over
     _is_taken_over = True
     atexit.unregister(_print_at_exit)

@@ -95,14 +95,7 @@ def places_of(names: Collection[str], known: Sequence[str]) -> list[int]:
 
 
 class SourceFunctions:
-    """The functions that source will define.
-
-    Args:
-        code: of the source, compiled.
-        text: the source; None where there is none.
-        top_level: the name of the code outside functions, such as ``<module>``.
-        modules: names of the source's module; with a dot or a colon they may stand before a name.
-    """
+    """The functions that source will define; names of its ``modules`` may stand before theirs."""
 
     def __init__(
         self, code: CodeType, text: str | None, top_level: str, modules: Collection[str] = ()

@@ -22,11 +22,7 @@ TRACER_VARIABLE = "PYTORCH_MEMLAB_TRACER"
 
 @made_once
 def current_tracer() -> LineTracer:
-    """The one tracer of the process, chosen at the first call.
-
-    Raises:
-        UsageError: the variable holds another word, or ``monitoring`` before Python 3.12.
-    """
+    """The one tracer of the process, chosen at the first call."""
     forced = os.environ.get(TRACER_VARIABLE, "")
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
     has_monitoring = sys.version_info >= (3, 12)

@@ -59,10 +59,7 @@ class LineListener(Protocol):
         """
 
     def tracing_ended(self, where: str, thread: int) -> None:
-        """No frame of a thread is traced any more, though the watch goes on.
-
-        ``where`` is such as ``at train.py:12``.
-        """
+        """No frame of a thread is traced any more; ``where`` is such as ``at train.py:12``."""
 
     def tracing_began_again(self, thread: int) -> None:
         """The frames of a thread of which ``tracing_ended`` told are traced again."""
