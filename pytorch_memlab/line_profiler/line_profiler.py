@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import weakref
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from .intervals import FunctionIntervals
 from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_code_ids
 from .line_store import LineStore
 from .recorded import RunTime, calls_between, measured_devices, with_peaks
-from .registration import FunctionVersions, resolve
+from .registration import resolve
 from .tracer import current_tracer
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class LineProfiler(RecordedLines):
         self._raw_line_records = LineStore()
         self._code_infos: dict[int, FunctionInfo] = {}
         self._codes: dict[int, CodeType] = {}
-        self._versions = FunctionVersions()
+        self._functions: dict[int, weakref.ref[FunctionType]] = {}
+        self._stale: dict[str, None] = {}
         self._selection = DeviceSelection(target_gpu)
         self._target_gpu = target_gpu
         self._listener = FunctionIntervals(self._raw_line_records, self._selection)
@@ -180,7 +182,8 @@ class LineProfiler(RecordedLines):
         self._listener.forget_ends()
         self._code_infos.clear()
         self._codes.clear()
-        self._versions.clear()
+        self._functions.clear()
+        self._stale.clear()
         self._stop_recording()
         self._recordings.clear()
         self._failures.clear()
@@ -354,7 +357,9 @@ class LineProfiler(RecordedLines):
             code, name = function.__code__, function.__qualname__
             first_line, lines, is_stale = function_source(code, name)
             self._register_code(code, FunctionInfo(name, code.co_filename, first_line, lines))
-            self._versions.add(function, is_stale=is_stale)
+            self._functions[id(code)] = weakref.ref(function)
+            if is_stale:
+                self._stale[name] = None
 
     def _register_code(self, code: CodeType, info: FunctionInfo) -> None:
         if id(code) in self._codes:
@@ -379,12 +384,19 @@ class LineProfiler(RecordedLines):
 
     def _notes(self) -> list[Note]:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
+        living = [(reference(), code_id) for code_id, reference in self._functions.items()]
+        edited = tuple(
+            function.__qualname__
+            for function, code_id in living
+            if function is not None and id(function.__code__) != code_id
+        )
         return [
             *([Remark(NoteKind.SWITCHED_OFF)] if is_switched_off() else []),
             *_device_notes(devices),
             *self._approximation_notes(),
             *(Remark(NoteKind.FILES_NOT_WRITTEN, one) for one in self._selection.kept_files()),
-            *self._versions.notes(),
+            *([Remark(NoteKind.STALE_SOURCES, tuple(self._stale))] if self._stale else []),
+            *([Remark(NoteKind.EDITED_FUNCTIONS, edited)] if edited else []),
         ]
 
     def _approximation_notes(self) -> list[Note]:

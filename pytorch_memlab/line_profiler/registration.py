@@ -10,13 +10,11 @@ import functools
 import inspect
 import reprlib
 import sys
-import weakref
 from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from pytorch_memlab.errors import NotAFunctionError
-from pytorch_memlab.records import Note, NoteKind, Remark
 
 
 def resolve(obj: object) -> list[FunctionType]:
@@ -181,33 +179,3 @@ def _described(obj: object) -> str:
         return f"{type(obj).__name__} {reprlib.repr(obj)}"
     # The repr of a tensor would wait for its device.
     return f"{type(obj).__name__} object"
-
-
-class FunctionVersions:
-    """The versions of functions that one profiler has."""
-
-    def __init__(self) -> None:
-        self._codes: dict[int, tuple[weakref.ref[FunctionType], CodeType]] = {}
-        self._stale: dict[str, None] = {}
-
-    def add(self, function: FunctionType, *, is_stale: bool) -> None:
-        """Remember a function as it is now, without keeping it alive."""
-        code = function.__code__
-        self._codes[id(code)] = weakref.ref(function), code
-        if is_stale:
-            self._stale[function.__qualname__] = None
-
-    def clear(self) -> None:
-        self._codes.clear()
-        self._stale.clear()
-
-    def notes(self) -> list[Note]:
-        """Notes on edited functions."""
-        living = ((reference(), code) for reference, code in self._codes.values())
-        edited = tuple(
-            function.__qualname__
-            for function, code in living
-            if function is not None and function.__code__ is not code
-        )
-        stale = [Remark(NoteKind.STALE_SOURCES, tuple(self._stale))] if self._stale else []
-        return [*stale, *([Remark(NoteKind.EDITED_FUNCTIONS, edited)] if edited else [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -89,6 +90,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "basename": os.path.basename,
         "code": lambda text: Markup(escape(text, quote=False)),
         "count": "{:,}".format,
         "escaped": lambda text: Markup(escape(text)),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from .._common.prose_size import prose_size
-from .._common.quoted import printable, visible
+from .._common.quoted import visible
 from ..profiles.ranking import PEAK, peak_of
 from .notes import line_mark, line_notes
 from .page import Fragment, fill
@@ -84,57 +83,38 @@ def fragment(
     }
     most = max((abs(size) for one in tables for size in one.kept.values()), default=0)
     functions = [
-        _function(one, f"d{number}-{place}", shown, most, peak) for place, one in enumerate(tables)
+        (f"d{number}-{place}", one, list(_rows(one, shown, most, peak)), _notes(one.table))
+        for place, one in enumerate(tables)
     ]
-    functions.sort(key=lambda one: (one["is_idle"], -one["adds"], -one["peak"]))
-    return Fragment(
-        fill(
-            "source_view.html",
-            number=number,
-            functions=functions,
-            columns=[(name, name.replace(".", " ")) for name in shown],
-        ),
-        "source_view.css",
-        "source_view.js",
+    functions.sort(key=lambda function: _order(function[1]))
+    html = fill(
+        "source_view.html",
+        number=number,
+        functions=functions,
+        columns=[(name, name.replace(".", " ")) for name in shown],
+        most_rows=_MOST_ROWS,
+        balance=balance,
     )
+    return Fragment(html, "source_view.css", "source_view.js")
 
 
-def _function(
-    one: MeasuredTable,
-    anchor: str,
-    columns: Mapping[str, int],
-    most: int,
-    peak: tuple[str, int] | None,
-) -> dict[str, Any]:
-    function = one.table.function
-    at = peak[1] if peak is not None and peak[0] == function.filename else None
-    rows = list(_rows(one, columns, most, at))
-    return {
-        "id": anchor,
-        "name": printable(function.qual_name),
-        "place": printable(f"{os.path.basename(function.filename)}:{function.first_line}"),
-        "file": printable(function.filename),
-        "adds": one.adds,
-        "balance": balance(one.adds),
-        "peak": one.peak,
-        "peak_text": prose_size(one.peak),
-        "hits": sum(entry.hits for entry in one.entries.values()),
-        "has_peak": any(row["is_peak"] for row in rows),
-        "is_idle": one.is_idle,
-        "tables": [rows[first : first + _MOST_ROWS] for first in range(0, len(rows), _MOST_ROWS)],
-        "count": len(rows),
-        "notes": [
-            (line, visible(note))
-            for line in sorted(one.table.approximations)
-            for note in line_notes(one.table.approximations[line])
-        ],
-    }
+def _order(one: MeasuredTable) -> tuple[bool, int, int]:
+    return one.is_idle, -one.adds, -one.peak
+
+
+def _notes(table: FunctionTable) -> list[tuple[int, str]]:
+    return [
+        (line, visible(note))
+        for line in sorted(table.approximations)
+        for note in line_notes(table.approximations[line])
+    ]
 
 
 def _rows(
-    one: MeasuredTable, columns: Mapping[str, int], most: int, peak: int | None
+    one: MeasuredTable, columns: Mapping[str, int], most: int, peak: tuple[str, int] | None
 ) -> Iterator[dict[str, Any]]:
     table = one.table
+    file = table.function.filename
     lines = _without_gaps(source_lines(table), one.entries)
     for (line, _), code in zip(lines.items(), highlighted(list(lines.values())), strict=True):
         entry = one.entries.get(line)
@@ -145,7 +125,7 @@ def _rows(
             cells = [_value(PEAK, peak_of(entry))]
             cells += [_value(name, row[place]) if row else "" for name, place in columns.items()]
             cells.append(str(entry.hits))
-        is_peak = line == peak and entry is not None
+        is_peak = (file, line) == peak and entry is not None
         # The length of the bar is in percent of the longest one.
         share = f"{100 * abs(kept) / max(most, 1):.0f}"
         yield {
