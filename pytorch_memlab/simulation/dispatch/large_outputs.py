@@ -1,4 +1,8 @@
-"""Outputs that a simulated GPU cannot hold: refused before they fill host memory."""
+"""Outputs that a simulated GPU cannot hold: refused before they fill host memory.
+
+Asking PyTorch for the shape of an op's outputs takes time, and imports much at first. So a call is
+asked about only where the sizes of its arguments allow outputs as large as the whole GPU.
+"""
 
 from __future__ import annotations
 
@@ -28,35 +32,43 @@ class LargeOutputs:
         if info.is_foreach or info.data_dependence is not None:
             return None
         try:
-            if _most_elements(info, args) * _LARGEST_ELEMENT <= gpu.model.total_memory:
+            if _most_elements(func, info, args) * _LARGEST_ELEMENT <= gpu.model.total_memory:
                 return None
             result = self._results.of(info, func, args, kwargs).result
         except Exception:  # tensors without one storage, or a call that the op itself refuses
             return None
-        new = {one.fresh: one.numel * one.dtype.itemsize for one in _new_tensors(result)}
-        return _made(result) if sum(new.values()) > gpu.room() else None
+        new = [one for one in tensors_of(result) if one.argument < 0]
+        nbytes = {one.fresh: one.numel * one.dtype.itemsize for one in new}
+        return _made(result) if sum(nbytes.values()) > gpu.room() else None
 
 
-def _most_elements(info: OpInfo, args: Args) -> float:
-    """A number that the elements of an op's outputs do not exceed, as far as sizes decide it.
-
-    Outputs are as large as one argument, all pairs of elements of two, or what numbers say.
-    """
-    if info.is_factory and not any(isinstance(value, (list, tuple)) for value in args):
-        return math.inf  # as for ``arange``, whose step may be small
+def _most_elements(func: Any, info: OpInfo, args: Args) -> float:
+    """The most elements that the outputs may have, as far as sizes of arguments tell it."""
     most = 1.0
-    for value in args:
-        if isinstance(value, torch.Tensor):
-            most *= value.nbytes // value.itemsize + 1  # ``torch.jit.trace`` does not see these
-        elif isinstance(value, (list, tuple)):
-            sizes = [abs(one) + 1 for one in value if isinstance(one, (int, float))]
-            numel = sum(one.nbytes for one in value if isinstance(one, torch.Tensor))
-            most *= math.prod(sizes, start=float(numel + 1))
+    if info.sizes:
+        sizes = [args[place] or () for place in info.sizes if place < len(args)]
+        most = math.prod((abs(one) + 1 for size in sizes for one in size), start=most)
+    elif info.is_factory:
+        # The step of ``arange`` may be small.
+        numbers = [abs(value) for value in args if isinstance(value, (int, float)) and value]
+        most = math.prod((max(number + 1, 1 / number) for number in numbers), start=most)
+        return most**2 if func is torch.ops.aten.eye.default else most
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    if not tensors:
+        return most
+    first, last = tensors[0], tensors[-1]
+    if info.is_pointwise:
+        if all(one.shape == first.shape for one in tensors):
+            return most * first.numel()
+        return float(math.prod(torch.broadcast_shapes(*(one.shape for one in tensors))))
+    most *= first.numel()
+    if len(tensors) > 1 and first.dim() and last.dim():
+        left = tensors[-2]
+        if left.dim() == last.dim() > 1 and left.shape[-1] == last.shape[-2]:  # a product
+            most = max(most, left.numel() // max(left.shape[-1], 1) * last.shape[-1])
+        if not last.is_floating_point():  # indices of rows
+            most = max(most, last.numel() * first.shape[-1])
     return most
-
-
-def _new_tensors(result: Any) -> list[TensorMeta]:
-    return [one for one in tensors_of(result) if one.argument < 0]
 
 
 def _made(result: Any) -> Any:

@@ -30,6 +30,8 @@ class OpInfo(OpDefinition):
         writes_out: it writes to ``out=``, whose size may change.
         may_resize: it may change the size of a storage that exists.
         mutates_first: it writes to its first argument; a sparse one gets new parts.
+        is_pointwise: it computes element by element of its broadcast arguments.
+        sizes: where among the arguments sizes or factors of sizes of the output are.
         is_foreach: the n-th output belongs where the n-th tensor of the first list is.
         is_confirmed: a recording confirms the temporaries.
         is_modelled: what its kernels allocate is known.
@@ -49,6 +51,8 @@ class OpInfo(OpDefinition):
     writes_out: bool
     may_resize: bool
     mutates_first: bool
+    is_pointwise: bool
+    sizes: tuple[int, ...]
     is_foreach: bool
     is_confirmed: bool
     is_modelled: bool
@@ -93,6 +97,7 @@ class OpInfo(OpDefinition):
 
 _known: dict[Any, OpInfo] = {}
 _NOTHING = OpDefinition(name="")
+_SIZES = frozenset({"size", "output_size", "repeats", "pad", "scale_factors"})
 
 
 def op_info(op: Any) -> OpInfo:
@@ -150,6 +155,12 @@ def _read(op: Any) -> OpInfo:
         writes_out=writes_out,
         may_resize=writes_out or definition.resizes,
         mutates_first=any(position == 0 for position, _ in written),
+        is_pointwise=torch.Tag.pointwise in op.tags,
+        sizes=tuple(
+            position
+            for position, argument in enumerate(schema.arguments)
+            if argument.name in _SIZES
+        ),
         is_foreach=name.startswith("aten::_foreach_"),
         is_confirmed=definition.provenance is Provenance.RECORDING,
         is_modelled=is_modelled or has_none,

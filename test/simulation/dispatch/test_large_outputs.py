@@ -86,16 +86,6 @@ def test_the_error_and_the_counters_are_those_of_the_same_request() -> None:
     assert (empty[1]["num_ooms"], empty[1]["num_alloc_retries"], empty[2]) == (1, 1, 0)
 
 
-def test_temporaries_that_a_kernel_takes_first_are_taken_first() -> None:
-    with simulate("1GiB"):
-        rows = torch.ones(2**15, 4, device="cuda")
-        before = torch.cuda.memory_allocated()
-        with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 4\.00 GiB"):
-            torch.cdist(rows, rows)
-        assert torch.cuda.memory_allocated() == before
-        assert torch.cuda.max_memory_allocated() - before == 9 * 2**18  # of the norms of the rows
-
-
 def test_what_fits_beside_cached_memory_is_made() -> None:
     with simulate("1GiB"):
         blocks = [torch.empty(2**28, dtype=torch.uint8, device="cuda") for _ in range(3)]
