@@ -23,6 +23,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pytorch_memlab._common.prose_size import prose_size
 from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.common_options import add_rows
 from pytorch_memlab.cli.parser import CommandParser
@@ -30,7 +31,6 @@ from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
     from pytorch_memlab.profiles.changed_tests import MeasuredTest
-    from pytorch_memlab.profiles.differences import Change, Differences
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -46,18 +46,32 @@ def add_arguments(parser: CommandParser) -> None:
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
     from pytorch_memlab.line_profiler.saved_profile import load
+    from pytorch_memlab.profiles.changed_tests import changed_tests
     from pytorch_memlab.profiles.differences import compare, growth_limit
-    from pytorch_memlab.render import differences
+    from pytorch_memlab.render import differences, memory_of_tests
 
     is_too_much = growth_limit("--fail-over", options.fail_over)
-    tests = _tests_in(options.before, options.after)
-    if tests is not None:
-        return partial(_show, *_compared(tests, options, is_too_much))
-    before, after = load(options.before).recorded(), load(options.after).recorded()
-    found = compare(before, after)
     names = options.before, options.after
-    text = differences.text(names, before, after, found, options.rows)
-    return partial(_show, text, _too_large(found, is_too_much, options.fail_over))
+    tests = _tests_in(*names)
+    if tests is not None:
+        changed = changed_tests(*tests)
+        text = memory_of_tests.differences(names, changed, options.rows)
+        too_large = [
+            memory_of_tests.grew(one, options.fail_over)
+            for one in changed
+            if one.change is not None and is_too_much(one.change)
+        ]
+    else:
+        before, after = load(options.before).recorded(), load(options.after).recorded()
+        found = compare(before, after)
+        text = differences.text(names, before, after, found, options.rows)
+        too_large = [
+            f"{device.name}: the active peak grew by {prose_size(device.active.growth)}"
+            f" ({differences.percent(device.active)}), more than {options.fail_over}"
+            for device in found.devices
+            if is_too_much(device.active)
+        ]
+    return partial(_show, text, too_large)
 
 
 def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
@@ -76,35 +90,6 @@ def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
             " one kind"
         )
     return [saved_tests.load(texts[file], file) for file in files]
-
-
-def _compared(
-    tests: list[dict[str, MeasuredTest]],
-    options: argparse.Namespace,
-    is_too_much: Callable[[Change], bool],
-) -> tuple[str, list[str]]:
-    """The text on the tests of two files, and the sentences on those that grew too much."""
-    from pytorch_memlab.profiles.changed_tests import changed_tests
-    from pytorch_memlab.render import memory_of_tests
-
-    found = changed_tests(*tests)
-    grown = [one for one in found if one.change is not None and is_too_much(one.change)]
-    text = memory_of_tests.differences((options.before, options.after), found, options.rows)
-    return text, [memory_of_tests.grew(one, options.fail_over) for one in grown]
-
-
-def _too_large(
-    found: Differences, is_too_much: Callable[[Change], bool], limit: str | None
-) -> list[str]:
-    from pytorch_memlab._common.prose_size import prose_size
-    from pytorch_memlab.render.differences import percent
-
-    return [
-        f"{device.name}: the active peak grew by {prose_size(device.active.growth)}"
-        f" ({percent(device.active)}), more than {limit}"
-        for device in found.devices
-        if is_too_much(device.active)
-    ]
 
 
 def _show(text: str, too_large: list[str]) -> int:

@@ -7,7 +7,7 @@ import json
 import os
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -73,10 +73,16 @@ class RunFiles:
 
     def finish_with(self, ending: ExitStack, profile: Profile) -> None:
         """Let traces and pictures be written when a stack closes, the traces first."""
+        process = os.getpid()
+
+        def finish(write: Callable[..., None], *data: object) -> None:
+            if os.getpid() == process:  # not in one that the program forked
+                write(*data)
+
         for picture in reversed(self._pictures):  # the stack ends with the first one
-            ending.callback(picture.finish, profile, self.history)
+            ending.callback(finish, picture.finish, profile, self.history)
         for trace in self._traces:
-            ending.callback(trace.finish)
+            ending.callback(finish, trace.finish)
 
 
 class _TraceFile:
@@ -85,12 +91,8 @@ class _TraceFile:
     def __init__(self, path: str, history: WholeRunHistory, *, force: bool) -> None:
         self._file = CheckedFile(path_of_rank(path), keeps_older=not force)
         self._history = history
-        self._process = os.getpid()
 
     def finish(self) -> None:
-        """Write the file; not in a process that the program forked."""
-        if os.getpid() != self._process:
-            return
         found = self._history.snapshot()
         name = self._file.write_or_tell(lambda: lambda file: pickle.dump(found, file, _PROTOCOL))
         if name is not None and prints():
@@ -112,12 +114,9 @@ class TimelinePicture:
             },
         )
         self._command = command
-        self._process = os.getpid()
 
     def finish(self, profile: Profile, whole_run: WholeRunHistory) -> None:
-        """Draw and write it; not in a process that the program forked."""
-        if os.getpid() != self._process:
-            return
+        """Draw and write it."""
         import torch
 
         from pytorch_memlab.history.timeline import timeline_of

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.optimizer_steps import after_each_step
+from pytorch_memlab.errors import HistoryError
 from pytorch_memlab.records import Section
 
 if TYPE_CHECKING:
@@ -49,22 +50,16 @@ class CategoryReport:
     def _section(self, snapshot: MemorySnapshot, record: Reconciliation) -> Section:
         title = f"memory by category: {record.device}"
         at_end = dict(_at_end(snapshot, record))
-        holders = self._holders(record.device.index)
-        if holders is None:
+        try:
+            at_peak = _at_peak(self._recording.peak_holders(record.device.index))
+        except HistoryError:
             rows = tuple((name, (size,)) for name, size in at_end.items())
             return Section(title, ("at the end",), rows, _AT_THE_PEAK[1:])
-        at_peak = _at_peak(holders)
-        at_end = {name: at_end.get(name) for name in _in_order(at_end, at_peak)}
-        both = tuple((name, (size, at_peak.get(name))) for name, size in at_end.items())
+        names = list(at_end)
+        place = names.index("rounding")  # the names of the peak alone come before it
+        names[place:place] = [name for name in at_peak if name not in at_end]
+        both = tuple((name, (at_end.get(name), at_peak.get(name))) for name in names)
         return Section(title, ("at the end", "at the peak"), both, _AT_THE_PEAK[:1])
-
-    def _holders(self, device: int) -> PeakHolders | None:
-        from pytorch_memlab.errors import HistoryError
-
-        try:
-            return self._recording.peak_holders(device)
-        except HistoryError:
-            return None
 
 
 def _at_end(snapshot: MemorySnapshot, record: Reconciliation) -> Iterator[tuple[str, int | None]]:
@@ -88,13 +83,6 @@ def _at_peak(holders: PeakHolders) -> dict[str, int]:
         "cached": peak.reserved - peak.active,
         "= reserved": peak.reserved,
     }
-
-
-def _in_order(at_end: dict[str, int | None], at_peak: dict[str, int]) -> list[str]:
-    """The names of both, those of the peak alone before the rounding."""
-    names = list(at_end)
-    place = names.index("rounding")
-    return [*names[:place], *(name for name in at_peak if name not in at_end), *names[place:]]
 
 
 _EVERY_STEP = 64
@@ -134,10 +122,13 @@ class StepLeaks:
         growing = self._watch.growing
         if not growing:
             return (Section(_TITLE, notes=(f"no growth over {steps}",)),)
-        rows = tuple((_name(each), (self._by_step(each), each.sizes[-1])) for each in growing)
-        last = self._looked_at[-1]
+        first, last = self._looked_at[0], self._looked_at[-1]
+        rows = []
+        for each in growing:
+            by_step = round((each.sizes[-1] - each.sizes[0]) / (last - first))
+            rows.append((_name(each), (by_step, each.sizes[-1])))
         until = "" if last == self._steps else f", up to step {last:,}"
-        return (Section(f"{_TITLE}, {steps}{until}", ("by each step", "now"), rows),)
+        return (Section(f"{_TITLE}, {steps}{until}", ("by each step", "now"), tuple(rows)),)
 
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
         if self._optimizer is None or self._optimizer() is None:
@@ -150,11 +141,6 @@ class StepLeaks:
             self._looked_at.append(self._steps)
             if self._steps >= _EVERY_STEP * self._stride:
                 self._stride *= 2
-
-    def _by_step(self, growth: Growth) -> int:
-        """Bytes that one step adds, on average."""
-        steps = self._looked_at[-1] - self._looked_at[0]
-        return round((growth.sizes[-1] - growth.sizes[0]) / steps)
 
 
 def _name(growth: Growth) -> str:
