@@ -55,10 +55,7 @@ class Work(Generic[Request, Result]):
 def run_in_children(
     works: Sequence[Work[Request, Result]], processes: int
 ) -> Iterator[tuple[int, Result]]:
-    """Do several things in child processes, some at a time.
-
-    Processes that still run when this is closed or fails are ended.
-    """
+    """Do several things in processes, some at a time; when this is closed or fails, they end."""
     start: type[_Fork | _NewPython] = _Fork if can_fork() else _NewPython
     with ExitStack() as exits:
         folder = exits.enter_context(tempfile.TemporaryDirectory(prefix="pytorch-memlab-"))

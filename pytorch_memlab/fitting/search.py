@@ -128,10 +128,7 @@ class Search:
         return min(values, default=None)
 
     def _multiples(self) -> int | None:
-        """The number whose multiples the program takes, as far as is known; None if there is none.
-
-        See Note [Values that a program refuses].
-        """
+        """The step of what it takes; None for none. See Note [Values that a program refuses]."""
         ran = [one.value for one in self._ran()]
         refused = [one.value for one in self._tried.values() if one.problem is not None]
         if not ran:
@@ -234,10 +231,7 @@ class Search:
         )
 
     def _nearer(self, low: Point, high: Point) -> tuple[Point, Point]:
-        """Two ends of a curve that is no line, moved so that guesses come from both sides.
-
-        This is the Illinois variant of the method of false position.
-        """
+        """Two ends of a curve, moved by the Illinois variant of the method of false position."""
         weight = 0.5 ** max(0, self._repeats - 1)
         if self._last_fits:
             return low, Point(high.value, self._available + self._weighed(high, weight))
@@ -249,10 +243,7 @@ class Search:
     # Beyond the first value that does not fit
 
     def _beyond(self) -> tuple[int, ...]:
-        """Values larger than one that does not fit which may fit all the same.
-
-        See Note [Peaks that are not monotonic].
-        """
+        """Larger values that may fit all the same. See Note [Peaks that are not monotonic]."""
         best = self.value
         limit = self._limit(best)
         if best is None or limit is None:

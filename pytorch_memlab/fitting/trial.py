@@ -141,16 +141,14 @@ def run(request: TrialRequest) -> Trial:
 def run_all(
     requests: Sequence[TrialRequest], processes: int | None = None, *, repeats_failed: bool = False
 ) -> Iterator[tuple[int, Trial]]:
-    """Run several trials, some at a time; the default is one for each processor.
-
-    One that failed may be run again, alone: another one at the same time may be the reason.
-    """
+    """Run several trials, some at a time, by default one for each processor."""
     if can_fork():  # forks have what is imported here; a training step imports dynamo
         for name in _NEEDED:
             with suppress(ImportError):
                 importlib.import_module(name)
     works = [Work(_trial, one, partial(_lost, one), one.output) for one in requests]
     for index, trial in run_in_children(works, processes or processors()):
+        # Alone: another one at the same time may be the reason.
         is_repeated = repeats_failed and trial.failed and len(requests) > 1
         yield index, run(requests[index]) if is_repeated else trial
 

@@ -56,10 +56,7 @@ def runs_alike(one: GPU, other: GPU, reads: Collection[Any]) -> bool:
 
 
 class _WatchedGPU(GPU):
-    """A GPU that notes which of its properties are read.
-
-    It equals no other GPU: what caches keep for an equal one would not be read here.
-    """
+    """A GPU that notes reads of its properties; it equals no other, so that no cache answers."""
 
     __slots__ = ("_read",)
 

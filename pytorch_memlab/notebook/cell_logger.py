@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .._common.quoted import quoted
 from ..errors import UsageError
@@ -57,62 +57,43 @@ class CellLoggerData(NamedTuple):
     time: CellLoggerTime
 
 
-class CellLogger:
-    """Prints a report after every cell, for as long as its experiment lasts."""
+class CellLogger(CellMeasurement):
+    """Prints a report after every cell, for as long as its experiment lasts.
+
+    With a seed, all random numbers are seeded before every cell; while it runs, cuDNN is
+    deterministic.
+    """
 
     def __init__(self, *, follows_gpu: bool, compact: bool, gc_collect: bool, seed: int) -> None:
-        self._follows_gpu = follows_gpu
-        self._compact = compact
-        seeder = _CellSeeder(seed)
-        self._measurement = CellMeasurement(
-            self._print,
-            gc_collect=gc_collect,
-            empty_cache=follows_gpu,
-            companions=(seeder,) if seed else (),
-        )
-
-    def start(self) -> None:
-        """Report from now on, on the running cell too; again has no effect."""
-        self._measurement.start()
-
-    def stop(self, *, report: bool = True) -> None:
-        """Report no more, after the running cell as far as it is; again has no effect."""
-        self._measurement.stop(report=report)
-
-    @property
-    def data(self) -> CellLoggerData:
-        """The last cell, in bytes and seconds; zeros before one has ended."""
-        last = self._measurement.last
-        gpu = _memory(last.gpu) if self._follows_gpu else CellLoggerMemory(0, 0, 0)
-        return CellLoggerData(_memory(last.host), gpu, CellLoggerTime(last.seconds))
-
-    def _print(self, reading: CellReading) -> None:
-        text_of = experiment_line if self._compact else experiment_table
-        print(text_of(reading, with_gpu=self._follows_gpu))
-
-
-def _memory(usage: Usage) -> CellLoggerMemory:
-    return CellLoggerMemory(usage.consumed, usage.overhead, usage.used)
-
-
-class _CellSeeder:
-    """Seeds all random numbers before every cell; while it runs, cuDNN is deterministic."""
-
-    def __init__(self, seed: int) -> None:
         if not isinstance(seed, int) or not 0 <= seed <= _HIGHEST:
             raise UsageError(
                 f"a seed is an int from 0, for none, to {_HIGHEST}, not {quoted(seed)}"
             )
+        super().__init__(self._print, gc_collect=gc_collect, empty_cache=follows_gpu)
+        self._follows_gpu = follows_gpu
+        self._compact = compact
         self._seed = seed
         self._cudnn: tuple[bool, bool] | None = None
 
-    def stop(self) -> None:
-        """Put cuDNN's settings back; again has no effect."""
-        if self._cudnn is not None:
-            cudnn = sys.modules["torch"].backends.cudnn
-            (cudnn.deterministic, cudnn.benchmark), self._cudnn = self._cudnn, None
+    def stop(self, *, report: bool = True) -> None:
+        """Report no more, after the running cell as far as it is; again has no effect."""
+        try:
+            super().stop(report=report)
+        finally:
+            if self._cudnn is not None:
+                cudnn = sys.modules["torch"].backends.cudnn
+                (cudnn.deterministic, cudnn.benchmark), self._cudnn = self._cudnn, None
+
+    @property
+    def data(self) -> CellLoggerData:
+        """The last cell, in bytes and seconds; zeros before one has ended."""
+        gpu = _memory(self.last.gpu) if self._follows_gpu else CellLoggerMemory(0, 0, 0)
+        return CellLoggerData(_memory(self.last.host), gpu, CellLoggerTime(self.last.seconds))
 
     def cell_began(self, cell: Cell, /) -> None:
+        super().cell_began(cell)
+        if not self._seed:
+            return
         random.seed(self._seed)
         numpy = sys.modules.get("numpy")
         if numpy is not None:
@@ -125,5 +106,10 @@ class _CellSeeder:
                 self._cudnn = (cudnn.deterministic, cudnn.benchmark)
             cudnn.deterministic, cudnn.benchmark = True, False
 
-    def cell_ended(self, cell: Cell, result: Any, /) -> None:
-        """Nothing is to be done."""
+    def _print(self, reading: CellReading) -> None:
+        text_of = experiment_line if self._compact else experiment_table
+        print(text_of(reading, with_gpu=self._follows_gpu))
+
+
+def _memory(usage: Usage) -> CellLoggerMemory:
+    return CellLoggerMemory(usage.consumed, usage.overhead, usage.used)

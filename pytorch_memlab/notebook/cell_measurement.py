@@ -6,7 +6,7 @@ import ast
 import gc
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..devices import get_device
 from ..devices.driver_memory import current_gpu, driver_memory, empty_caches
@@ -61,13 +61,6 @@ NO_CELL = CellReading(0, 0.0, NOTHING, NOTHING)
 """The reading before a cell has ended."""
 
 
-class Companion(CellListener, Protocol):
-    """Listens to cells for as long as a measurement runs."""
-
-    def stop(self) -> None:
-        """Give back what it changed; again has no effect."""
-
-
 @dataclass(slots=True)
 class _OpenCell:
     """Windows over a cell that runs."""
@@ -89,13 +82,11 @@ class CellMeasurement:
         kind: Hashable = None,  # one that starts ends others of its kind
         gc_collect: bool = True,  # before memory is read, but for a cell without a statement
         empty_cache: bool = True,  # of CUDA's allocator, before memory is read
-        companions: Iterable[Companion] = (),  # listen for as long; at an end they come first
     ) -> None:
         self._send = report
         self._kind = kind
         self._gc_collect = gc_collect
         self._empty_cache = empty_cache
-        self._companions = tuple(companions)
         self._open: list[_OpenCell] = []
         self._events: CellEvents | None = None
         self.last: CellReading = NO_CELL
@@ -111,15 +102,13 @@ class CellMeasurement:
             _stop_kind(self._kind, events.listeners)
             self._events = events
             self._tidy_up()
-            for listener in (self, *self._companions):
-                events.add(listener)
+            events.add(self)
 
     def stop(self, *, report: bool = False) -> None:
         """Measure no more, and report on the running cell as it is now if asked to."""
         if self._events is None:
             return
-        for listener in (self, *self._companions):
-            self._events.remove(listener)
+        self._events.remove(self)
         self._events = None
         try:
             if report and self._open:
@@ -127,8 +116,6 @@ class CellMeasurement:
         finally:
             while self._open:
                 self._close(self._open.pop())
-            for companion in self._companions:
-                companion.stop()
 
     def cell_began(self, cell: Cell, /) -> None:
         if self._open:

@@ -77,59 +77,49 @@ def _loads(before: _Times, after: _Times) -> list[float]:
     return loads
 
 
-class _Processors:
-    """The processors over each open cell: their load, and an event that ``perf stat`` counts."""
+class _MemoryUsageLogger(CellMeasurement):
+    """Prints a line after every cell, with the load of the processors and what ``perf`` counts."""
 
     def __init__(self, event: str | None) -> None:
+        super().__init__(self._print, kind=_KIND, gc_collect=False, empty_cache=False)
         self._event = event
         self._loads: list[CpuLoadMeter] = []
+        self._load = CpuLoad(0.0, 0.0)
         self._perf: PerfStat | None = None
-        self.load = CpuLoad(0.0, 0.0)
-        """Over the cell that ended last."""
+        self._resident: int | None = None
 
     def cell_began(self, cell: Cell, /) -> None:
+        super().cell_began(cell)
         self._loads.append(CpuLoadMeter())
         if self._event is not None and self._perf is None:
             self._perf = PerfStat(self._event)
 
     def cell_ended(self, cell: Cell, result: Any, /) -> None:
         if self._loads:
-            self.load = self._loads.pop().stop()
+            self._load = self._loads.pop().stop()
+        super().cell_ended(cell, result)
 
-    def counted(self) -> str | None:
+    def stop(self, *, report: bool = False) -> None:
+        try:
+            super().stop(report=report)
+        finally:
+            while self._loads:
+                self._loads.pop().stop()
+            self._counted()
+
+    def _counted(self) -> str | None:
         """The sentence of ``perf`` on the outermost cell; None if that still runs."""
         if self._perf is None or self._loads:
             return None
         perf, self._perf = self._perf, None
         return perf.stop()
 
-    def stop(self) -> None:
-        while self._loads:
-            self._loads.pop().stop()
-        self.counted()
-
-
-class _MemoryUsageLogger:
-    """Prints a line after every cell, and counts the events of perf where that is installed."""
-
-    def __init__(self, perf: str | None) -> None:
-        event = perf if perf is not None and PerfStat.is_installed() else None
-        self._processors = _Processors(event)
-        self._resident: int | None = None
-        CellMeasurement(
-            self._print,
-            kind=_KIND,
-            gc_collect=False,
-            empty_cache=False,
-            companions=[self._processors],
-        ).start()
-
     def _print(self, reading: CellReading) -> None:
         host = reading.host
         before = host.used - host.consumed if self._resident is None else self._resident
         self._resident = host.used
-        counted = self._processors.counted()
-        print(memory_usage_line(reading, host.used - before, self._processors.load))
+        counted = self._counted()
+        print(memory_usage_line(reading, host.used - before, self._load))
         if counted is not None:
             print(counted)
 
@@ -144,7 +134,7 @@ def start_watching_memory(perf: str | None = None) -> None:
         UsageError: this is not IPython.
     """
     stop_watching_memory()
-    _MemoryUsageLogger(perf)
+    _MemoryUsageLogger(perf if PerfStat.is_installed() else None).start()
 
 
 def stop_watching_memory() -> None:

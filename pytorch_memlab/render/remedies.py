@@ -105,16 +105,16 @@ def _flops(flops: int, whole: int) -> str:
 
 def _smallest(found: Smallest, step_flops: int) -> Iterator[str]:
     finding, peak = found.finding, prose_size(found.verdict.reserved_peak)
+    total = len(found.candidates)
     if not found.verdict.fits:
         yield from paragraph(
-            f"to fit: checkpointing all {found.candidates} blocks ({finding.kind}) is not enough:"
-            f" {peak}"
+            f"to fit: checkpointing all {total} blocks ({finding.kind}) is not enough: {peak}"
         )
         return
     count = len(finding.blocks)
     again = f", {_flops(finding.flops, step_flops)} more" if finding.flops else ""
     yield from paragraph(
-        f"to fit: checkpoint {count} of {found.candidates} blocks ({finding.kind}): peak"
+        f"to fit: checkpoint {count} of {total} blocks ({finding.kind}): peak"
         f" {peak}{again}{'; none of them can be left out' * (count > 1)}"
     )
     yield from _code(f"checkpoint {count} block{'s' * (count != 1)}", finding)

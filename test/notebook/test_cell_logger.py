@@ -11,6 +11,7 @@ import torch
 
 from pytorch_memlab import IPyExperiments, IPyExperimentsCPU, IPyExperimentsPytorch, simulate
 from pytorch_memlab.errors import UsageError
+from pytorch_memlab.notebook import cell_logger
 from pytorch_memlab.notebook.cell_logger import CellLoggerData
 
 MB = 2**20
@@ -140,6 +141,20 @@ def test_every_cell_draws_the_same_random_numbers(run, names):
         assert names["drawn"] != first
     finally:
         torch.backends.cudnn.benchmark = False
+
+
+def test_cudnn_is_as_it_was_also_if_the_last_report_fails(run, names, monkeypatch):
+    def fail(_reading, **_options):
+        raise ValueError("standard output is closed")
+
+    run("exp = IPyExperimentsCPU(cl_enable=True, cl_set_seed=42)")
+    assert torch.backends.cudnn.deterministic
+    monkeypatch.setattr(cell_logger, "experiment_table", fail)
+
+    result = run("exp.cl.stop()")
+
+    assert str(result.error_in_exec) == "standard output is closed"
+    assert not torch.backends.cudnn.deterministic
 
 
 @pytest.mark.parametrize("seed", ["'x'", "-1", "2**32", "None", "1.5"])

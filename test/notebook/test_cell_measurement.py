@@ -1,4 +1,4 @@
-"""The one measurement of cells: its end, its companions, and measurements of the same kind."""
+"""The one measurement of cells: its end, and measurements of the same kind."""
 
 from __future__ import annotations
 
@@ -13,41 +13,6 @@ from pytorch_memlab.notebook.cell_measurement import CellMeasurement, stop_every
 HOST_ONLY = {"gc_collect": False, "empty_cache": False}
 
 
-class Companion:
-    """Writes down what it hears."""
-
-    def __init__(self) -> None:
-        self.heard = []
-
-    def cell_began(self, cell, /):
-        self.heard.append("began")
-
-    def cell_ended(self, cell, result, /):
-        self.heard.append("ended")
-
-    def stop(self):
-        self.heard.append("stopped")
-
-
-def test_a_companion_listens_as_long_as_the_measurement(shell, run):
-    companion = Companion()
-    heard_at_report = []
-    measurement = CellMeasurement(
-        lambda reading: heard_at_report.append(list(companion.heard)),
-        companions=[companion],
-        **HOST_ONLY,
-    )
-
-    measurement.start()
-    run("x = 1")
-    measurement.stop()
-    run("x = 2")
-
-    # At the end of a cell the companion comes before the report.
-    assert heard_at_report == [["began", "ended"]]
-    assert companion.heard == ["began", "ended", "stopped"]
-
-
 def test_a_last_report_that_fails_leaves_nothing_behind(shell, run, monkeypatch):
     def fail(_reading):
         raise ValueError("standard output is closed")
@@ -60,15 +25,13 @@ def test_a_last_report_that_fails_leaves_nothing_behind(shell, run, monkeypatch)
             super().stop()
 
     monkeypatch.setattr(cell_measurement, "HostScope", Scope)
-    companion = Companion()
-    measurement = CellMeasurement(fail, companions=[companion], **HOST_ONLY)
+    measurement = CellMeasurement(fail, **HOST_ONLY)
     shell.user_ns["measurement"] = measurement
 
     result = run("measurement.start(); measurement.stop(report=True)")
 
     assert str(result.error_in_exec) == "standard output is closed"
     assert len(stopped) == 1
-    assert companion.heard == ["began", "stopped"]
     assert not measurement.is_on
     assert cell_events(shell).listeners == ()
 

@@ -29,52 +29,22 @@ _AT_ONCE = 2
 Verdicts = Callable[[Sequence[Change | None], Callable[[], object]], Sequence[Verdict]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Smallest:
-    """The fewest blocks to checkpoint."""
-
-    finding: Checkpointed
-    verdict: Verdict
-    candidates: int
-    runs: int  # how many runs the search took, without that with all blocks
-
-
-def smallest_checkpointing(
-    every: Verdict,
-    survey: Survey | None,
-    verdicts: Verdicts,
-    ended: Callable[[], object] = lambda: None,
-) -> Smallest:
-    """Look for the fewest blocks; the program does not fit without any."""
-    search = _Search(every, survey, verdicts, ended)
-    if every.fits:
-        search.halve()
-        while search.leave_one_out():
-            pass
-    return Smallest(
-        finding=search.finding,
-        verdict=search.best,
-        candidates=len(search.candidates),
-        runs=search.runs,
-    )
-
-
 @dataclass
-class _Search:
-    """Looks for fewer blocks than the fewest so far."""
+class Smallest:
+    """The fewest blocks to checkpoint, as far as they are known."""
 
-    best: Verdict
-    survey: Survey | None
-    verdicts: Verdicts
-    ended: Callable[[], object]
-    runs: int = 0
+    verdict: Verdict
+    _survey: Survey | None
+    _verdicts: Verdicts
+    _ended: Callable[[], object]
+    runs: int = 0  # that the search took, without that with all blocks
 
     def __post_init__(self) -> None:
         self.candidates = self.finding.candidates
 
     @property
     def finding(self) -> Checkpointed:
-        finding = self.best.trial.findings[-1]
+        finding = self.verdict.trial.findings[-1]
         assert isinstance(finding, Checkpointed)
         return finding
 
@@ -84,29 +54,44 @@ class _Search:
         while high - low > 1:
             step = (high - low) // (_AT_ONCE + 1) or 1
             numbers = [each for each in (low + step, low + 2 * step) if each < high]
-            fits = self._try([_set_of(each, self.candidates, self.survey) for each in numbers])
+            fits = self._try([_set_of(each, self.candidates, self._survey) for each in numbers])
             for number, one in zip(numbers, fits, strict=True):
                 if one.fits:
-                    high, self.best = number, one
+                    high, self.verdict = number, one
                     break
                 low = number
 
     def leave_one_out(self) -> bool:
         """True if one block of the best set can be left out."""
         blocks = self.finding.blocks
-        kept = {} if self.survey is None else self.survey.kept
+        kept = {} if self._survey is None else self._survey.kept
         last = {kept.get(name, 0): name for name in blocks}
         smaller = [[each for each in blocks if each != name] for name in last.values()]
         if len(blocks) < 2 or len(self.candidates) == 1:
             return False
         fitting = [one for one in self._try(smaller) if one.fits]
         if fitting:
-            self.best = fitting[0]
+            self.verdict = fitting[0]
         return bool(fitting)
 
     def _try(self, sets: Sequence[Sequence[str]]) -> Sequence[Verdict]:
         self.runs += len(sets)
-        return self.verdicts([Checkpointing(each) for each in sets], self.ended)
+        return self._verdicts([Checkpointing(each) for each in sets], self._ended)
+
+
+def smallest_checkpointing(
+    every: Verdict,
+    survey: Survey | None,
+    verdicts: Verdicts,
+    ended: Callable[[], object] = lambda: None,
+) -> Smallest:
+    """Look for the fewest blocks; the program does not fit without any."""
+    found = Smallest(every, survey, verdicts, ended)
+    if every.fits:
+        found.halve()
+        while found.leave_one_out():
+            pass
+    return found
 
 
 def _set_of(number: int, candidates: Sequence[str], survey: Survey | None) -> Sequence[str]:

@@ -57,10 +57,7 @@ class OneGPU:
         changes: Sequence[Change | None],
         ended: Callable[[], object] = lambda: None,
     ) -> list[Verdict]:
-        """The verdicts of the program with each of some changes.
-
-        A program that asks how much memory there is runs again with that of the GPU.
-        """
+        """The verdicts with each of some changes, with the own memory if a program asks for it."""
         requests = [
             TrialRequest(self.target, self.gpu, self.settings, name="unchanged")
             if change is None
