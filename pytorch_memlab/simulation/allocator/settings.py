@@ -136,6 +136,10 @@ def _divisions(key: str, value: str) -> tuple[int, ...]:
     return tuple(divisions)
 
 
+def _reserve(_key: str, _value: str) -> None:
+    """Addresses that a segment sets aside take no memory; PyTorch 2.15 ignores wrong values."""
+
+
 _AT_LEAST_A_SEGMENT = {
     "max_split_size_mb": "max_split_size",
     "max_non_split_rounding_mb": "max_non_split_rounding_size",
@@ -146,6 +150,8 @@ _CHECKS: dict[str, Callable[[str, str], object]] = {
     ),
     "roundup_power2_divisions": _divisions,
     "expandable_segments": _boolean,
+    "expandable_segments_reserve": _reserve,
+    "expandable_segments_reserve_by_class": _reserve,
     "per_process_memory_fraction": _fraction,
     "throw_on_cudamalloc_oom": _boolean,
     "backend": _backend,

@@ -44,6 +44,13 @@ MB = 2**20
             ),
             {},
         ),
+        (
+            (
+                "expandable_segments:True,expandable_segments_reserve:40G,"
+                "expandable_segments_reserve_by_class:[weights:0.5,cache:20G]"
+            ),
+            {"expandable_segments": True},
+        ),
         # What these give is what PyTorch 2.13's own parser gave.
         ("roundup_power2_divisions:4", {"roundup_power2_divisions": (4,) * 16}),
         (
