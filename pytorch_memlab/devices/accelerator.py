@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..records import DeviceInfo
-from .device import Device, Stats
+from .device import Device, Stats, reserved_bytes
 
 
 def accelerator_type() -> str | None:
@@ -48,5 +48,4 @@ class AcceleratorDevice(Device):
 
     def taken(self) -> int:
         free, total = torch.accelerator.get_memory_info(self._index)
-        reserved = self.stats().get("reserved_bytes", {}).get("all", {}).get("current", 0)
-        return max(int(total) - int(free) - int(reserved), 0)
+        return max(int(total) - int(free) - reserved_bytes(self.stats()), 0)

@@ -6,7 +6,7 @@ import torch
 
 from ..records import DeviceInfo
 from . import program_view
-from .device import Device, ProgramView, Stats
+from .device import Device, ProgramView, Stats, reserved_bytes
 from .program_view import CounterFunctions, counter_functions
 
 
@@ -63,5 +63,4 @@ class CudaDevice(Device):
 
     def taken(self) -> int:
         free, total = torch.cuda.mem_get_info(self._index)
-        reserved = self.stats().get("reserved_bytes", {}).get("all", {}).get("current", 0)
-        return max(total - free - int(reserved), 0)
+        return max(total - free - reserved_bytes(self.stats()), 0)

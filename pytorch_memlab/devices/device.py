@@ -12,6 +12,11 @@ Stats = dict[str, Any]
 """Counters, nested as ``torch.cuda.memory_stats_as_nested_dict`` nests them:
 group -> pool -> metric -> bytes or count."""
 
+
+def reserved_bytes(stats: Stats) -> int:
+    return int(stats.get("reserved_bytes", {}).get("all", {}).get("current", 0))
+
+
 Approximations = Mapping[Hashable, Approximation]
 """Approximations of a simulated device so far; each entry only grows. Two devices that share an
 entry, as those of one simulation do, have it under the same key."""

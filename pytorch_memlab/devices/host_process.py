@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -45,11 +46,10 @@ class KernelCounters(HostProcess):
     @staticmethod
     def work_here() -> bool:
         """True if the kernel gives the peak and lets it be reset."""
-        try:
+        with suppress(OSError, LookupError):
             _CLEAR_REFS.write_text(_RESET_PEAK)
             return _field("VmHWM") > 0
-        except (OSError, LookupError):
-            return False
+        return False
 
     def resident(self) -> int:
         return _field("VmRSS")

@@ -32,25 +32,17 @@ class CounterFunctions(NamedTuple):
     reset_peaks: Callable[[int], Any]
 
 
-class _Replacement(NamedTuple):
-    """A function of torch, and the one in its place."""
-
-    owner: Any
-    name: str
-    original: Callable[[Any], Any]
-    ours: Callable[..., Any]
-
-
 _lock = threading.Lock()
 _views: dict[int, ProgramView] = {}
-_replaced: list[_Replacement] = []
+_replaced: list[tuple[Any, str, Callable[[Any], Any], Callable[..., Any]]] = []
+"""Functions of torch: their owner, their name, the original, and the one in its place."""
 
 
 def counter_functions() -> CounterFunctions:
     """Torch's own functions: what stands behind the replacements."""
     private = hasattr(torch._C, _PRIVATE[0])
     owner, names = (torch._C, _PRIVATE[:2]) if private else (torch.cuda, _PUBLIC)
-    originals = {id(one.ours): one.original for one in _replaced}
+    originals = {id(ours): original for _, _, original, ours in _replaced}
     found = [getattr(owner, name) for name in names]
     return CounterFunctions(*(originals.get(id(one), one) for one in found))
 
@@ -76,44 +68,28 @@ def remove(index: int, view: ProgramView) -> None:
 
 def _replace() -> None:
     """Put the replacements in; a simulation that began or ended since took them off."""
-    for owner, name in _targets():
-        original = getattr(owner, name)
-        if any(original is one.ours for one in _replaced):
-            continue
-        ours = _reset(original) if "reset" in name else _read(original)
-        setattr(owner, name, ours)
-        _replaced.append(_Replacement(owner, name, original, ours))
-
-
-def _targets() -> list[tuple[Any, str]]:
+    targets = [(torch._C, name) for name in _PRIVATE if hasattr(torch._C, name)]
     if not hasattr(torch._C, _PRIVATE[0]):
-        return [(module, name) for module in (torch.cuda, torch.cuda.memory) for name in _PUBLIC]
-    return [(torch._C, name) for name in _PRIVATE if hasattr(torch._C, name)]
+        targets = [(each, name) for each in (torch.cuda, torch.cuda.memory) for name in _PUBLIC]
+    for owner, name in targets:
+        original = getattr(owner, name)
+        if all(original is not ours for *_, ours in _replaced):
+            ours = _through_view(original, resets="reset" in name)
+            setattr(owner, name, ours)
+            _replaced.append((owner, name, original, ours))
 
 
-def _view_of(device: Any) -> ProgramView | None:
-    if not isinstance(device, int):
-        device = torch.cuda._utils._get_device_index(device, optional=True)
-    return _views.get(device)
-
-
-def _read(original: Callable[[Any], Any]) -> Callable[..., Any]:
-    def memory_stats(device: Any = None) -> Any:
-        view = _view_of(device)
+def _through_view(original: Callable[[Any], Any], *, resets: bool) -> Callable[..., Any]:
+    def call(device: Any = None) -> Any:
+        index = device
+        if not isinstance(index, int):
+            index = torch.cuda._utils._get_device_index(index, optional=True)
+        view = _views.get(index)
         if view is None:
             return original(device)
         with view.lock:
+            if resets:
+                return None if view.program_resets() else original(device)
             return view.as_program_reads(original(device))
 
-    return memory_stats
-
-
-def _reset(original: Callable[[Any], Any]) -> Callable[..., Any]:
-    def reset_peak_memory_stats(device: Any = None) -> Any:
-        view = _view_of(device)
-        if view is None:
-            return original(device)
-        with view.lock:
-            return None if view.program_resets() else original(device)
-
-    return reset_peak_memory_stats
+    return call

@@ -80,7 +80,6 @@ class SimulatedApproximations:
         self._approximations: dict[Hashable, Approximation] = {}
 
     def now(self) -> Approximations:
-        """All so far: the very same object until there are more."""
         events = self._ops.events + (0 if self._reads is None else self._reads.events)
         if events != self._events:
             known = self._approximations

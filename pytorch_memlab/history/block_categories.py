@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -176,31 +177,23 @@ _MAKE_THEIR_OWN: Final = tuple(
 """Folders whose functions make parameters, buffers and state when no module is called."""
 
 
-class FreedCategories:
-    """The categories of blocks that were freed. See Note [Categories of freed blocks]."""
-
-    def __init__(self) -> None:
-        self._of_stacks: dict[tuple[int, int, bool], Category] = {}
-
-    def of(self, block: LiveBlock) -> Category:
-        if block.category is not Category.UNKNOWN:
-            return block.category
-        if not block.is_data:
-            return Category.WORKSPACES if block.made_in != NOT_SEEN else Category.UNKNOWN
-        made = call_stacks.number_of(block)
-        if not made or block.end is None:
-            return Category.UNKNOWN
-        if block.call:
-            return Category.SAVED if block.made_in == FORWARD_WITH_NODE else Category.OTHERS
-        if not isinstance(block.end, int):
-            read_ends((block,))
-        key = made, block.end, block.made_in == BACKWARD
-        known = self._of_stacks.get(key)
-        if known is None:
-            known = self._of_stacks[key] = _of_made_and_ended(*key)
-        return known
+def freed_category(block: LiveBlock) -> Category:
+    """The category of a block that was freed. See Note [Categories of freed blocks]."""
+    if block.category is not Category.UNKNOWN:
+        return block.category
+    if not block.is_data:
+        return Category.WORKSPACES if block.made_in != NOT_SEEN else Category.UNKNOWN
+    made = call_stacks.number_of(block)
+    if not made or block.end is None:
+        return Category.UNKNOWN
+    if block.call:
+        return Category.SAVED if block.made_in == FORWARD_WITH_NODE else Category.OTHERS
+    if not isinstance(block.end, int):
+        read_ends((block,))
+    return _of_made_and_ended(made, block.end, block.made_in == BACKWARD)
 
 
+@lru_cache(maxsize=2**16)
 def _of_made_and_ended(made: int, ended: int, is_backward: bool) -> Category:
     places = call_stacks.places_of(made)
     own = [place for place in places if is_of_user(place[0])]

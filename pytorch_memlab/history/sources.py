@@ -11,7 +11,7 @@ import torch
 from .._common.call_stacks import call_stacks, capture
 from ..devices import get_device
 from ..simulation.inspect import LoggedBlock, active, settings_string
-from .block_categories import FreedCategories, live_categories
+from .block_categories import freed_category, live_categories
 from .live_blocks import LiveBlock, LiveBlocks, LiveLog
 from .model import HOST, Block, Category, Segment
 from .program import program
@@ -86,13 +86,12 @@ class FollowedSource(ABC):
         live: dict[LiveBlock, Category] | None = None
         blocks_of = self._blocks_of
         found = {}
-        freed = FreedCategories()
         for block in blocks:
             category = block.category
             if category is Category.UNKNOWN:
                 if live is None:
                     live = live_categories(lambda piece: next(blocks_of((piece.number,)), None))
-                category = live.get(block) or freed.of(block)
+                category = live.get(block) or freed_category(block)
             found[block] = category
         return found
 
@@ -113,7 +112,7 @@ class FollowedSource(ABC):
     def begin_log(self, device: int) -> None:
         live = self.live[device]
         if live.log is None:
-            live.log = LiveLog(self.segments(device), FreedCategories().of, live.events)
+            live.log = LiveLog(self.segments(device), freed_category, live.events)
 
 
 class SimulatedBlocks(FollowedSource):
