@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -33,7 +32,12 @@ def allocations_of(device: torch.device) -> list[Allocation] | None:
     if torch.cuda.get_allocator_backend() != "native":
         return None
     return [
-        _allocation(block)
+        Allocation(
+            block["address"],
+            block["size"],
+            block.get("requested_size", block["size"]),
+            tuple((frame["filename"], frame["line"]) for frame in block.get("frames") or ()),
+        )
         for segment in torch.cuda.memory_snapshot()
         if segment["device"] == device.index
         for block in segment["blocks"]
@@ -105,9 +109,3 @@ def _held_by_this_process(index: int) -> int | None:
         finally:
             pynvml.nvmlShutdown()
     return None
-
-
-def _allocation(block: dict[str, Any]) -> Allocation:
-    frames = tuple((frame["filename"], frame["line"]) for frame in block.get("frames") or ())
-    requested = block.get("requested_size", block["size"])
-    return Allocation(block["address"], block["size"], requested, frames)

@@ -17,13 +17,7 @@ from itertools import pairwise
 from typing import Final
 
 from .model import Category
-from .out_of_memory import (
-    BlockInUse,
-    OutOfMemory,
-    Place,
-    ProgramFrame,
-    TensorGroup,
-)
+from .out_of_memory import BlockInUse, OutOfMemory, Place, ProgramFrame, TensorGroup
 
 _MOST: Final = 3
 """Number of remedies that a report names."""
@@ -291,11 +285,7 @@ def _model_twice(oom: OutOfMemory) -> Remedy | None:
         same = sum((shapes & parameters).values())
         size = sum(block.size for block in blocks)
         if same >= 2 and 2 * same > sum(shapes.values()) and _is_much(size, oom):
-            return Remedy(
-                Cause.MODEL_TWICE,
-                size,
-                {"name": name, "line": _assigned(oom, name)},
-            )
+            return Remedy(Cause.MODEL_TWICE, size, {"name": name, "line": _assigned(oom, name)})
     owners = Counter[str]()
     for block in oom.blocks:
         if block.category is Category.PARAMETERS and "." in block.name:
@@ -303,11 +293,7 @@ def _model_twice(oom: OutOfMemory) -> Remedy | None:
     for (first, one), (second, other) in pairwise(owners.most_common()):
         if one == other and _is_much(other, oom):
             name = second if _line_with(oom, rf"\b{second}\s*=.*copy") else first
-            return Remedy(
-                Cause.MODEL_TWICE,
-                other,
-                {"name": name, "line": _assigned(oom, name)},
-            )
+            return Remedy(Cause.MODEL_TWICE, other, {"name": name, "line": _assigned(oom, name)})
     return None
 
 

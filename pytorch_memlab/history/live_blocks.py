@@ -68,10 +68,7 @@ class LiveLog:
     """The events of one device since a recording asked for them: 46 bytes for each."""
 
     def __init__(
-        self,
-        initial: Sequence[Segment],
-        category_of: Callable[[LiveBlock], Category],
-        earlier: int,
+        self, initial: Sequence[Segment], category_of: Callable[[LiveBlock], Category], earlier: int
     ) -> None:
         self.events = EventLog()
         self.initial = tuple(initial)

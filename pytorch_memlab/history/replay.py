@@ -268,20 +268,18 @@ def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
     for order_by_address in (False, True):
         done = Comparison(trace, settings, order_by_address, most_mismatches=1).run()
         if not done.mismatches:
-            return _check(done, one, order_by_address)
+            break
         begun[order_by_address] = done.mismatches[0].index
-    best = begun[True] > begun[False]
-    return _check(Comparison(trace, settings, best, _MOST_DIFFERENCES).run(), one, best)
-
-
-def _check(done: Replay, device: DeviceHistory, order_by_address: bool) -> ReplayCheck:
+    else:
+        order_by_address = begun[True] > begun[False]
+        done = Comparison(trace, settings, order_by_address, _MOST_DIFFERENCES).run()
     return ReplayCheck(
         Figures(**figures_of(done), retries=None) if done.stats else None,
         done.allocations,
         done.segments_checked,
         len({one.index for one in done.mismatches}),
         done.mismatches[0] if done.mismatches else None,
-        done.final_matches or device.initial is not None,
+        done.final_matches or one.initial is not None,
         order_by_address,
     )
 
@@ -300,7 +298,12 @@ def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
         unused_at_peak=min(
             all_ - used for all_, used in zip(reserved, active, strict=True) if all_ == peak
         ),
-        calls=DriverCalls(*(len(log.indexes(name)) for name in _CALLS)),
+        calls=DriverCalls(
+            mallocs=len(log.indexes("segment_alloc")),
+            frees=len(log.indexes("segment_free")),
+            maps=len(log.indexes("segment_map")),
+            unmaps=len(log.indexes("segment_unmap")),
+        ),
         retries=recorded_retries(history, device, failures),
         failures=tuple(failures),
     )
@@ -314,9 +317,6 @@ def recorded_retries(
     runs = release_runs(one.events, first_state(one, settings).segments, settings)
     ends = {run.last for run in runs if run.is_of_request}
     return len(ends) + sum(failure.index - 1 not in ends for failure in failures)
-
-
-_CALLS: Final = ("segment_alloc", "segment_free", "segment_map", "segment_unmap")
 
 
 @dataclass(frozen=True, slots=True)

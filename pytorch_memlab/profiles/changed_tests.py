@@ -47,15 +47,11 @@ class ChangedTest:
     @property
     def change(self) -> Change | None:
         """The change of the peak; None if it cannot be compared."""
-        if self.before is None or self.after is None or not self.is_on_one_gpu:
+        before, after = self.before, self.after
+        if before is None or after is None:
             return None
-        return Change(self.before.peak, self.after.peak)
-
-    @property
-    def is_on_one_gpu(self) -> bool:
-        if self.before is None or self.after is None:
-            return True
-        return (self.before.gpu, self.before.simulated) == (self.after.gpu, self.after.simulated)
+        is_on_one_gpu = (before.gpu, before.simulated) == (after.gpu, after.simulated)
+        return Change(before.peak, after.peak) if is_on_one_gpu else None
 
 
 def changed_tests(

@@ -160,22 +160,20 @@ def _changes(left: Mapping[str, int], right: Mapping[str, int]) -> tuple[tuple[s
 def _device_names(before: RecordedProfile, after: RecordedProfile) -> dict[str, str]:
     """Names in the first profile and in the second one; single devices match under any name."""
     left, right = ([one.device.name for one in each.devices] for each in (before, after))
-    if len(left) == len(right) == 1:
-        return dict(zip(left, right, strict=True))
-    return {name: name for name in left}
+    return dict(zip(left, right if len(left) == len(right) == 1 else left, strict=True))
 
 
 def _device_changes(
     before: RecordedProfile, after: RecordedProfile, names: Mapping[str, str]
 ) -> Iterator[DeviceChange]:
-    left = {names[one.device.name]: one for one in before.devices}
-    right = {one.device.name: one for one in after.devices}
-    for name in {**left, **right}:
-        yield DeviceChange(name, *map(Change, _peaks(left.get(name)), _peaks(right.get(name))))
+    left = {names[one.device.name]: _peaks(one) for one in before.devices}
+    right = {one.device.name: _peaks(one) for one in after.devices}
+    for name in left | right:
+        yield DeviceChange(name, *map(Change, left.get(name, (0,) * 3), right.get(name, (0,) * 3)))
 
 
-def _peaks(one: MeasuredDevice | None) -> tuple[int, int, int]:
-    return (one.peak_active, one.peak_allocated, one.peak_reserved) if one else (0, 0, 0)
+def _peaks(one: MeasuredDevice) -> tuple[int, ...]:
+    return one.peak_active, one.peak_allocated, one.peak_reserved
 
 
 def _line_changes(
@@ -186,28 +184,21 @@ def _line_changes(
 ) -> Iterator[LineChange]:
     left, right = _lines(before, names), _lines(after, {})
     for one, other, lines in matched:
-        former = {number: line for line, number in lines.items()}
+        numbers = {number: line for line, number in lines.items()}
         old, new = left.get(one, {}), right.get(other, {})
         for (line, device), now in sorted(new.items()):
-            number = former.get(line)
+            number, former = numbers.get(line), None
+            if one is not None and number is not None:
+                former = before.functions[one], number
             was = None if number is None else old.get((number, device))
-            yield LineChange(
-                now.function,
-                line,
-                device,
-                None if one is None or number is None else (before.functions[one], number),
-                was is None,
-                False,
-                Change(was.kept if was else 0, now.kept),
-                Change(was.peak if was else 0, now.peak),
-                now.calls,
-            )
+            kept, peak = (was.kept, was.peak) if was else (0, 0)
+            sizes = Change(kept, now.kept), Change(peak, now.peak)
+            flags = was is None, False
+            yield LineChange(now.function, line, device, former, *flags, *sizes, now.calls)
         for (line, device), gone in sorted(old.items()):
             if line not in lines or (lines[line], device) not in new:
-                kept, peak = Change(gone.kept, 0), Change(gone.peak, 0)
-                yield LineChange(
-                    gone.function, line, device, None, False, True, kept, peak, gone.calls
-                )
+                sizes = Change(gone.kept, 0), Change(gone.peak, 0)
+                yield LineChange(gone.function, line, device, None, False, True, *sizes, gone.calls)
 
 
 def _lines(

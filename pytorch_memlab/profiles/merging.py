@@ -10,12 +10,7 @@ from itertools import count, groupby
 from typing import Final
 
 from ..errors import UsageError
-from ..records import (
-    FunctionInfo,
-    FunctionTable,
-    Report,
-    merge_approximations,
-)
+from ..records import FunctionInfo, FunctionTable, Report, merge_approximations
 from .recorded import Call, RecordedProfile, Run
 
 _SUMS: Final = frozenset({"hits", "delta", "kept", "time"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -92,9 +92,11 @@ def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
     old = _sizes(before, _renamed(before, after))
     changes = []
     for key in dict.fromkeys([*new, *old]):
-        kind = _kind(old.get(key), new.get(key))
-        if kind is not None:
-            changes.append(Change(*key, old.get(key, 0), new.get(key, 0), kind))
+        was, is_now = old.get(key, 0), new.get(key, 0)
+        if was != is_now:
+            changed = GREW if is_now > was else SHRANK
+            kind = CAME if key not in old else WENT if key not in new else changed
+            changes.append(Change(*key, was, is_now, kind))
     changes.sort(key=lambda change: (KINDS.index(change.kind), -abs(change.delta)))
     return Difference(tuple(changes))
 
@@ -102,7 +104,7 @@ def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
 def _sizes(
     snapshot: MemorySnapshot, renamed: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, str], int]:
-    sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
+    sizes = Counter[tuple[str, str]]()
     for row in snapshot.rows:
         if row.nbytes:
             device = str(row.device)
@@ -121,11 +123,3 @@ def _renamed(before: MemorySnapshot, after: MemorySnapshot) -> dict[tuple[str, s
         and (key[0], row.name) not in new
         and (key[0], names[key]) not in old
     }
-
-
-def _kind(before: int | None, after: int | None) -> str | None:
-    if before == after:
-        return None
-    if before is None or after is None:
-        return CAME if before is None else WENT
-    return GREW if after > before else SHRANK

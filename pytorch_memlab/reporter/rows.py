@@ -42,7 +42,7 @@ def rows_of(live: LiveObjects, names: NamesNow, categories: TensorCategories) ->
     variables.sort(key=lambda tensor: (_is_view(tensor), names.place(tensor)))
     described = [
         (tensor, owner, piece)
-        for tensor, owner in _in_order((*names.known(), *variables), visible)
+        for tensor, owner in _in_order((*names.known(), *variables, *visible))
         for piece in pieces_of(tensor)
         if piece.nbytes or 0 not in piece.size
     ]
@@ -130,25 +130,20 @@ class _Table:
 
 
 def _in_order(
-    named: Iterable[torch.Tensor], others: list[torch.Tensor]
+    tensors: Iterable[torch.Tensor],
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
     """Each tensor once, its gradient after it; with a gradient comes the tensor it belongs to."""
-    order: dict[int, torch.Tensor] = {}
-    for tensor in (*named, *others):
-        order.setdefault(id(tensor), tensor)
-    gradients = {
-        key: gradient
-        for key, tensor in order.items()
-        if (gradient := gradient_of(tensor)) is not None
-    }
-    shown_elsewhere = [*gradients.values(), *(p for t in order.values() for p in inner_parts(t))]
-    hidden = {id(tensor) for tensor in shown_elsewhere}
+    order = {id(tensor): tensor for tensor in tensors}
+    gradients = {key: gradient_of(tensor) for key, tensor in order.items()}
+    # The parts stay alive: a part that is made when it is asked for would give its id away.
+    parts = [part for tensor in order.values() for part in inner_parts(tensor)]
+    hidden = {*map(id, gradients.values()), *map(id, parts)}
     for key, tensor in order.items():
-        if key in hidden:
-            continue
-        yield tensor, None
-        if key in gradients:
-            yield gradients[key], tensor
+        gradient = gradients[key]
+        if key not in hidden:
+            yield tensor, None
+            if gradient is not None:
+                yield gradient, tensor
 
 
 def _is_view(tensor: Any) -> bool:

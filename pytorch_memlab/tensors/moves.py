@@ -117,9 +117,7 @@ Views = dict[int, list[torch.Tensor]]
 """The live tensors that look at a storage, by the number of the storage (``_cdata``)."""
 
 
-def find_gpu_memory(
-    device: torch.device | None = None,
-) -> tuple[list[torch.UntypedStorage], Views]:
+def find_gpu_memory(device: torch.device | None = None) -> tuple[list[torch.UntypedStorage], Views]:
     """Storages on CUDA devices: of live tensors, their gradients, and what backward needs.
 
     With them come the tensors that look at them and may change their device.
