@@ -6,24 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-from torch._prims_common import suggest_memory_format as _suggest_memory_format
+from torch._prims_common import suggest_memory_format as suggest_memory_format
 
 LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 
 _INT32: Final = 2**31 - 1
 
 _CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def suggest_memory_format(tensor: torch.Tensor) -> torch.memory_format:
-    """As C++ has it: channels last by the strides of four or five dimensions, else contiguous.
-
-    >>> suggest_memory_format(torch.empty(2, 3, 4, 5, device="meta"))
-    torch.contiguous_format
-    """
-    if tensor.dim() not in _CHANNELS_LAST:
-        return torch.contiguous_format
-    return _suggest_memory_format(tensor)
 
 
 def cudnn_conv_memory_format(tensor: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
@@ -83,3 +72,8 @@ def can_view(tensor: torch.Tensor, shape: Sequence[int]) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def on_meta(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor on the meta device that lies in memory as one does."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

@@ -15,6 +15,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from ..autograd_reference import gradients
+from ..memory_formats import on_meta
 from ..op_call import OpCall, named_arguments
 from ..registry import Implementation
 
@@ -87,7 +88,7 @@ def backward_reference(op: Any) -> Implementation:
 
 def empty_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Tensors for the results of an op, laid out as PyTorch's meta kernel says."""
-    args, kwargs = tree_map_only(torch.Tensor, _on_meta, (args, kwargs))
+    args, kwargs = tree_map_only(torch.Tensor, on_meta, (args, kwargs))
     results: tuple[Any, ...] = tree_map_only(torch.Tensor, _on_cpu, op(*args, **kwargs))
     return results
 
@@ -95,10 +96,6 @@ def empty_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
 def _attention(named: dict[str, Any], seed: int) -> Attention:
     names = ("query", "key", "value", "attn_bias", "dropout_p", "is_causal", "scale")
     return Attention._make([*map(named.get, names), seed])
-
-
-def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,11 +8,12 @@ the op is named among those that take memory of unknown size. Windows are made o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Final
 
 import torch
 
-from ..memory_formats import can_view
+from ..memory_formats import can_view, on_meta
 from ..op_call import OpCall
 from ..registry import estimated, op
 
@@ -34,10 +35,10 @@ def _fft_r2c(call: OpCall) -> None:
     last = dims[-1]
     half = list(source.shape)
     half[last] = half[last] // 2 + 1
-    sizes = half if onesided or _is_given(call) else list(source.shape)
+    sizes = half if onesided or call.kwargs.get("out") is not None else list(source.shape)
     complex_size = 2 * source.element_size()
     _alloc_output_aside(call, sizes, complex_size)
-    signal = _like(source)
+    signal = on_meta(source)
     copy = None
     if source.storage_offset() * source.element_size() % complex_size:
         copy = call.alloc_temp(source.numel() * source.element_size())
@@ -47,7 +48,7 @@ def _fft_r2c(call: OpCall) -> None:
         _transform(call, signal, sizes, dims, complex_dtype)
         return
     signal = _transform(call, signal, half, dims[-1:], complex_dtype)
-    call.alloc_temp(_numel(sizes) * complex_size)
+    call.alloc_temp(prod(sizes) * complex_size)
     if copy is not None:
         call.free_temp(copy)
     _transform_in_stages(call, signal, dims[:-1])
@@ -66,10 +67,10 @@ def _fft_c2r(call: OpCall) -> None:
     call.alloc_copy(source)
     of_real = source.dtype.to_real()
     if _is_one_plan(dims):
-        _transform(call, _like(source).contiguous(), sizes, dims, of_real)
+        _transform(call, on_meta(source).contiguous(), sizes, dims, of_real)
         return
     with call.scope():
-        signal = _transform_to_the_end(call, _like(source), dims[:-1])
+        signal = _transform_in_stages(call, on_meta(source), dims[:-1], allocates=True)
     _transform(call, signal, sizes, dims[-1:], of_real)
 
 
@@ -80,30 +81,21 @@ def _fft_c2c(call: OpCall) -> None:
     source, dims = call.args[:2]
     if source.numel() and dims:
         _alloc_output_aside(call, list(source.shape), source.element_size())
-        _transform_to_the_end(call, _like(source), dims)
+        _transform_in_stages(call, on_meta(source), dims, allocates=True)
 
 
-def _transform_to_the_end(call: OpCall, signal: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """Transform complex numbers, a second stage into separate memory."""
-    rest, now = _next(signal, dims)
-    signal = _transform(call, signal, list(signal.shape), now, signal.dtype)
-    if rest:
-        call.alloc_temp(signal.numel() * signal.element_size())
-    return _transform_in_stages(call, signal, rest)
-
-
-def _transform_in_stages(call: OpCall, signal: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """Transform complex numbers, from one of two tensors to the other."""
+def _transform_in_stages(
+    call: OpCall, signal: torch.Tensor, dims: Sequence[int], *, allocates: bool = False
+) -> torch.Tensor:
+    """Transform complex numbers, from one of two tensors to the other, of which one is there."""
     while dims:
-        dims, now = _next(signal, dims)
+        ordered = sorted(dims, key=signal.stride, reverse=True)  # those that lie closest first
+        dims, now = ordered[:-_MOST_DIMS], ordered[-_MOST_DIMS:]
         signal = _transform(call, signal, list(signal.shape), now, signal.dtype)
+        if dims and allocates:
+            call.alloc_temp(signal.numel() * signal.element_size())
+            allocates = False
     return signal
-
-
-def _next(signal: torch.Tensor, dims: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Dimensions of later stages, and of the next one: those that lie closest together."""
-    ordered = sorted(dims, key=signal.stride, reverse=True)
-    return ordered[:-_MOST_DIMS], ordered[-_MOST_DIMS:]
 
 
 def _transform(
@@ -154,23 +146,10 @@ def _is_one_plan(dims: Sequence[int]) -> bool:
     return len(dims) <= _MOST_DIMS and list(dims[:2]) != [0, 1]
 
 
-def _is_given(call: OpCall) -> bool:
-    return call.kwargs.get("out") is not None
-
-
 def _alloc_output_aside(call: OpCall, sizes: Sequence[int], width: int) -> None:
     """Allocate an output that is copied into one that was given."""
-    if _is_given(call):
-        call.alloc_temp(_numel(sizes) * width)
-
-
-def _numel(sizes: Sequence[int]) -> int:
-    return torch.Size(sizes).numel()
-
-
-def _like(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor on the meta device that lies in memory as one does."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    if call.kwargs.get("out") is not None:
+        call.alloc_temp(prod(sizes) * width)
 
 
 _FACTORIES: Final = "aten/src/ATen/native/TensorFactories.cpp"

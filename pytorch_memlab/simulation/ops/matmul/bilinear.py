@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ...machine.simulated_gpu import Allocation
-from ..memory_formats import can_view
+from ..memory_formats import can_view, on_meta
 from ..op_call import OpCall
 from ..reduction_workspace import alloc_sum_workspace
 from ..registry import op
@@ -22,7 +22,10 @@ def _trilinear(call: OpCall) -> None:
     unrolled = call.argument("unroll_dim")
     if not all(tensor.numel() for tensor in tensors):
         return
-    operands = [_expand(*pair) for pair in zip(tensors, expanded, strict=True)]
+    operands = [on_meta(tensor) for tensor in tensors]
+    for position, dims in enumerate(expanded):
+        for dim in sorted(dims):
+            operands[position] = operands[position].unsqueeze(dim)
     count = max(operand.shape[unrolled] for operand in operands)
     slices = [operand.narrow(unrolled, 0, 1) for operand in operands]
     dims = [dim for dim in sorted(summed) if dim != unrolled]
@@ -33,14 +36,6 @@ def _trilinear(call: OpCall) -> None:
             product, allocation = _multiply_pair(call, slices[0], slices[1], first)
             _multiply_pair(call, product, slices[2], second)
             call.free_temp(allocation)
-
-
-def _expand(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """A tensor on the meta device that lies as one does, with more dimensions of one element."""
-    twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    for dim in sorted(dims):
-        twin = twin.unsqueeze(dim)
-    return twin
 
 
 def _multiply_pair(
