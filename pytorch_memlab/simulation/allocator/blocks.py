@@ -84,6 +84,12 @@ class Block:
         """True if neither the program nor a stream uses it (it may have no memory behind it)."""
         return not (self.allocated or self.event_count or self.stream_uses)
 
+    def part(self, address: int, size: int) -> Block:
+        """A block of the same segment."""
+        return Block(
+            address, size, self.stream, self.pool, self.registration, self.expandable_segment
+        )
+
     def link_between(self, before: Block | None, after: Block | None) -> None:
         self.prev = before
         self.next = after

@@ -14,7 +14,13 @@ from ...errors import UsageError
 from .blocks import Block, BlockPool, ExpandableSegment, segments_of
 from .driver import SimulatedDriver
 from .events import AllocatorEvents, BlockLog, Observer
-from .out_of_memory import TOO_LARGE, FreeBlock, OutOfMemory
+from .out_of_memory import (
+    TOO_LARGE,
+    FreeBlock,
+    OutOfMemory,
+    out_of_memory_text,
+    rejection_text,
+)
 from .segments import Segments
 from .settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
 from .stats import DeviceStats
@@ -43,13 +49,14 @@ class CachingAllocator:
         self.ever_allocated = False
         self.is_making_room = False
         self.settings = settings
+        self._driver = driver
         self._told = AllocatorEvents(log)
         self._stats = stats = DeviceStats()
         self._small = BlockPool(is_small=True, stats=stats.small_pool)
         self._large = BlockPool(is_small=False, stats=stats.large_pool)
         self._allocated: dict[int, Block] = {}
         self._segments = Segments(
-            driver, stats, settings, device, self._told, order_by_address=order_by_address
+            driver, stats, settings, self._told, order_by_address=order_by_address
         )
         self._events = StreamEvents()
         self.work = self._events.work  # that streams have not done
@@ -82,14 +89,7 @@ class CachingAllocator:
         if block is None:
             self.is_making_room = True
             try:
-                block = self._segments.alloc_block(
-                    pool,
-                    stream,
-                    rounded,
-                    size,
-                    large_pool=self._large,
-                    empty_cache=self.empty_cache,
-                )
+                block = self._alloc_block(pool, stream, rounded, size)
             finally:
                 self.is_making_room = False
             self.ever_allocated = True
@@ -272,6 +272,46 @@ class CachingAllocator:
         self._segments.count_reserved(pool, mapped)
         self._adopt(pool, address, stream, parts, registration, segment)
 
+    def _alloc_block(self, pool: BlockPool, stream: int, size: int, requested: int) -> Block:
+        """Get a block that is in no pool.
+
+        First the GPU is asked. When it has too little left: after just enough oversize segments
+        were given back, if there is a ``max_split_size``; at last after everything that is free
+        was given back, which alone counts as a retry.
+        """
+        segments, stats = self._segments, self._stats
+        if segments.allowed is not None and self.settings.garbage_collection_threshold:
+            segments.collect_garbage(self._large, segments.allowed)
+        rejections = stats.num_oom_rejections
+        block = segments.make_segment(pool, stream, size)
+        if block is None and stats.num_oom_rejections == rejections:
+            if segments.release_available(pool, stream, size):
+                block = segments.make_segment(pool, stream, size)
+            if block is None:
+                self.empty_cache()
+                stats.num_alloc_retries += 1
+                # PyTorch asks the GPU alone, though a block that fits may be in the pool by now.
+                block = segments.make_segment(pool, stream, size)
+        if block is None:
+            if stats.num_oom_rejections != rejections:
+                raise OutOfMemory(rejection_text(requested))
+            stats.num_ooms += 1
+            self._told.tell("oom", self._driver.free_memory(), size, stream)
+            raise OutOfMemory(
+                out_of_memory_text(
+                    segment_size=self.settings.segment_size(size),
+                    device=self.device,
+                    total=self._driver.total,
+                    free=self._driver.free_memory(),
+                    process_memory=self._driver.process_memory,
+                    other_processes=self._driver.other_processes,
+                    allowed=segments.allowed,
+                    allocated=stats.total.allocated_bytes.current,
+                    reserved=stats.total.reserved_bytes.current,
+                )
+            )
+        return block
+
     def _alloc_found_block(self, block: Block, size: int, requested: int) -> Block:
         """Split off what is not needed of a block that is in no pool, and count it as allocated.
 
@@ -288,9 +328,7 @@ class CachingAllocator:
             else remaining > SMALL_SIZE and size < settings.max_split_size
         ):
             rest = block
-            block = Block(
-                rest.address, size, rest.stream, pool, rest.registration, rest.expandable_segment
-            )
+            block = rest.part(rest.address, size)
             block.link_between(rest.prev, rest)
             rest.address += size
             rest.size = remaining

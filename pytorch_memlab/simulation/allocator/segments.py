@@ -7,13 +7,11 @@ memory as they are needed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 
 from ...errors import UsageError
 from .blocks import Block, BlockPool, ExpandableSegment
 from .driver import SimulatedDriver
 from .events import AllocatorEvents
-from .out_of_memory import OutOfMemory, out_of_memory_text, rejection_text
 from .settings import NO_LIMIT, SMALL_SEGMENT_SIZE, AllocatorSettings
 from .stats import DeviceStats
 
@@ -26,7 +24,6 @@ class Segments:
         driver: SimulatedDriver,
         stats: DeviceStats,
         settings: AllocatorSettings,
-        device: int,
         events: AllocatorEvents,
         *,
         order_by_address: bool,
@@ -35,59 +32,9 @@ class Segments:
         self.settings = settings
         self._driver = driver
         self._stats = stats
-        self._device = device
         self._events = events
         self._age_step = 0 if order_by_address else 1
         self._registrations = 0
-
-    def alloc_block(
-        self,
-        pool: BlockPool,
-        stream: int,
-        size: int,
-        requested: int,
-        *,
-        large_pool: BlockPool,
-        empty_cache: Callable[[], None],
-    ) -> Block:
-        """Get a block that is in no pool.
-
-        First the GPU is asked. When it has too little left: after just enough oversize segments
-        were given back, if there is a ``max_split_size``; at last after everything that is free
-        was given back, which alone counts as a retry.
-        """
-        settings, stats = self.settings, self._stats
-        if self.allowed is not None and settings.garbage_collection_threshold:
-            self._collect_garbage(large_pool, self.allowed)
-        rejections = stats.num_oom_rejections
-        block = self._make_segment(pool, stream, size)
-        if block is None and stats.num_oom_rejections == rejections:
-            if self._release_available(pool, stream, size):
-                block = self._make_segment(pool, stream, size)
-            if block is None:
-                empty_cache()
-                stats.num_alloc_retries += 1
-                # PyTorch asks the GPU alone, though a block that fits may be in the pool by now.
-                block = self._make_segment(pool, stream, size)
-        if block is None:
-            if stats.num_oom_rejections != rejections:
-                raise OutOfMemory(rejection_text(requested))
-            stats.num_ooms += 1
-            self._events.tell("oom", self._driver.free_memory(), size, stream)
-            raise OutOfMemory(
-                out_of_memory_text(
-                    segment_size=settings.segment_size(size),
-                    device=self._device,
-                    total=self._driver.total,
-                    free=self._driver.free_memory(),
-                    process_memory=self._driver.process_memory,
-                    other_processes=self._driver.other_processes,
-                    allowed=self.allowed,
-                    allocated=stats.total.allocated_bytes.current,
-                    reserved=stats.total.reserved_bytes.current,
-                )
-            )
-        return block
 
     def release_all(self, pool: BlockPool) -> None:
         """Give the free segments of a pool, and its free pages, back to the GPU."""
@@ -122,7 +69,7 @@ class Segments:
             raise UsageError(f"invalid fraction:{fraction}. Please set within [0, 1].")
         self.allowed = int(fraction * self._driver.total) if fraction < 1 else None
 
-    def _make_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+    def make_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
         settings = self.settings
         segment_size = settings.segment_size(size)
         needed = self._stats.total.reserved_bytes.current + segment_size
@@ -167,7 +114,7 @@ class Segments:
         block.pool.remove(block)
         self._events.tell("segment_free", block.address, block.size, block.stream)
 
-    def _release_available(self, pool: BlockPool, stream: int, size: int) -> bool:
+    def release_available(self, pool: BlockPool, stream: int, size: int) -> bool:
         """Give just enough oversize segments back to make room for `size` bytes.
 
         One that is large enough by itself if there is one, else from the largest down.
@@ -190,7 +137,7 @@ class Segments:
                 self._release(block)
         return released >= wanted
 
-    def _collect_garbage(self, pool: BlockPool, allowed: int) -> None:
+    def collect_garbage(self, pool: BlockPool, allowed: int) -> None:
         """Give segments back that were not reused for long, once the threshold is passed.
 
         Those at least as old as the average go first, then the average is taken again, until what
@@ -260,7 +207,7 @@ class Segments:
         pool.remove_unmapped(block)
         block.mapped = True
         if mapped < block.size:
-            rest = _part(block, block.address + mapped, block.size - mapped)
+            rest = block.part(block.address + mapped, block.size - mapped)
             rest.mapped = False
             rest.link_between(block, block.next)
             pool.add_unmapped(rest)
@@ -285,11 +232,11 @@ class Segments:
         pool.remove(block)
         end, block_end = start + size, block.address + block.size
         if start > block.address:
-            before = _part(block, block.address, start - block.address)
+            before = block.part(block.address, start - block.address)
             before.link_between(block.prev, block)
             pool.add(before)
         if block_end > end:
-            after = _part(block, end, block_end - end)
+            after = block.part(end, block_end - end)
             after.link_between(block, block.next)
             pool.add(after)
         block.address, block.size, block.mapped = start, size, False
@@ -321,9 +268,3 @@ def _first_with_room(pool: BlockPool, stream: int, size: int) -> Block | None:
         if room >= size:
             return block
     return None
-
-
-def _part(block: Block, address: int, size: int) -> Block:
-    return Block(
-        address, size, block.stream, block.pool, block.registration, block.expandable_segment
-    )
