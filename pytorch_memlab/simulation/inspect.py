@@ -9,58 +9,37 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .machine import active
+from .machine import active as active
 
 if TYPE_CHECKING:
-    from .allocator.driver import SimulatedDriver
-    from .allocator.out_of_memory import FailedRequest, FreeBlock
-    from .allocator.settings import AllocatorSettings, read_alloc_conf
-    from .dispatch.traceback_frames import clear_internal_frames
-    from .hardware import decisions
-    from .hardware.gpu import DEFAULT_GPU, GPU
-    from .hardware.presets import PRESETS, find_gpu
-    from .hardware.sizes import parse_size, read_size
-    from .machine.allocation_log import LoggedBlock
-    from .machine.approximations import OpApproximations, OpCount
-    from .machine.cublas_workspaces import workspace_size
-    from .machine.device_properties import DeviceProperties
-    from .machine.kept_files import KeptFiles
-    from .machine.machine import Machine
-    from .machine.runtime_settings import settings_string
-    from .machine.simulated_gpu import Allocation, MemoryOverhead, SimulatedFailure, SimulatedGPU
-    from .machine.tensor_values import DataDependentReads
-    from .ops.attention import backends as attention_backends
+    from .allocator.driver import SimulatedDriver as SimulatedDriver
+    from .allocator.out_of_memory import FailedRequest as FailedRequest, FreeBlock as FreeBlock
+    from .allocator.settings import (
+        AllocatorSettings as AllocatorSettings,
+        read_alloc_conf as read_alloc_conf,
+    )
+    from .dispatch.traceback_frames import clear_internal_frames as clear_internal_frames
+    from .hardware import decisions as decisions
+    from .hardware.gpu import DEFAULT_GPU as DEFAULT_GPU, GPU as GPU
+    from .hardware.presets import PRESETS as PRESETS, find_gpu as find_gpu
+    from .hardware.sizes import parse_size as parse_size, read_size as read_size
+    from .machine.allocation_log import LoggedBlock as LoggedBlock
+    from .machine.approximations import OpApproximations as OpApproximations, OpCount as OpCount
+    from .machine.cublas_workspaces import workspace_size as workspace_size
+    from .machine.device_properties import DeviceProperties as DeviceProperties
+    from .machine.kept_files import KeptFiles as KeptFiles
+    from .machine.machine import Machine as Machine
+    from .machine.runtime_settings import settings_string as settings_string
+    from .machine.simulated_gpu import (
+        Allocation as Allocation,
+        MemoryOverhead as MemoryOverhead,
+        SimulatedFailure as SimulatedFailure,
+        SimulatedGPU as SimulatedGPU,
+    )
+    from .machine.tensor_values import DataDependentReads as DataDependentReads
+    from .ops.attention import backends
 
-__all__ = [
-    "DEFAULT_GPU",
-    "GPU",
-    "PRESETS",
-    "Allocation",
-    "AllocatorSettings",
-    "DataDependentReads",
-    "DeviceProperties",
-    "FailedRequest",
-    "FreeBlock",
-    "KeptFiles",
-    "LoggedBlock",
-    "Machine",
-    "MemoryOverhead",
-    "OpApproximations",
-    "OpCount",
-    "SimulatedDriver",
-    "SimulatedFailure",
-    "SimulatedGPU",
-    "active",
-    "attention_backends",
-    "clear_internal_frames",
-    "decisions",
-    "find_gpu",
-    "parse_size",
-    "read_alloc_conf",
-    "read_size",
-    "settings_string",
-    "workspace_size",
-]
+    attention_backends = backends
 
 _HOMES = {
     "allocator.driver": ("SimulatedDriver",),

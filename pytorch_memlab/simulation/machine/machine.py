@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -53,22 +53,21 @@ class ThreadState(threading.local):
         self.last_gpu: SimulatedGPU | None = None
 
     @contextmanager
-    def device_override(self, device: torch.device | None) -> Iterator[None]:
-        """Within: every op makes its outputs on this device; None: where its arguments are."""
-        outer, self.output_device = self.output_device, device
+    def _override(self, name: str, value: Any) -> Iterator[None]:
+        outer = getattr(self, name)
+        setattr(self, name, value)
         try:
             yield
         finally:
-            self.output_device = outer
+            setattr(self, name, outer)
 
-    @contextmanager
-    def call_context(self, args: Args, kwargs: Kwargs) -> Iterator[None]:
+    def device_override(self, device: torch.device | None) -> AbstractContextManager[None]:
+        """Within: every op makes its outputs on this device; None: where its arguments are."""
+        return self._override("output_device", device)
+
+    def call_context(self, args: Args, kwargs: Kwargs) -> AbstractContextManager[None]:
         """Within: ops belong to a call of the program with these arguments."""
-        outer, self.call = self.call, (args, kwargs)
-        try:
-            yield
-        finally:
-            self.call = outer
+        return self._override("call", (args, kwargs))
 
 
 class Machine:

@@ -8,6 +8,7 @@ marked as lower bounds.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from importlib import import_module
@@ -28,18 +29,6 @@ _CAPABILITY_WITH_TMA = 9
 _BENCHMARK_CACHE = 256 * 1024**2
 """Bytes that ``triton.testing.do_bench`` writes between runs, so that the L2 cache is cold."""
 
-_DETECTIONS = (
-    "has_triton",
-    "has_triton_tma",
-    "has_triton_tma_device",
-    "has_triton_stable_tma_api",
-    "has_triton_experimental_host_tma",
-    "has_triton_tensor_descriptor_host_tma",
-    "has_datacenter_blackwell_tma_device",
-    "_device_supports_tma",
-)
-"""Functions of ``torch.utils._triton`` that remember what the GPU can do."""
-
 
 def install(machine: Machine, patches: Patches, _package: ModuleType) -> None:
     """Let Triton find the simulated GPUs, and launch on them, until undone."""
@@ -53,17 +42,10 @@ def install(machine: Machine, patches: Patches, _package: ModuleType) -> None:
     if hasattr(interpreter.InterpretedFunction, "run"):  # in Triton 3.0 each object has its own
         patches.around(interpreter.InterpretedFunction, "run")(launches.launch)
     patches.around(autotuner.Autotuner, "run")(launches.tune)
-    _forget_detections(patches)
-
-
-def _forget_detections(patches: Patches) -> None:
-    """Let PyTorch ask for Triton again, now and when the patches are undone."""
-    module = import_module("torch.utils._triton")
-    for name in _DETECTIONS:
-        detect = getattr(module, name, None)
-        uncached = getattr(detect, "__wrapped__", None)
-        if uncached is not None:
-            patches.set(module, name, uncached)
+    detections = import_module("torch.utils._triton")
+    for name, detect in vars(detections).copy().items():
+        if isinstance(detect, functools._lru_cache_wrapper):  # it remembers what the GPU can do
+            patches.set(detections, name, detect.__wrapped__)
 
 
 class _Launches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -69,12 +70,5 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
     @patches.around(function, *names)
     def apply_there(apply: Callable[..., Any], self: Any, *gradients: Any) -> Any:
         tensors = [one for one in gradients if isinstance(one, torch.Tensor)]
-        gpu = machine.gpu_of(tensors[0]) if tensors else None
-        thread = machine.thread
-        before = thread.device
-        if gpu is not None:
-            thread.device = gpu.index
-        try:
+        with torch.cuda.device_of(tensors[0]) if tensors else nullcontext():
             return apply(self, *gradients)
-        finally:
-            thread.device = before

@@ -19,7 +19,7 @@ from typing_extensions import Self
 from ..allocator.stream_work import Work
 from ..machine.machine import Machine
 from ..machine.streams import PRIORITIES, handle_of, priority_of
-from ..machine.unsupported import unsupported
+from ..machine.unsupported import refusal
 
 CUDA_DEVICE_TYPE = 1
 """``c10::DeviceType::CUDA``, as stream triples name it."""
@@ -204,14 +204,8 @@ class SimulatedEvent:
             )
         return (end_event._time - self._time) * 1e3
 
-    def ipc_handle(self) -> Any:
-        """Refused: no other process has the GPU."""
-        raise unsupported("torch.Event.ipc_handle")
-
-    @classmethod
-    def from_ipc_handle(cls, device: Any, handle: Any) -> Any:
-        """Refused: no other process has the GPU."""
-        raise unsupported("torch.Event.from_ipc_handle")
+    ipc_handle = refusal("torch.Event.ipc_handle")  # no other process has the GPU
+    from_ipc_handle = staticmethod(refusal("torch.Event.from_ipc_handle"))
 
     def __repr__(self) -> str:
         return (

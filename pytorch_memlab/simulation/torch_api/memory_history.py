@@ -257,6 +257,7 @@ class MemoryHistory:
         call_stacks.read()
         frames = _Frames()
         traces, segments = [], []
+        pool_id = tuple(pool[:2]) if pool and any(pool[:2]) else None  # 0 and 0: of all pools
         for recorder in self._recorders:
             state = recorder.gpu.locked(self._state, recorder)
             entries = () if pool is not None and not all(pool[2:]) else state.entries
@@ -264,7 +265,7 @@ class MemoryHistory:
             traces.append([_as_dict(entry, frames, known) for entry in entries])
             in_use = {block.address: block for block in state.in_use or ()}
             for segment in state.segments:
-                if not _is_of_pool(segment, pool):
+                if pool_id and segment["segment_pool_id"] != pool_id:
                     continue
                 segment["stream"] = handle_of(segment["stream"], recorder.gpu.index)
                 segment["frames"] = frames.of(state.segment_stacks.get(segment["address"]))
@@ -279,13 +280,6 @@ class MemoryHistory:
             "allocator_settings": _settings(self._machine.known_gpus[0]),
             "external_annotations": [],
         }
-
-
-def _is_of_pool(segment: dict[str, Any], pool: Sequence[Any] | None) -> bool:
-    """True if a segment is of the pool asked for: two numbers, which are 0 for all pools."""
-    if pool is None or not any(pool[:2]):
-        return True
-    return bool(segment["segment_pool_id"] == tuple(pool[:2]))
 
 
 class _Frames:
