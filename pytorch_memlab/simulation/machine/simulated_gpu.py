@@ -108,7 +108,7 @@ class SimulatedGPU:
         self.before_first_use: Callable[[], object] = lambda: None
         """Called before requests until data was put here."""
         self.ever_held_data = False
-        """Data of the program was ever here; a communicator's memory is none."""
+        """Data of the program was ever here; the float of a barrier is none."""
         self.out_of_memory_observers: list[Callable[[int, int, int], object]] = []
         self._trace: TraceCallbacks | None = None
         self._estimates: dict[int, int] = {}

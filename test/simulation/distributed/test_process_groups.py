@@ -17,8 +17,8 @@ from pytorch_memlab.simulation.ops.norms.batch_norm import staging_rows
 
 MIB = 2**20
 
-COMMUNICATOR = 512 if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15) else 0
-"""Bytes that a group with NCCL keeps: torch 2.15 makes its communicator at once, with a float."""
+KEEPS_FLOATS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+"""Groups with NCCL are those of ``nccl2/ProcessGroupNCCL.cpp``."""
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),
@@ -111,7 +111,6 @@ def test_collectives_of_single_tensors_take_no_memory_of_pytorchs(rank_of_eight)
     dist.all_reduce(x)
     dist.all_gather_into_tensor(whole, x)
     dist.reduce_scatter_tensor(x, whole)
-    dist.barrier()
     assert torch.cuda.max_memory_allocated() == before
 
 
@@ -119,7 +118,7 @@ def test_lists_of_tensors_go_through_one_before_torch_2_15(rank_of_eight):
     x = torch.ones(MIB, device="cuda")
     parts = [torch.empty_like(x) for _ in range(8)]
     before = torch.cuda.memory_allocated()
-    flat = 0 if COMMUNICATOR else 8 * x.nbytes
+    flat = 0 if KEEPS_FLOATS else 8 * x.nbytes
     for call in (lambda: dist.all_gather(parts, x), lambda: dist.reduce_scatter(x, parts)):
         torch.cuda.reset_peak_memory_stats()
         call()
@@ -127,15 +126,20 @@ def test_lists_of_tensors_go_through_one_before_torch_2_15(rank_of_eight):
     assert torch.cuda.memory_allocated() == before
 
 
-def test_each_communicator_keeps_a_float_for_barriers(rank_of_eight):
-    assert not torch.cuda.is_initialized()  # C++ took it
-    torch.cuda.init()
-    assert torch.cuda.memory_allocated() == COMMUNICATOR
+@pytest.mark.filterwarnings("ignore:barrier.. using the device")
+def test_a_barrier_takes_a_float_which_torch_2_15_keeps(rank_of_eight):
+    kept = 512 if KEEPS_FLOATS else 0
     half = dist.new_group([2, 3])
-    dist.new_group([4, 5])
-    assert torch.cuda.memory_allocated() == 2 * COMMUNICATOR
+    dist.barrier()
+    dist.barrier()
+    assert not torch.cuda.is_initialized()  # C++ took it: Python is told nothing
+    torch.cuda.init()
+    assert torch.cuda.max_memory_allocated() == 512
+    assert torch.cuda.memory_allocated() == kept
+    dist.barrier(half)
+    assert torch.cuda.memory_allocated() == 2 * kept
     dist.destroy_process_group(half)
-    assert torch.cuda.memory_allocated() == COMMUNICATOR
+    assert torch.cuda.memory_allocated() == kept
 
 
 @pytest.mark.parametrize("as_view", [False, True])
@@ -182,7 +186,6 @@ def test_shards_hold_an_eighth(rank_of_eight):
 def test_flat_shards_hold_an_eighth(rank_of_eight):
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    torch.cuda.init()
     before = torch.cuda.memory_allocated()
     model = FullyShardedDataParallel(square(4))
     assert torch.cuda.memory_allocated() - before == 4 * MIB / 8

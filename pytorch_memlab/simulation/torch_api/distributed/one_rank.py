@@ -14,6 +14,7 @@ does not write the output of a reduce-scatter at all.
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 import weakref
@@ -280,7 +281,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 class SimulatedNCCL(SimulatedGroup):
     """A group with NCCL, as torch makes it by default until 2.14 (``ProcessGroupNCCL.cpp``).
 
-    A list of equal tensors goes through one tensor of all of them.
+    A list of equal tensors goes through one tensor of all of them, and a barrier reduces a float.
     """
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Any:
@@ -297,29 +298,30 @@ class SimulatedNCCL(SimulatedGroup):
         del flat
         return work
 
+    def barrier(self, opts: Any = None) -> Any:
+        """All ranks are here."""
+        _take_float(self.bound_device_id)()
+        return super().barrier(opts)
+
 
 class SimulatedNCCL2(SimulatedGroup):
     """A group with NCCL on one GPU, as torch 2.15 makes it by default.
 
-    Its communicator takes a float for barriers from PyTorch's allocator, and keeps it
-    (``nccl2/ProcessGroupNCCL.cpp``).
+    Its first barrier takes a float, which it keeps for the others (``nccl2/ProcessGroupNCCL.cpp``).
     """
 
-    _free_barrier_buffer: Callable[[], object] | None = None
+    _free_float: Callable[[], object] | None = None
 
-    def eager_connect_single_device(self, device: torch.device) -> None:
-        """The communicator is made at once."""
-        super().eager_connect_single_device(device)
-        machine = active.machine
-        if self._free_barrier_buffer is None and machine is not None:
-            gpu = machine.gpu(device.index)
-            allocation = gpu.allocate(4, machine.current_stream(gpu.index))
-            self._free_barrier_buffer = weakref.finalize(self, gpu.release, allocation)
+    def barrier(self, opts: Any = None) -> Any:
+        """All ranks are here."""
+        if self._free_float is None:
+            self._free_float = weakref.finalize(self, _take_float(self.bound_device_id))
+        return super().barrier(opts)
 
     def abort(self) -> None:
         """The communicator ends, and with it what it keeps."""
-        if self._free_barrier_buffer is not None:
-            self._free_barrier_buffer()
+        if self._free_float is not None:
+            self._free_float()
 
     shutdown = _shutdown = abort
 
@@ -363,6 +365,16 @@ def _fill(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None]
                 output.copy_(tensor)
             else:
                 output.zero_()
+
+
+def _take_float(device: torch.device | None) -> Callable[[], None]:
+    """Take a float from the allocator of a GPU, by default the current one; what frees it."""
+    machine = active.machine
+    gpu = None if machine is None else machine.find_gpu(device)
+    if machine is None or gpu is None:
+        return lambda: None
+    allocation = gpu.allocate(4, machine.current_stream(gpu.index))
+    return functools.partial(gpu.release, allocation)
 
 
 def _flattened(lists: list[Tensors]) -> Tensors:
