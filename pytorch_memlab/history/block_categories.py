@@ -126,8 +126,7 @@ def address_categories() -> dict[int, Category]:
         if kind != "address":
             return None
         address = address_of(value, piece.number)
-        sizes = piece.nbytes, piece.nbytes
-        return blocks.setdefault(address, LiveBlock(address, *sizes, 0, 0, None))
+        return blocks.setdefault(address, LiveBlock(address, piece.nbytes, piece.nbytes))
 
     found = live_categories(block_of)
     return {block.address: category for block, category in found.items()}

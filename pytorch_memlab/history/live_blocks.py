@@ -46,7 +46,7 @@ class LiveBlock(LoggedBlock):
     @classmethod
     def of(cls, block: LoggedBlock) -> LiveBlock:
         """A block that was allocated before it is followed."""
-        made = cls(block.address, block.size, block.requested, block.stream, block.order, block.raw)
+        made = cls(block.address, block.size, block.requested, block.stream, block.raw)
         made.is_data, made.number = block.is_data, block.number
         return made
 
@@ -95,7 +95,7 @@ class LiveLog:
                 self._reading.release()
 
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
-        event = LiveBlock(address, size, size, stream, 0, None)
+        event = LiveBlock(address, size, size, stream)
         event.action = self.events.number_of(action)
         self._open += (event, time_ns())
 
@@ -141,7 +141,7 @@ class LiveLog:
                 self.events.set_category(block.event - self.earlier, self._category_of(block))
 
 
-_FREED: Final = LiveBlock(0, 0, 0, 0, 0, None)
+_FREED: Final = LiveBlock(0, 0, 0)
 """Stands for the block of a free where an allocation has a stack."""
 _FREED.action = _FREE_COMPLETED
 

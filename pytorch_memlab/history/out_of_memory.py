@@ -43,7 +43,6 @@ class BlockInUse(NamedTuple):
     dtype: str = ""
     node: str = ""  # of autograd that saved it for backward; empty for none
     is_in_repeated: bool = False
-    order: int = -1  # how many allocations came before it; -1 if that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,6 @@ class OptimizerFacts:
 
     name: str
     parameters: int  # bytes of its parameters on the GPU
-    state: int  # bytes of its state on the GPU
     elements: int
     rows: int
     uses_foreach: bool

@@ -234,7 +234,7 @@ class CpuBlocks(FollowedSource):
 
 def _block_of(followed: Followed) -> LiveBlock:
     number, nbytes = followed
-    block = LiveBlock(number, nbytes, nbytes, 0, 0, None)
+    block = LiveBlock(number, nbytes, nbytes)
     block.is_data = True
     return block
 

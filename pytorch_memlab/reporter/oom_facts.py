@@ -42,7 +42,7 @@ from ..history.out_of_memory import (
 )
 from ..history.replay import LONGEST, check_settings
 from ..simulation.inspect import FailedRequest, settings_string
-from ..tensors.live_objects import LiveObjects, live_objects, states_of, tensors_in
+from ..tensors.live_objects import LiveObjects, live_objects
 from ..tensors.memory import address_of
 from ..tensors.saved import LEAF, grad_fn, name_of, saved_by_graphs
 from .leaks import kind_of
@@ -229,9 +229,7 @@ class _Search:
                     places = call_stacks.places_of(number)
                     origins[number] = self._place(places), _runs(places, repeated)
                 place, is_in_repeated = origins[number]
-                block = block._replace(
-                    place=place, is_in_repeated=is_in_repeated, order=origin.order
-                )
+                block = block._replace(place=place, is_in_repeated=is_in_repeated)
             blocks.append(block)
         return tuple(blocks)
 
@@ -279,18 +277,11 @@ class _Search:
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> OptimizerFacts:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         here = [p for p in parameters if p.device == self._device]
-        state = [
-            tensor
-            for _, each in states_of(optimizer)
-            for _, tensor in tensors_in(each)
-            if tensor.device == self._device
-        ]
         group = optimizer.param_groups[0] if optimizer.param_groups else {}
         uses_foreach = not group.get("fused") and group.get("foreach") is not False
         return OptimizerFacts(
             type(optimizer).__name__,
             sum(map(_nbytes, here)),
-            sum(map(_nbytes, state)),
             sum(p.numel() for p in here),
             sum(sum(p.shape) for p in here if p.dim() > 1),
             uses_foreach and "foreach" in group,
@@ -312,7 +303,7 @@ class _Search:
                 training.append(module.training)
         float32 = [p for p in parameters.values() if p.dtype is torch.float32]
         names = [variables[key].split(".", 1)[0] for key in parameters if key in variables]
-        name = _plain(Counter(names).most_common(1)[0][0]) if names else ""
+        name = Counter(names).most_common(1)[0][0] if names else ""
         attribute, count, codes = self._repeated(modules)
         facts = ModelFacts(
             sum(map(_nbytes, parameters.values())),

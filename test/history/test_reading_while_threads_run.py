@@ -132,7 +132,7 @@ def test_a_stack_that_is_dropped_while_all_are_read_is_left_out(monkeypatch):
 
 
 def test_the_end_of_a_block_that_another_thread_reads_now_is_read_once(monkeypatch):
-    block = LiveBlock(512, 512, 512, 0, 0, None)
+    block = LiveBlock(512, 512, 512)
     block.end = capture()
     numbers_of, given = live_blocks.call_stacks.numbers_of, []
 

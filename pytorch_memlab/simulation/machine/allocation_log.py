@@ -31,13 +31,12 @@ class LoggedBlock(TakenStack):
     is_data = False  # it holds data of the program, not a kernel's
 
     def __init__(
-        self, address: int, size: int, requested: int, stream: int, order: int, raw: Any
+        self, address: int, size: int, requested: int, stream: int = 0, raw: Any = None
     ) -> None:
         self.address = address  # of the block
         self.size = size  # of the block in bytes
         self.requested = requested  # bytes that were asked for
         self.stream = stream  # that it was asked for on
-        self.order = order  # how many allocations came before it
         self.raw = raw  # the stack
 
 
@@ -69,7 +68,6 @@ class AllocationLog:
         self.live: dict[int, LoggedBlock] = {}  # what is in use, by address, the oldest first
         # what the program gave back and other streams still use, by address
         self.waiting: dict[int, LoggedBlock] = {}
-        self.allocations = 0  # how many there were
         self.next_is_data = False  # whether the next allocation holds data of the program
         self.is_whole = True  # whether nothing is missing
         self._most = _LONGEST
@@ -79,10 +77,8 @@ class AllocationLog:
 
     def allocated(self, address: int, size: int, requested: int, stream: int) -> None:
         """An allocation was made."""
-        order = self.allocations
-        block = self.block_class(address, size, requested, stream, order, self.capture())
+        block = self.block_class(address, size, requested, stream, self.capture())
         self.live[address] = block
-        self.allocations = order + 1
         call_stacks.add(block)
         if self.next_is_data:
             block.is_data = True
