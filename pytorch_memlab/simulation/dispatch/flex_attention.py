@@ -87,7 +87,8 @@ def _captured(
     found: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
 
     def replace(value: Any) -> Any:
-        if not _is_on_gpu(machine, value):
+        is_real = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+        if not is_real or machine.gpu_of(value) is None:
             return _on_cpu(value)
         if id(value) not in found:
             found[id(value)] = (value, _stand_in(fake, value))
@@ -103,12 +104,6 @@ def _captured(
             with torch.no_grad(), TransformGetItemToIndex(), _Replacing(replace):
                 score_mod(score, *indices, *arguments)
     return tuple(tensor for tensor, _ in found.values())
-
-
-def _is_on_gpu(machine: Machine, value: Any) -> bool:
-    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
-        return False
-    return machine.gpu_of(value) is not None
 
 
 def _with_arguments(score_mod: ScoreMod, captured: tuple[torch.Tensor, ...]) -> ScoreMod:
@@ -137,7 +132,10 @@ def trace(
     with computing_on_cpu():
         stand_ins = tree_map(partial(_stand_in, fake), (index_values, other_buffers))
         _, joint_graph = original(score_mod, *stand_ins)
-    _name_device(joint_graph, device)
+    for node in joint_graph.graph.nodes:
+        if node.kwargs.get("device") == _CPU:
+            node.update_kwarg("device", device)
+    joint_graph.recompile()
     return score_mod, joint_graph
 
 
@@ -157,14 +155,6 @@ def _stand_in(mode: FakeTensorMode, value: Any) -> Any:
 
 def _on_cpu(value: Any) -> Any:
     return _CPU if isinstance(value, torch.device) and value.type == "cuda" else value
-
-
-def _name_device(graph: Any, device: torch.device) -> None:
-    """Let what a graph makes be made on a GPU."""
-    for node in graph.graph.nodes:
-        if node.kwargs.get("device") == _CPU:
-            node.update_kwarg("device", device)
-    graph.recompile()
 
 
 _FUSED = "MEMLAB_FUSED"

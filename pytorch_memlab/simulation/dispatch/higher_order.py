@@ -59,14 +59,9 @@ def run(
         return op.dispatch(DispatchKey.CPU, *args, **kwargs)
 
 
-def _branch(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
-    return true_fn(*operands) if pred else false_fn(*operands)
-
-
-def _drawn(_start: Any, _end: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Random numbers come from the CPU: they have no offset that moves by rank."""
-    return op(*args, **kwargs)
-
-
-_INSTEAD: dict[str, Callable[..., Any]] = {"cond": _branch, "run_dtensor_rng_op": _drawn}
+_INSTEAD: dict[str, Callable[..., Any]] = {
+    "cond": lambda pred, true_fn, false_fn, operands=(): (true_fn if pred else false_fn)(*operands),
+    # Random numbers come from the CPU: they have no offset that moves by rank.
+    "run_dtensor_rng_op": lambda _start, _end, op, *args, **kwargs: op(*args, **kwargs),
+}
 """Replacements of implementations that a CPU cannot run."""

@@ -30,7 +30,7 @@ def clear_internal_frames(error: BaseException) -> None:
     may be wrong do they stay.
     """
     places = list(_places(error))
-    ours = [_is_ours(place) for place in places]
+    ours = [place.tb_frame.f_code.co_filename.startswith(_OURS) for place in places]
     for place, is_ours in zip(places, ours, strict=True):
         if is_ours:
             with suppress(RuntimeError):  # it runs still
@@ -66,7 +66,3 @@ def _places(error: BaseException) -> Iterator[TracebackType]:
     while place is not None:
         yield place
         place = place.tb_next
-
-
-def _is_ours(place: TracebackType) -> bool:
-    return place.tb_frame.f_code.co_filename.startswith(_OURS)

@@ -97,8 +97,8 @@ class _Window:
 
 
 class _ThisThread(threading.local):
-    def __init__(self) -> None:
-        self.window: _Window | None = None
+    def __init__(self, pool: dict[int, list[_Handle]]) -> None:
+        self.window = _Window(pool)
 
 
 class Workspaces:
@@ -111,7 +111,7 @@ class Workspaces:
     def __init__(self) -> None:
         self._pool: dict[int, list[_Handle]] = {}
         self._autograd = _Window(self._pool)
-        self._this_thread = _ThisThread()
+        self._this_thread = _ThisThread(self._pool)
         self._made: list[tuple[_Handle, tuple[str, int]]] = []
         self.chosen_size: int | None = None
         """Bytes of each, as the program set it while it runs; None: as `workspace_size` says."""
@@ -164,9 +164,6 @@ class Workspaces:
             allocation.gpu.release(allocation)
 
     def _of_thread(self, gpu: SimulatedGPU) -> _Handle:
-        if torch._C._current_autograd_node() is not None:
-            return self._autograd.handle(gpu.index)
-        window = self._this_thread.window
-        if window is None:
-            window = self._this_thread.window = _Window(self._pool)
+        in_backward = torch._C._current_autograd_node() is not None
+        window = self._autograd if in_backward else self._this_thread.window
         return window.handle(gpu.index)

@@ -34,7 +34,12 @@ def install(machine: Machine, patches: Patches) -> None:
     """
     patches.set(torch.jit._builtins, "_builtin_table", {**torch.jit._builtins._get_builtin_table()})
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
-        patches.around(kind, "__call__")(partial(_call_script, machine))
+
+        @patches.around(kind, "__call__")
+        def call_script(call: Callable[..., Any], script: Any, *args: Any, **kwargs: Any) -> Any:
+            with machine.thread.call_context(args, kwargs):
+                return call(script, *args, **kwargs)
+
     _install_compile(patches)
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is not None and hasattr(frames, "DynamoStance"):
@@ -48,10 +53,8 @@ def install(machine: Machine, patches: Patches) -> None:
         if not hasattr(torch._C, name):
             patches.set(torch._C, name, value)
     module = sys.modules.get("torch._higher_order_ops.flex_attention")
-    trace = getattr(module, "create_fw_bw_graph", None)
-    if trace is not None:
-        traced = partial(flex_attention.trace, trace)
-        patches.set(module, "create_fw_bw_graph", traced)
+    if hasattr(module, "create_fw_bw_graph"):
+        patches.around(module, "create_fw_bw_graph")(flex_attention.trace)
 
 
 def make_known(old: Callable[..., Any], new: Callable[..., Any]) -> None:
@@ -59,13 +62,6 @@ def make_known(old: Callable[..., Any], new: Callable[..., Any]) -> None:
     table = torch.jit._builtins._get_builtin_table()
     if id(old) in table:
         table[id(new)] = table[id(old)]
-
-
-def _call_script(
-    machine: Machine, call: Callable[..., Any], script: Any, *args: Any, **kwargs: Any
-) -> Any:
-    with machine.thread.call_context(args, kwargs):
-        return call(script, *args, **kwargs)
 
 
 class _AllocatorState:

@@ -46,7 +46,18 @@ def install(machine: Machine, patches: Patches) -> None:
             new = refusal(f"torch.cuda.sparse.{name}")
             members = {"__new__": new, "dtype": kind.dtype, "machine": machine, "is_sparse": True}
             patches.set(torch.cuda.sparse, name, _LegacyType(name, (), members))
-    _set_default_type(patches)
+
+    @patches.around(torch._C, "_set_default_tensor_type")
+    def set_default(original: Callable[[Any], None], kind: Any) -> None:
+        dtype = dtype_of(kind)
+        if dtype is None:
+            original(kind)
+            torch.set_default_device(None)
+        elif not dtype.is_floating_point:
+            raise TypeError("only floating-point types are supported as the default type")
+        else:
+            torch.set_default_dtype(dtype)
+            torch.set_default_device("cuda")
 
 
 class _LegacyType(type):
@@ -79,17 +90,3 @@ def _constructor(machine: Machine, dtype: torch.dtype) -> Any:
         return torch.empty(tuple(sizes), dtype=dtype, device=gpu.device)
 
     return new
-
-
-def _set_default_type(patches: Patches) -> None:
-    @patches.around(torch._C, "_set_default_tensor_type")
-    def set_default(original: Callable[[Any], None], kind: Any) -> None:
-        dtype = dtype_of(kind)
-        if dtype is None:
-            original(kind)
-            torch.set_default_device(None)
-        elif not dtype.is_floating_point:
-            raise TypeError("only floating-point types are supported as the default type")
-        else:
-            torch.set_default_dtype(dtype)
-            torch.set_default_device("cuda")

@@ -286,17 +286,16 @@ class _Frames:
     """Stacks as lists of dictionaries; equal frames and stacks are one object each."""
 
     def __init__(self) -> None:
-        frame = cache(_frame)
+        @cache
+        def frame(place: Place) -> dict[str, Any]:
+            filename, line, name = place
+            return {"name": name, "filename": filename, "line": line}
+
         self._stack = cache(lambda number: [*map(frame, call_stacks.places_of(number))])
 
     def of(self, stack: TakenStack | None) -> list[dict[str, Any]]:
         """The frames of a stack, innermost first; none of None."""
         return [] if stack is None else self._stack(call_stacks.number_of(stack))
-
-
-def _frame(place: Place) -> dict[str, Any]:
-    filename, line, name = place
-    return {"name": name, "filename": filename, "line": line}
 
 
 def _as_dict(

@@ -158,14 +158,13 @@ def _is_the_programs(values: Iterable[Any]) -> bool:
     """True if a mode of the program's is on, or a class of its tensors overrides functions."""
     modes = torch.overrides._get_current_function_mode_stack()
     return any(not isinstance(mode, SimulatedFunctionMode) for mode in modes) or (
-        torch._C._is_torch_function_enabled() and any(map(_overrides_functions, values))
+        torch._C._is_torch_function_enabled()
+        and any(
+            getattr(value, "__torch_function__", _NO_FUNCTION) is not _NO_FUNCTION
+            for value in values
+            if type(value) not in _PLAIN
+        )
     )
-
-
-def _overrides_functions(value: Any) -> bool:
-    if type(value) in _PLAIN:
-        return False
-    return getattr(value, "__torch_function__", _NO_FUNCTION) is not _NO_FUNCTION
 
 
 def _keep_padding(machine: Machine, tensors: Iterable[Any]) -> None:

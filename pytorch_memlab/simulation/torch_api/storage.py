@@ -37,7 +37,6 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
     cpu_device: Callable[[UntypedStorage], torch.device]
     cpu_device = vars(torch._C.StorageBase)["device"].__get__
     new_on_cpu = _Storage.__new__
-    resize = _Storage.resize_
 
     def gpu_of(storage: UntypedStorage) -> SimulatedGPU | None:
         allocation = allocations.known.get(storage._cdata)
@@ -71,7 +70,8 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
             machine.put(storage, gpu)
         return storage
 
-    def resize_(self: UntypedStorage, size: int) -> Any:
+    @patches.around(_Storage, "resize_")
+    def resize_(resize: Callable[..., Any], self: UntypedStorage, size: int) -> Any:
         result = resize(self, size)
         if self._cdata in allocations.known:
             machine.resized(self)
@@ -85,7 +85,6 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
         "cuda": lambda self, device=None, non_blocking=False: move(self, machine.find_gpu(device)),
         "cpu": lambda self: move(self, None),
         "clone": lambda self: copy(self, gpu_of(self)),
-        "resize_": resize_,
     }
     patches.set_all(_Storage, members)
 

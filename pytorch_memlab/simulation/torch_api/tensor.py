@@ -282,13 +282,9 @@ def _install_fake_tensors(patches: Patches) -> None:
         if hasattr(fake_tensor, name):
             patches.set(fake_tensor, name, lambda *_device: None)
     if not BUILD_HAS_CUDA:
-        patches.set(FakeTensor, "copy_", _copy)
-
-
-def _copy(self: FakeTensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """The op: ``Tensor.copy_`` asks for CUDA's device guard before it comes to the op."""
-    copy_: Callable[..., torch.Tensor] = torch.ops.aten.copy_.default
-    return copy_(self, src, non_blocking)
+        # ``Tensor.copy_`` asks for CUDA's device guard before it comes to the op.
+        copy_ = torch.ops.aten.copy_.default
+        patches.set(FakeTensor, "copy_", lambda *args, **options: copy_(*args, **options))
 
 
 def _wrapper_maker(machine: Machine) -> Any:
