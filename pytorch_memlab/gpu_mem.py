@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._common.quoted import quoted
 from .devices import get_device
-from .devices.driver_memory import count_gpus, current_gpu, driver_memory, empty_caches
+from .devices.allocations import count_gpus, current_gpu, driver_memory, empty_caches
 from .errors import UnknownDeviceError, UsageError
 
 if TYPE_CHECKING:

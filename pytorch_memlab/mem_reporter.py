@@ -6,14 +6,16 @@ import gc
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from io import BufferedIOBase, RawIOBase, StringIO
 from numbers import Integral
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from ._common.checked_file import CheckedFile
 from ._common.garbage_collection import no_garbage_collection
 from .errors import UsageError
 from .history.block_categories import TensorCategories
@@ -21,7 +23,6 @@ from .render.memory_report import LEN, header, section
 from .reporter.differences import Difference, diff
 from .reporter.leaks import LeakWatch
 from .reporter.names import TensorNames, names_of_attributes, names_of_variables
-from .reporter.output import printed_to
 from .reporter.reconciliation import description_of, reconciled, with_allocation_lines
 from .reporter.rows import Rows, rows_of
 from .reporter.snapshot import (
@@ -164,7 +165,7 @@ class MemReporter:
             UsageError: there is no such order, size or device, or ``file`` cannot be printed to.
         """
         check_arrangement(sort_by, min_size)
-        output = printed_to(file)
+        output = _printed_to(file)
         target = device_of(device)
         if details:
             snapshot = self._snapshot(_caller()).on(target).arranged(sort_by, min_size)
@@ -302,3 +303,28 @@ def _reference_from_python(tensors: list[torch.Tensor]) -> None:
     base: Any = torch._C.TensorBase
     for index in range(len(tensors)):  # a variable would reference the last one
         base._fix_weakref(tensors[index])
+
+
+def _printed_to(file: str | os.PathLike[str] | IO[str] | None) -> AbstractContextManager[object]:
+    """Let ``print`` write to a file: what a subclass of the reporter prints goes there too.
+
+    What no text can be printed to is refused at once.
+    """
+    if file is None:
+        return nullcontext()
+    if isinstance(file, (str, os.PathLike)):
+        return _written_to(CheckedFile(os.fspath(file)))
+    given: object = file
+    if not hasattr(given, "write") or isinstance(given, (RawIOBase, BufferedIOBase)):
+        kind = type(given).__name__
+        raise UsageError(f"file must be a path or a file opened for text, not a {kind}")
+    if getattr(file, "closed", False):
+        raise UsageError("file is closed: give an open one, or a path")
+    return redirect_stdout(file)
+
+
+@contextmanager
+def _written_to(file: CheckedFile) -> Iterator[None]:
+    with redirect_stdout(StringIO()) as printed:
+        yield
+    file.write(printed.getvalue())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ._common.quoted import quoted
 from ._common.wrapping import decorated
-from .devices.driver_memory import current_gpu
+from .devices.allocations import current_gpu
 from .errors import UsageError
 from .gpu_mem import b2mb
 from .scopes import PeakScope

@@ -10,7 +10,7 @@ import torch
 
 from .._common.prose_size import prose_size
 from .._common.uninterrupted import uninterrupted
-from ..devices.driver_memory import allocated_memory, drop_workspaces
+from ..devices.allocations import allocated_memory, drop_workspaces
 from ..errors import MemlabError
 from ..tensors.live_objects import instances_of
 from ..tensors.moves import MovedStorage, Views, find_gpu_memory, move_to_host

@@ -201,7 +201,7 @@ def _kept_results(oom: OutOfMemory) -> Remedy | None:
 
 def _attention_dimensions(oom: OutOfMemory) -> Remedy | None:
     for call in oom.attention:
-        line = (call.place.file, call.place.line)
+        line = (call.file, call.line)
         size = sum(
             block.size
             for block in oom.blocks
@@ -209,10 +209,10 @@ def _attention_dimensions(oom: OutOfMemory) -> Remedy | None:
             and (block.place.file, block.place.line) == line
             and _is_score_matrix(block)
         )
-        if oom.frames and oom.frames[0].place == call.place:
+        if oom.frames and oom.frames[0].place == call:
             size += oom.request.requested
-        if call.dimensions == 3 and size >= oom.shortage:
-            return Remedy(Cause.ATTENTION_DIMENSIONS, size, {"line": call.place.line})
+        if size >= oom.shortage:
+            return Remedy(Cause.ATTENTION_DIMENSIONS, size, {"line": call.line})
     return None
 
 

@@ -82,14 +82,6 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionCall:
-    """A call of ``scaled_dot_product_attention`` in the program."""
-
-    place: Place
-    dimensions: int  # of its first argument; 0 if they are not known
-
-
-@dataclass(frozen=True, slots=True)
 class SettingsCheck:
     """The recorded requests, made again under other settings."""
 
@@ -113,7 +105,7 @@ class OutOfMemory:
     groups: tuple[TensorGroup, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     model: ModelFacts = ModelFacts()
-    attention: tuple[AttentionCall, ...] = ()
+    attention: tuple[Place, ...] = ()  # lines that call it with three dimensions
     checks: tuple[SettingsCheck, ...] = ()
     unchecked: str = ""  # why settings were not checked; empty if they were or nothing is cached
     missing: tuple[str, ...] = ()

@@ -277,19 +277,13 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
     return Peak(device, *figures, moment, len(log), in_use, failures)
 
 
-class Counters(NamedTuple):
-    """The bytes of an allocator before the first event of its history, and after each."""
-
-    active: list[int]  # of all blocks in use
-    reserved: list[int]  # of all segments
-
-
-def counters_of(device: DeviceHistory, settings: AllocatorSettings) -> Counters:
+def counters_of(device: DeviceHistory, settings: AllocatorSettings) -> tuple[list[int], list[int]]:
+    """Bytes of the blocks in use, and of the segments: before the first event, and after each."""
     segments, blocks = first_state(device, settings)
     sizes = _BlockSizes(device, settings, segments)
     active = sum(sizes.add(block.address, block.size) for block in blocks.values())
     reserved = sum(segment.size for segment in segments)
-    found = Counters([active], [reserved])
+    all_active, all_reserved = [active], [reserved]
     for action, address, size, stream in device.events.changes():
         if action == "alloc":
             active += sizes.add(address, sizes.of(address, size))
@@ -300,9 +294,9 @@ def counters_of(device: DeviceHistory, settings: AllocatorSettings) -> Counters:
             reserved += size
         elif action in RELEASES and sizes.segments.remove(address, size):
             reserved -= size
-        found.active.append(active)
-        found.reserved.append(reserved)
-    return found
+        all_active.append(active)
+        all_reserved.append(reserved)
+    return all_active, all_reserved
 
 
 class _BlockSizes:

@@ -179,12 +179,11 @@ class PickleReader:
                 case "SETITEM":
                     value, key = stack.pop(), stack.pop()
                     self._set_items([key, value])
-                case "APPENDS":
-                    items = self._since_mark()
-                    self._top_list().extend(items)
-                case "APPEND":
-                    value = stack.pop()
-                    self._top_list().append(value)
+                case "APPENDS" | "APPEND":
+                    items = self._since_mark() if opcode.name == "APPENDS" else [stack.pop()]
+                    if type(stack[-1]) is not list:
+                        raise NotPlainPickleError("items of something that is no list")
+                    stack[-1].extend(items)
                 case "TUPLE":
                     stack.append(tuple(self._since_mark()))
                 case "TUPLE1" | "TUPLE2" | "TUPLE3":
@@ -230,12 +229,6 @@ class PickleReader:
         items = self._stack[start:]
         del self._stack[start:]
         return items
-
-    def _top_list(self) -> list[Any]:
-        top = self._stack[-1]
-        if type(top) is not list:
-            raise NotPlainPickleError("items of something that is no list")
-        return top
 
     def _got(self, index: int) -> Any:
         if index >= len(self._memo):

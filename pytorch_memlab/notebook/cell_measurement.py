@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..devices import get_device
-from ..devices.driver_memory import current_gpu, driver_memory, empty_caches
+from ..devices.allocations import current_gpu, driver_memory, empty_caches
 from ..scopes import HostScope, PeakScope
 from .cell_events import CellListener, all_listeners, cell_events
 from .shell import current_shell

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from .._common.prose_size import prose_size
 from .._common.quoted import quoted
-from ..devices.driver_memory import count_gpus, current_gpu
+from ..devices.allocations import count_gpus, current_gpu
 from ..errors import UsageError
 from ..gpu_mem import preload_pytorch
 from .assigned_names import assignment_target

@@ -24,7 +24,7 @@ from IPython.utils.text import DollarFormatter
 
 from .._common.call_results import is_result_dropped
 from .._common.switch import SWITCHED_OFF, is_switched_off
-from ..devices.driver_memory import count_gpus
+from ..devices.allocations import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.line_records import RecordsDisplay
 from ..simulation.inspect import active

@@ -10,7 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..devices import simulated_machine
-from ..devices.driver_memory import allocated_memory, count_gpus, driver_memory, empty_caches
+from ..devices.allocations import allocated_memory, count_gpus, driver_memory, empty_caches
 from .assigned_names import assigned_names, body_of
 from .cell_events import cell_events
 from .experiment_report import GPUState, MemoryState, Outcome, finish_text, start_text

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..devices import find_devices, simulated_machine
-from ..devices.allocations import Allocation, allocations_of
-from ..devices.driver_memory import drop_workspaces
+from ..devices.allocations import Allocation, allocations_of, drop_workspaces
 from ..history.holders import PeakHolders
 from ..history.recorder import Recording, live_holders
 from ..profiles.changed_tests import HoldingLine, MeasuredTest

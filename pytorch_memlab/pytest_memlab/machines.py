@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..devices.driver_memory import drop_workspaces
+from ..devices.allocations import drop_workspaces
 from ..simulation import simulate
 from ..simulation.inspect import DEFAULT_GPU, active, find_gpu
 

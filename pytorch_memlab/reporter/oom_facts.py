@@ -30,7 +30,6 @@ from ..devices.allocations import address_finder, allocations_of
 from ..history.block_categories import TensorCategories
 from ..history.model import Category
 from ..history.out_of_memory import (
-    AttentionCall,
     BlockInUse,
     ModelFacts,
     OptimizerFacts,
@@ -341,17 +340,16 @@ class _Search:
 
     # Attention
 
-    def _attention(self) -> tuple[AttentionCall, ...]:
-        calls: dict[tuple[str, int], AttentionCall] = {}
-        for frame in self._oom.frames:
-            if _ATTENTION in frame.place.source:
-                place = frame.place
-                calls[place.file, place.line] = AttentionCall(place, self._dimensions(place))
+    def _attention(self) -> tuple[Place, ...]:
+        calls: dict[tuple[str, int], tuple[Place, int]] = {}
+        for place in (frame.place for frame in self._oom.frames):
+            if _ATTENTION in place.source:
+                calls[place.file, place.line] = place, self._dimensions(place)
         for block in sorted(self._oom.blocks, key=lambda block: -block.size):
             found = block.place
             if found is not None and _ATTENTION in found.source and block.shape:
-                calls.setdefault((found.file, found.line), AttentionCall(found, len(block.shape)))
-        return tuple(calls.values())
+                calls.setdefault((found.file, found.line), (found, len(block.shape)))
+        return tuple(place for place, dimensions in calls.values() if dimensions == 3)
 
     def _dimensions(self, place: Place) -> int:
         """Of the first argument of a call that failed, by the variables of its function."""
