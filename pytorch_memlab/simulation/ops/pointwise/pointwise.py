@@ -10,10 +10,15 @@ from ..memory_formats import LOW_PRECISION, is_dense
 from ..op_call import OpCall
 from ..pooling.pooling import formatted_inputs
 from ..reduction_workspace import alloc_extremes_workspace, alloc_sum_workspace
-from ..registry import define, op
+from ..registry import RELEASE, define, op
 
 _CHUNK: Final = 65536
 """Elements that one block of threads takes."""
+
+_COMPACT_SINCE: Final = (2, 15)
+"""Release in which sums of chunks lie side by side (pull request 190549)."""
+
+_OFFSET: Final = 8
 
 
 _NORMS: Final = ("aten::_foreach_norm.Scalar", "aten::_foreach_powsum.Scalar")
@@ -46,9 +51,13 @@ def _max(call: OpCall) -> None:
 
 
 def _collect(call: OpCall, width: int) -> None:
-    tensors: list[torch.Tensor] = call.args[0]
-    most = max(-(-tensor.numel() // _CHUNK) for tensor in tensors)
-    call.alloc_temp(len(tensors) * most * width)
+    """As many for each tensor until torch 2.14; then where those of each begin, and no more."""
+    chunks = [-(-tensor.numel() // _CHUNK) for tensor in call.args[0]]
+    if RELEASE < _COMPACT_SINCE:
+        call.alloc_temp(len(chunks) * max(chunks) * width)
+        return
+    call.alloc_temp((sum(map(bool, chunks)) + 1) * _OFFSET)
+    call.alloc_temp(sum(chunks) * width)
 
 
 def _norms_together(call: OpCall) -> bool:

@@ -10,6 +10,7 @@ from support.computed_or_dry import computed_or_dry
 from support.op_memory import events, randn, temporaries
 
 from pytorch_memlab import simulate
+from pytorch_memlab.simulation.ops.pointwise import pointwise
 from pytorch_memlab.simulation.ops.registry import RELEASE
 
 OPTIMIZERS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "ASGD", "Rprop", "Adadelta", "RMSprop")
@@ -158,15 +159,30 @@ def test_gradients_of_two_gpus_are_clipped_on_each() -> None:
             assert tensor.grad.tolist() == pytest.approx([3 / 72**0.5] * 4)
 
 
+LONG_AND_SHORT = {
+    (2, 14): lambda width: [2 * 2 * width],  # a row of as many chunks for each tensor
+    (2, 15): lambda width: [(2 + 1) * 8, 3 * width],  # where those of each begin, and all of them
+}
+
+
+@pytest.mark.parametrize("release", LONG_AND_SHORT)
 @pytest.mark.parametrize(("dtype", "width"), [(torch.float32, 4), (torch.bfloat16, 4)])
-def test_norms_of_many_tensors_collect_those_of_chunks(dtype, width):
+def test_norms_of_many_tensors_collect_those_of_chunks(dtype, width, release, monkeypatch):
+    monkeypatch.setattr(pointwise, "RELEASE", release)
     make = lambda: [randn(65537, dtype=dtype), randn(10, dtype=dtype)]  # noqa: E731
-    chunks = 2 * 2 * width
     size = dtype.itemsize
-    assert events(torch._foreach_norm, make) == [chunks, size, size, -chunks]
-    assert events(torch._foreach_max, make) == [4 * size, size, size, -4 * size]
+    for op, each in ((torch._foreach_norm, width), (torch._foreach_max, size)):
+        chunks = LONG_AND_SHORT[release](each)
+        freed = [-nbytes for nbytes in reversed(chunks)]
+        assert events(op, make) == [*chunks, size, size, *freed]
     other = lambda tensors: torch._foreach_norm(tensors, 3)  # noqa: E731
     assert events(other, lambda: [randn(10)]) == [4]
+
+
+def test_from_torch_2_15_on_empty_tensors_have_no_chunks(monkeypatch):
+    monkeypatch.setattr(pointwise, "RELEASE", (2, 15))
+    make = lambda: [randn(70_000), randn(0)]  # noqa: E731
+    assert events(torch._foreach_norm, make) == [2 * 8, 2 * 4, 4, 4, -2 * 4, -2 * 8]
 
 
 def test_norms_of_unlike_tensors_are_taken_one_by_one():
