@@ -10,9 +10,10 @@ import os
 import reprlib
 import sys
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -53,11 +54,7 @@ from .torch_api import (
 )
 from .torch_api.distributed import process_groups
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Function = TypeVar("Function", bound=Callable[..., Any])
-
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MOST_GPUS = 128
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C import DispatchKey
@@ -28,16 +29,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+from ..machine.machine import Machine
+from ..machine.op_arguments import Args, Kwargs
+from ..machine.simulated_gpu import SimulatedGPU
 
-    from ..machine.machine import Machine
-    from ..machine.op_arguments import Args, Kwargs
-    from ..machine.simulated_gpu import SimulatedGPU
-
-    ScoreMod = Callable[..., torch.Tensor]
-    Estimated = Callable[[Any, SimulatedGPU, int], None]
-
+ScoreMod = Callable[..., torch.Tensor]
+Estimated = Callable[[Any, SimulatedGPU, int], None]
 _CPU = torch.device("cpu")
 _CAPTURED = "score_mod_other_buffers"
 

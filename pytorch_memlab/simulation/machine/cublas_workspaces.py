@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import re
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
 from ..hardware.decisions import decision, has_major
+from ..hardware.gpu import GPU
+from .simulated_gpu import Allocation, SimulatedGPU
 
-if TYPE_CHECKING:
-    from ..hardware.gpu import GPU
-    from .simulated_gpu import Allocation, SimulatedGPU
-
-    # the workspaces of a cuBLAS handle on each stream, also as cuBLASLt's
-    _Handle = dict[tuple[str, int], Allocation]
+_Handle = dict[tuple[str, int], Allocation]
+"""The workspaces of a cuBLAS handle on each stream, also as cuBLASLt's."""
 
 _DEFAULT: Final = 4096 * 1024 * 2 + 16 * 1024 * 8
 _LARGE: Final = 4096 * 8 * 1024

@@ -10,12 +10,10 @@ from __future__ import annotations
 import struct
 import weakref
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing_extensions import Self
 
 _Generator = torch._C.Generator
 _STATE = struct.Struct("<Qq")
