@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from types import CodeType, FrameType
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -120,10 +120,8 @@ class _Search:
         if self._simulated is not None:
             stack = list(self._simulated.stack)
         else:
-            stack = [
-                (each.f_code, line)
-                for each, line in reversed(list(traceback.walk_tb(self._error.__traceback__)))
-            ]
+            walked = traceback.walk_tb(self._error.__traceback__)
+            stack = [(each.f_code, line) for each, line in walked][::-1]
         functions = tuple((code.co_name, code.co_filename) for code, _ in stack)
         frames = tuple(
             self._program_frame(code, line) for code, line in stack if is_of_user(code.co_filename)
@@ -165,7 +163,7 @@ class _Search:
             wanted = {id(tensor) for tensor in tensors[:_NAMED]}
             made = [id(tensor) for tensor in tensors[_NAMED:] if grad_fn(tensor) is not None]
         wanted.update(made[:_SMALL_NAMED])
-        variables = names_of_variables(_caller(), wanted)
+        variables = names_of_variables(sys._getframe(), wanted)
         names = TensorNames()
         for optimizer in optimizers:
             names.add_optimizer(optimizer)
@@ -353,13 +351,12 @@ class _Search:
 
     def _dimensions(self, place: Place) -> int:
         """Of the first argument of a call that failed, by the variables of its function."""
-        name = _first_argument(place.source)
         for frame, line in traceback.walk_tb(self._error.__traceback__):
             if (frame.f_code.co_filename, line) == (place.file, place.line):
                 with suppress(Exception):
-                    value = locals_of(frame).get(name)
+                    value = locals_of(frame).get(_first_argument(place.source))
                     return value.dim() if isinstance(value, torch.Tensor) else 0
-                return 0
+                break
         return 0
 
     # Settings
@@ -394,8 +391,7 @@ def _runs(stack: Stack, codes: Iterable[CodeType]) -> bool:
     return any(
         name == code.co_name
         and file == code.co_filename
-        and code.co_firstlineno <= line
-        and line <= _last_line(code)
+        and code.co_firstlineno <= line <= _last_line(code)
         for code in codes
         for file, line, name in stack
     )
@@ -403,15 +399,6 @@ def _runs(stack: Stack, codes: Iterable[CodeType]) -> bool:
 
 def _last_line(code: CodeType) -> int:
     return max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
-
-
-def _caller() -> FrameType | None:
-    """The innermost frame that is not of this package."""
-    frame: FrameType | None = sys._getframe(1)
-    own = __name__.partition(".")[0]
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == own:
-        frame = frame.f_back
-    return frame
 
 
 def _plain(name: str) -> str:
@@ -460,10 +447,8 @@ def _first_argument(source: str) -> str:
     for text in (source, source.partition("=")[2].strip()):
         with suppress(SyntaxError):
             for node in ast.walk(ast.parse(text)):
-                if not isinstance(node, ast.Call) or not node.args:
-                    continue
-                argument = node.args[0]
-                is_attention = ast.unparse(node.func).endswith(_ATTENTION)
-                if is_attention and isinstance(argument, ast.Name):
-                    return argument.id
+                match node:
+                    case ast.Call(func=function, args=[ast.Name(id=name), *_]):
+                        if ast.unparse(function).endswith(_ATTENTION):
+                            return name
     return ""
