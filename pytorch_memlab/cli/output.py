@@ -149,10 +149,9 @@ def _page(results: Results) -> str:
 
 
 def _as_text(results: Results) -> str:
-    from pytorch_memlab.render import report, text
+    from pytorch_memlab.render import text
 
-    overview = results.overview
-    return text.render(results.report) if overview is None else report.render(overview)
+    return text.render(results.overview or results.report)
 
 
 _FORMATS: Mapping[str, Callable[[Results], str]] = {
@@ -164,10 +163,6 @@ _FORMATS: Mapping[str, Callable[[Results], str]] = {
 
 
 def _to_terminal(results: Results) -> None:
-    from pytorch_memlab.render import report, text
+    from pytorch_memlab.render import text
 
-    overview = results.overview
-    if overview is None:
-        write_to_stdout(partial(text.write, results.report))
-    else:
-        write_to_stdout(partial(report.write, overview))
+    write_to_stdout(partial(text.write, results.overview or results.report))

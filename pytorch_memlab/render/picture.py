@@ -115,13 +115,13 @@ def byte_marks(highest: int) -> list[int]:
     return list(range(0, highest + 1, step))
 
 
-def event_marks(first: int, last: int) -> list[int]:
+def event_marks(last: int) -> list[int]:
     """Numbers of events that an axis marks: at most seven, 1, 2 or 5 times a power of ten apart.
 
-    >>> event_marks(0, 1000)
+    >>> event_marks(1000)
     [0, 200, 400, 600, 800, 1000]
     """
-    rough = max((last - first) / _EVENT_MARKS, 1)
+    rough = max(last / _EVENT_MARKS, 1)
     power = 10 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
-    return list(range(math.ceil(first / step) * step, last + 1, step))
+    return list(range(0, last + 1, step))

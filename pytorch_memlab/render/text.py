@@ -1,31 +1,61 @@
-"""A report as text, plain or in a terminal."""
+"""Reports as text, plain or in a terminal: tables, and that of a run with its peaks first."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
+from .._common.prose_size import prose_size
+from .._common.quoted import printable
 from ..records import Report
 from .notes import table_notes, texts
-from .rows import HEADING, NOTE, Row, plain_text, section_lines, write_rows
+from .rows import (
+    HEADING,
+    NOTE,
+    WIDTH,
+    Row,
+    code_of,
+    fitted,
+    place_of,
+    plain_text,
+    section_lines,
+    shares_text,
+    wrapped,
+    write_rows,
+)
+from .run_notes import sentence
 from .tables import cell, column_ranges, headings, no_data, source_lines, table_rows, widths_of
 
+if TYPE_CHECKING:
+    from ..profiles.overview import Headline, Overview, Place, ShownFunction
+    from ..records import FunctionTable
 
-def render(report: Report) -> str:
-    """The tables, each with what a simulation did not know of its lines, sections, then notes."""
-    return plain_text(_rows(report, None))
+_CATEGORIES: Final = 3
+_PEAK: Final = ("  <- peak", "bold magenta")
 
 
-def write(report: Report, stream: TextIO) -> None:
-    """Write the report to a stream in the form that suits it."""
-    if report.tables:
-        write_rows(partial(_rows, report), stream)
+def render(shown: Report | Overview) -> str:
+    """The tables with their notes, sections, then notes; or the report of a run."""
+    return plain_text(_rows(shown, None))
+
+
+def write(shown: Report | Overview, stream: TextIO) -> None:
+    """Write a report to a stream in the form that suits it."""
+    if isinstance(shown, Report) and not shown.tables:
+        stream.write(render(shown))
     else:
-        stream.write(render(report))
+        write_rows(partial(_rows, shown), stream)
 
 
-def _rows(report: Report, width: int | None) -> Iterator[Row]:
+def _rows(shown: Report | Overview, width: int | None) -> Iterator[Row]:
+    if isinstance(shown, Report):
+        return _rows_of_tables(shown, width)
+    return _rows_of_run(shown, width)
+
+
+def _rows_of_tables(report: Report, width: int | None) -> Iterator[Row]:
     if not report.tables:
         yield from ([(line, NOTE)] for line in no_data(report))
     largest = [most for _, most in column_ranges(report)]
@@ -52,3 +82,138 @@ def _notes(notes: Sequence[str]) -> Iterator[Row]:
     if notes:
         yield []
     yield from ([(note, NOTE)] for note in notes)
+
+
+# The report of a run
+
+
+def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
+    room = WIDTH if width is None else min(width, WIDTH)
+    for headline in overview.headlines:
+        yield from _headline(headline, room)
+        if headline.verdict is not None:
+            yield from ([(line, "")] for line in wrapped(sentence(headline.verdict), width=room))
+    failure = overview.failure
+    if failure is not None:
+        place = failure.place
+        where = "outside of the profiled lines" if place is None else f"at {_at(place)}"
+        asked = "" if failure.asked is None else f", asked for {prose_size(failure.asked)}"
+        line = f"out of memory {where}{asked}"
+        yield from ([(one, "bold red")] for one in fitted(line, room))
+    several = len({one.table.device.name for one in overview.functions}) > 1
+    shown = [(one.table, _lines(one)) for one in overview.functions]
+    widths = widths_of(overview.columns, shown, _cell)
+    for function, (table, lines) in zip(overview.functions, shown, strict=True):
+        yield []
+        yield from _head(table, several, width)
+        ends = {} if function.peak_line is None else {function.peak_line: _PEAK}
+        yield from table_rows(table, overview.columns, lines, widths, width, _cell, _style, ends)
+    more = _counted(overview.more_functions, overview.more_lines)
+    idle = _counted(overview.idle_functions, overview.idle_lines)
+    folded = [f"{more} more: a larger --top shows them"] * bool(more)
+    folded += [f"{idle} added nothing: --all shows them"] * bool(idle)
+    if folded:
+        yield []
+        yield from ([(one, "dim")] for line in folded for one in fitted(line, room))
+    for section in overview.sections:
+        title, *rows = section_lines(section)
+        yield from ([], [(title, "bold")])
+        yield from ([(row, "")] for row in rows)
+    yield from _notes(texts(overview.notes))
+
+
+# The headlines
+
+
+def _headline(headline: Headline, room: int) -> Iterator[Row]:
+    measured = headline.measured
+    name = measured.device.name
+    kind = _kind(headline)
+    if not measured.peak_active:
+        nothing = f"no memory was in use on {name}{kind}"
+        yield from ([(line, "bold")] for line in fitted(nothing, room))
+        return
+    bound = "at least " * headline.is_lower_bound
+    share = ""
+    if measured.capacity and name != "cpu":  # the host has swap space too
+        percent = _percent(measured.peak_active, measured.capacity)
+        share = f", {percent} of {prose_size(measured.capacity)}"
+    peak = f"peak {bound}{prose_size(measured.peak_active)} on {name}{share}{kind}"
+    yield from ([(line, "bold")] for line in wrapped(peak, "", room))
+    yield from ([(one, "")] for line in _where(headline) for one in fitted(line, room))
+    if headline.categories:
+        held = f"held by {shares_text(headline.categories, _CATEGORIES)}"
+        yield from ([(line, "")] for line in wrapped(held, width=room))
+
+
+def _kind(headline: Headline) -> str:
+    device = headline.measured.device
+    if not device.simulated:
+        return printable(f" ({device.description})" if device.description else "")
+    # The name of a simulated GPU that has none but its size says no more.
+    name = "" if device.description.startswith("Simulated GPU") else f" {device.description}"
+    return printable(f" (simulated{name})")
+
+
+def _where(headline: Headline) -> list[str]:
+    place = headline.place
+    if place is None:
+        return ["  outside of the profiled lines"]
+    if headline.is_in_line:
+        code = code_of(place.function, place.line)
+        return [f"  at {_at(place)}{': ' * bool(code)}{code}"]
+    return [
+        "  outside of the profiled lines, of which the highest is",
+        f"  {prose_size(headline.place_peak)} at {_at(place)}",
+    ]
+
+
+def _at(place: Place) -> str:
+    file, _, name = place_of(place.function, place.line).partition("  ")
+    return f"{file} in {name}"
+
+
+def _percent(part: int, whole: int) -> str:
+    share = part / whole * 100
+    if share < 0.1:
+        return "less than 0.1 %"
+    return f"{share:.1f} %" if share < 10 else f"{share:.0f} %"
+
+
+# The functions
+
+
+def _head(table: FunctionTable, several: bool, width: int | None) -> Iterator[Row]:
+    """The name of a function and its place, on a second line where a terminal is too narrow."""
+    function = table.function
+    file = f"{os.path.basename(function.filename)}:{function.first_line}"
+    device = f"  on {table.device.name}" if several else ""
+    name, place = f"## {printable(function.qual_name)}", f"  {printable(file)}{device}"
+    if width is None or len(name) + len(place) <= width:
+        yield [(name, "bold"), (place, "dim")]
+    else:
+        yield [(name, "bold")]
+        yield [(place, "dim")]
+
+
+def _lines(function: ShownFunction) -> Sequence[int]:
+    return [*source_lines(function.table)] if function.lines is None else function.lines
+
+
+def _cell(column: str, value: float | None) -> str:
+    """A value as tables have it, but for zero: what is left stands out."""
+    return "0" if value == 0 else cell(column, value)
+
+
+def _style(_place: int, value: float | None) -> str:
+    return "" if value else "dim"
+
+
+def _counted(functions: int, lines: int) -> str:
+    """Functions and lines, of which there are any.
+
+    >>> _counted(12, 1), _counted(1, 0), _counted(0, 0)
+    ('12 functions and 1 line', '1 function', '')
+    """
+    counts = [(functions, "function"), (lines, "line")]
+    return " and ".join(f"{count:,} {name}{'s' * (count != 1)}" for count, name in counts if count)

@@ -59,7 +59,7 @@ def fragment(timeline: Timeline, number: int | None = None) -> Fragment:
         reserved=_line(points, timeline.reserved, shown),
         step_note=step_note(timeline),
         byte_marks=byte_marks(shown.top),
-        event_marks=event_marks(0, shown.last),
+        event_marks=event_marks(shown.last),
         rows=_rows(timeline),
         place_of=_place,
         data=script_data(_data(timeline, shown)),
@@ -276,7 +276,7 @@ def _finish(axes: Axes, timeline: Timeline, shown: Scene, keys: Sequence[Any]) -
     """The title, the axes and the legend."""
     finish(axes, _head(timeline), "events of the allocator", shown.top)
     axes.set_xlim(0, shown.last)
-    events = event_marks(0, shown.last)
+    events = event_marks(shown.last)
     axes.set_xticks(events, [f"{event:,}" for event in events])
     legend = axes.legend(
         handles=keys,

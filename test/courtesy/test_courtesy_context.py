@@ -10,9 +10,13 @@ import types
 import pytest
 import torch
 
-from pytorch_memlab.courtesy import Courtesy, context, cuda_checkpoint
-from pytorch_memlab.courtesy.context import CheckpointedContext
-from pytorch_memlab.courtesy.cuda_checkpoint import BoundDriver, ToolDriver, find_driver
+from pytorch_memlab.courtesy import Courtesy, context
+from pytorch_memlab.courtesy.context import (
+    BoundDriver,
+    CheckpointedContext,
+    ToolDriver,
+    find_driver,
+)
 from pytorch_memlab.errors import ContextReleaseError, MemlabError, UsageError
 from pytorch_memlab.simulation import simulate
 
@@ -222,15 +226,15 @@ def test_what_nvidias_tool_says_is_passed_on(make_tool):
 class TestWhichWay:
     @pytest.fixture(autouse=True)
     def _machine(self, monkeypatch):
-        monkeypatch.setattr(cuda_checkpoint.sys, "platform", "linux")
+        monkeypatch.setattr(context.sys, "platform", "linux")
         monkeypatch.setattr(torch.version, "cuda", "12.8")
-        monkeypatch.setattr(cuda_checkpoint, "_driver_version", lambda: 12080)
-        monkeypatch.setattr(cuda_checkpoint, "_bindings", lambda: None)
+        monkeypatch.setattr(context, "_driver_version", lambda: 12080)
+        monkeypatch.setattr(context, "_bindings", lambda: None)
         monkeypatch.setenv("PATH", "/nonexistent")
 
     def test_the_bindings_come_first(self, monkeypatch, make_tool):
         monkeypatch.setenv("PATH", str(make_tool().parent))
-        monkeypatch.setattr(cuda_checkpoint, "_bindings", Bindings)
+        monkeypatch.setattr(context, "_bindings", Bindings)
 
         assert isinstance(find_driver(), BoundDriver)
 
@@ -246,7 +250,7 @@ class TestWhichWay:
             find_driver()
 
     def test_an_old_driver_is_named(self, monkeypatch):
-        monkeypatch.setattr(cuda_checkpoint, "_driver_version", lambda: 12040)
+        monkeypatch.setattr(context, "_driver_version", lambda: 12040)
         with pytest.raises(
             ContextReleaseError,
             match=r"^the CUDA context cannot be released: this driver is one for CUDA 12\.4: "
@@ -260,17 +264,15 @@ class TestWhichWay:
             find_driver()
 
     def test_linux_only(self, monkeypatch):
-        monkeypatch.setattr(cuda_checkpoint.sys, "platform", "win32")
+        monkeypatch.setattr(context.sys, "platform", "win32")
         with pytest.raises(ContextReleaseError, match="on Linux only"):
             find_driver()
 
 
 def test_bindings_without_these_functions_are_none(monkeypatch):
-    monkeypatch.setattr(
-        cuda_checkpoint.importlib, "import_module", lambda name: types.SimpleNamespace()
-    )
+    monkeypatch.setattr(context.importlib, "import_module", lambda name: types.SimpleNamespace())
 
-    assert cuda_checkpoint._bindings() is None
+    assert context._bindings() is None
 
 
 def test_where_it_cannot_be_nothing_is_moved(monkeypatch, gpu):

@@ -38,7 +38,7 @@ from courtesy.test_courtesy_that_fails import (  # noqa: F401
 )
 
 from pytorch_memlab.courtesy import Courtesy
-from pytorch_memlab.courtesy.cuda_checkpoint import find_driver
+from pytorch_memlab.courtesy.context import find_driver
 from pytorch_memlab.errors import ContextReleaseError
 
 pytestmark = pytest.mark.gpu

@@ -20,7 +20,7 @@ from pytorch_memlab.records import (
     LineEntry,
     Report,
 )
-from pytorch_memlab.render.report import render, write
+from pytorch_memlab.render.text import render, write
 
 GPU = DeviceInfo("cuda:0", "NVIDIA A100-SXM4-80GB", simulated=False)
 MIB = 2**20
