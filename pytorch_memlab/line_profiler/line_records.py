@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from io import TextIOBase
 from types import MappingProxyType
@@ -64,7 +64,7 @@ class LineRecords:
 
     def __init__(
         self,
-        raw_line_records: Collection[LineEntry],
+        raw_line_records: Iterable[LineEntry],
         code_infos: Mapping[int, FunctionInfo],
         notes: Sequence[Note] = (),
         ends: Sequence[Note] = (),

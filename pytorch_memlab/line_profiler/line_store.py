@@ -196,14 +196,6 @@ class LineStore:
             seen[first.name] = first
         return [seen[name] for name in sorted(seen)]
 
-    def __contains__(self, entry: object) -> bool:
-        """True if a line was recorded just so."""
-        return any(one == entry for one in self)
-
-    def __len__(self) -> int:
-        """Number of lines, each device counted by itself."""
-        return sum(1 for _ in self)
-
     def __iter__(self) -> Iterator[LineEntry]:
         devices = self.devices()
         for code_id, number, line in self._lines():

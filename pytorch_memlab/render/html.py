@@ -71,7 +71,7 @@ def fragment(report: Report) -> str:
         peak=_peak_sentence(report, size, peaks) if size else "",
         columns=_columns(report),
         tables=list(_tables(report, peaks)),
-        sections=[(one.title, "\n".join(section_lines(one)[2:])) for one in report.sections],
+        sections=[(one.title, "\n".join(section_lines(one))) for one in report.sections],
         notes=texts(report.notes) if report.tables else no_data(report),
         head_of=head_of,
         bar_of=_bar,

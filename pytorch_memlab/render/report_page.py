@@ -83,7 +83,7 @@ def _body(
         devices=devices,
         reasons=() if report.tables else [visible(reason) for reason in no_data(report)],
         sections=[
-            (printable(section.title), visible("\n".join(section_lines(section)[2:]), "\n"))
+            (printable(section.title), visible("\n".join(section_lines(section)), "\n"))
             for section in report.sections
         ],
         notes=[visible(note) for note in texts(report.notes)] if report.tables else (),

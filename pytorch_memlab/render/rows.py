@@ -127,16 +127,12 @@ def section_lines(section: Section) -> list[str]:
 
     >>> for line in section_lines(Section("held", ("now",), (("weights", (4096,)),))):
     ...     print(repr(line[-20:]))
-    '## held'
-    ''
     '                 now'
     '               4.00K'
     """
-    lines = [f"## {section.title}", ""]
-    if section.rows:
-        rows = [(name, tuple(map(readable_size, values))) for name, values in section.rows]
-        lines += [_section_row(name, values) for name, values in [("", section.columns), *rows]]
-    return [*lines, *section.notes]
+    rows = [(name, tuple(map(readable_size, values))) for name, values in section.rows]
+    heads = [("", section.columns)] if rows else []
+    return [*(_section_row(name, values) for name, values in [*heads, *rows]), *section.notes]
 
 
 def _wrapped(text: str, width: int, **options: Any) -> list[str]:

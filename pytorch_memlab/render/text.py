@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from ..records import Report
+from ..records import Report, Section
 from .notes import table_notes, texts
 from .rows import (
     HEADING,
@@ -72,10 +72,14 @@ def _rows_of_tables(report: Report, width: int | None) -> Iterator[Row]:
         yield from table_rows(table, report.columns, lines, widths, width, cell, style)
         yield from _notes(table_notes(table))
     for section in report.sections:
-        title, *rows = section_lines(section)
-        yield from ([], [], [(title, HEADING)])
-        yield from ([(row, "")] for row in rows)
+        yield []
+        yield from _section(section, HEADING)
     yield from _notes(texts(report.notes) if report.tables else ())
+
+
+def _section(section: Section, style: str) -> Iterator[Row]:
+    yield from ([], [(f"## {section.title}", style)], [])
+    yield from ([(row, "")] for row in section_lines(section))
 
 
 def _notes(notes: Sequence[str]) -> Iterator[Row]:
@@ -116,9 +120,7 @@ def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
         yield []
         yield from ([(one, "dim")] for line in folded for one in fitted(line, room))
     for section in overview.sections:
-        title, *rows = section_lines(section)
-        yield from ([], [(title, "bold")])
-        yield from ([(row, "")] for row in rows)
+        yield from _section(section, "bold")
     yield from _notes(texts(overview.notes))
 
 
