@@ -2,10 +2,9 @@
 
 from ..memory_fields import FIELDS
 from .host_scope import HostScope
-from .maximum import HighestInterval
 from .peak_scope import DevicePeaks, PeakScope, RunPeaks
 from .peak_tracker import PeakTracker, Window, peak_tracker
-from .row import ZERO, Sample
+from .row import ZERO, HighestInterval, Sample
 
 __all__ = [
     "FIELDS",
