@@ -131,7 +131,12 @@ class BlockPool:
         block = entries[index][3]
         if block.expandable_segment is not None:
             if settings.expandable_segments:
-                index = _least_to_grow(entries, index)
+                while (  # this block can grow, and the next one to less
+                    index + 1 < len(entries)
+                    and entries[index][3].expandable_segment is not None
+                    and _grown_size(entries[index + 1][3]) < _grown_size(entries[index][3])
+                ):
+                    index += 1
             else:
                 while index < len(entries) and entries[index][3].expandable_segment is not None:
                     index += 1
@@ -196,17 +201,6 @@ class BlockPool:
                 block.next.prev = block
         block.size += neighbour.size
         return neighbour.size
-
-
-def _least_to_grow(entries: list[FreeEntry], index: int) -> int:
-    """Go on from `index` while this block can grow, and the next one to less."""
-    while (
-        index + 1 < len(entries)
-        and entries[index][3].expandable_segment is not None
-        and _grown_size(entries[index + 1][3]) < _grown_size(entries[index][3])
-    ):
-        index += 1
-    return index
 
 
 def _grown_size(block: Block) -> int:

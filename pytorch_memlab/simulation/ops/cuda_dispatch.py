@@ -11,8 +11,6 @@ from typing import Any, Final
 import torch
 
 from ..machine import active
-from ..machine.machine import Machine
-from ..machine.simulated_gpu import SimulatedGPU
 from .registry import definition_of, definitions
 
 _CPU_KEYS: Final = {
@@ -68,7 +66,9 @@ def cuda_dispatch_of(op: Any) -> Callable[..., Any] | None:
 def _dispatch(
     on_cuda: Callable[..., Any], otherwise: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    gpu = _gpu_of(active.machine, args)
+    machine = active.machine
+    first = next((value for value in args if isinstance(value, torch.Tensor)), None)
+    gpu = None if machine is None or first is None else machine.gpu_of(first)
     if gpu is not None:
         result = on_cuda(gpu, *args, **kwargs)
         if result is not NotImplemented:
@@ -83,14 +83,6 @@ def _run_on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _refuse_on_cpu(*_args: Any, **_kwargs: Any) -> Any:
     raise NotImplementedError("this op has no kernel for tensors of the CPU: move them to the GPU")
-
-
-def _gpu_of(machine: Machine | None, args: tuple[Any, ...]) -> SimulatedGPU | None:
-    """The simulated GPU of the first tensor of a call, None if that is on the CPU."""
-    first = next((value for value in args if isinstance(value, torch.Tensor)), None)
-    if machine is None or first is None:
-        return None
-    return machine.gpu_of(first)
 
 
 def _overload(name: str) -> Any:

@@ -185,10 +185,6 @@ def _convolve_transposed(
     return _aten.convolution.default(tensor, weight, None, *options)
 
 
-def _convolve_and_clamp(_gpu: SimulatedGPU, *args: Any) -> Any:
-    return _aten.relu_.default(_convolution(*args))
-
-
 def _convolve_add_and_clamp(
     _gpu: SimulatedGPU,
     tensor: torch.Tensor,
@@ -209,5 +205,8 @@ def _convolution(*args: Any) -> Any:
 
 define("aten::cudnn_convolution", composite=_convolve)
 define("aten::cudnn_convolution_transpose", composite=_convolve_transposed)
-define("aten::cudnn_convolution_relu", composite=_convolve_and_clamp)
+define(
+    "aten::cudnn_convolution_relu",
+    composite=lambda _gpu, *args: _aten.relu_.default(_convolution(*args)),
+)
 define("aten::cudnn_convolution_add_relu", composite=_convolve_add_and_clamp)

@@ -29,14 +29,10 @@ _aten: Final = torch.ops.aten
 _Layout = torch.memory_format
 
 
-def _reference(*args: Any) -> torch.Tensor:
-    result: torch.Tensor = _aten.convolution.default(*args)
-    return _laid_out(result, _result_layout(args))
-
-
-def _meta(*args: Any) -> torch.Tensor:
-    result = _aten.convolution.default(*args)
-    return _empty(result, result.shape, _result_layout(args))
+def _forward(*args: Any) -> torch.Tensor:
+    is_plain = args[1].dim() == _ONE_SPATIAL
+    layout = torch.contiguous_format if is_plain else _of_forward(args).layout
+    return _laid_out(_aten.convolution.default(*args), layout)
 
 
 def _backward_reference(*args: Any) -> tuple[torch.Tensor | None, ...]:
@@ -65,12 +61,6 @@ def _of_forward(args: tuple[Any, ...]) -> Convolution:
 
 def _of_backward(args: tuple[Any, ...]) -> Convolution:
     return convolution_of(*args[1:3], *args[4:10])
-
-
-def _result_layout(args: tuple[Any, ...]) -> _Layout:
-    if args[1].dim() == 3:
-        return torch.contiguous_format
-    return _of_forward(args).layout
 
 
 def _gradient_layouts(args: tuple[Any, ...]) -> tuple[_Layout, ...]:
@@ -117,7 +107,7 @@ def _empty(like: torch.Tensor, size: Any, layout: _Layout) -> torch.Tensor:
     return like.new_empty_strided(tuple(size), strides)
 
 
-@estimated("aten::convolution", source=_SOURCE, reference=_reference, meta=_meta)
+@estimated("aten::convolution", source=_SOURCE, values=_forward)
 def _memory(call: OpCall) -> None:
     """Contiguous copies come before the output, that of the weight after it with cuDNN."""
     convolution = _of_forward(call.args)

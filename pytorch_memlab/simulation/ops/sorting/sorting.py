@@ -118,7 +118,8 @@ def alloc_topk(
         return
     with call.scope():
         call.alloc_contiguous(source)
-        if _takes_many_blocks(slices, length):
+        bounds = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
+        if length >= next((shortest for most, shortest in bounds if slices <= most), 400):
             _select(call, slices, length, source.dtype)
     if is_sorted and count > _SMALL:
         found = slices * count
@@ -126,11 +127,6 @@ def alloc_topk(
         with call.scope():
             sort_slices(call, found, count, source.dtype)
         call.alloc_temp(found * INDEX)
-
-
-def _takes_many_blocks(slices: int, length: int) -> bool:
-    bounds = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
-    return length >= next((shortest for most, shortest in bounds if slices <= most), 400)
 
 
 def _select(call: OpCall, slices: int, length: int, dtype: torch.dtype) -> None:

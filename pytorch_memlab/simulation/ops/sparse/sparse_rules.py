@@ -38,13 +38,8 @@ def _dense(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _masked(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    values = args[1]._values()
-    return _assembled(
-        args[1],
-        args[1]._indices().clone(),
-        tensors.make(tuple(values.shape), args[0].dtype),
-        True,
-    )
+    values = tensors.make(tuple(args[1]._values().shape), args[0].dtype)
+    return _assembled(args[1], args[1]._indices().clone(), values, is_coalesced=True)
 
 
 def product(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -56,29 +51,18 @@ def product(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _like(tensors: TensorValues, tensor: torch.Tensor, is_coalesced: bool) -> torch.Tensor:
-    indices, values = tensor._indices(), tensor._values()
-    return _assembled(
-        tensor,
-        tensors.make(tuple(indices.shape), indices.dtype),
-        tensors.make(tuple(values.shape), values.dtype),
-        is_coalesced,
-    )
+    parts = tensor._indices(), tensor._values()
+    made = (tensors.make(tuple(one.shape), one.dtype) for one in parts)
+    return _assembled(tensor, *made, is_coalesced=is_coalesced)
 
 
 def _assembled(
-    like: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, is_coalesced: bool
+    like: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, *, is_coalesced: bool
 ) -> torch.Tensor:
-    assembled: torch.Tensor = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default(
-        like.sparse_dim(),
-        like.dense_dim(),
-        list(like.shape),
-        indices,
-        values,
-        dtype=values.dtype,
-        layout=torch.sparse_coo,
-        device=torch.device("cpu"),
-        is_coalesced=is_coalesced,
-    )
+    make = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default
+    dims = like.sparse_dim(), like.dense_dim(), list(like.shape)
+    options = {"dtype": values.dtype, "layout": torch.sparse_coo, "device": torch.device("cpu")}
+    assembled: torch.Tensor = make(*dims, indices, values, is_coalesced=is_coalesced, **options)
     return assembled
 
 
