@@ -19,6 +19,10 @@ _CPU_KEYS: Final = {
 }
 _COMPRESSED: Final = torch._C.DispatchKey.SparseCsrCPU
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
+_EXPLICIT: Final = (
+    torch._C.DispatchKey.CompositeExplicitAutograd,
+    torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional,
+)
 _KEYS: Final = ("CPU", "AutogradCPU")
 _libraries: list[torch.library.Library] = []
 
@@ -56,8 +60,11 @@ def cuda_dispatch_of(op: Any) -> Callable[..., Any] | None:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if definition is not None and definition.composite is not None:
         # PyTorch ends the process when a kernel is called that is not there.
-        kernel = _run_on_cpu if has_kernel(op.name(), "CPU") else _refuse_on_cpu
-        return functools.partial(_dispatch, definition.composite, functools.partial(kernel, op))
+        kernel: Callable[..., Any] = functools.partial(_run_on_cpu, op)
+        if not has_kernel(op.name(), "CPU"):
+            keys = (key for key in _EXPLICIT if has_kernel(op.name(), key))
+            kernel = next((functools.partial(op._op_dk, key) for key in keys), _refuse_on_cpu)
+        return functools.partial(_dispatch, definition.composite, kernel)
     if has_kernel(op.name(), _COMPOSITE) and not has_kernel(op.name(), "CPU"):
         return functools.partial(op._op_dk, _COMPOSITE)
     return None

@@ -193,7 +193,10 @@ recorded: Final = functools.partial(op, provenance=Provenance.RECORDING)
 
 
 def as_on_cpu(*_args: Any, **_kwargs: Any) -> Any:
-    """The ``composite`` of an op whose kernel for the CPU calls the ops that CUDA's does."""
+    """The ``composite`` of an op whose kernel for the CPU calls the ops that CUDA's does.
+
+    Its memory is theirs.
+    """
     return NotImplemented
 
 
@@ -228,7 +231,10 @@ def definition_of(op: Any) -> OpDefinition | None:
     overloads = (getattr(packet, overload) for overload in packet.overloads())
     alike = (one for one in overloads if one is not op and _inputs(one) == inputs)
     found = next((one for one in map(_named, alike) if one is not None), None)
-    return found and OpDefinition(**{name: getattr(found, name) for name in _FOR_OUT})
+    if found is None:
+        return None
+    facts = {fact: getattr(found, fact) for fact in _FOR_OUT}
+    return OpDefinition(composite=as_on_cpu if found.composite is as_on_cpu else None, **facts)
 
 
 def provenances() -> Iterator[tuple[str, Provenance, str]]:

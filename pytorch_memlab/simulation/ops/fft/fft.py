@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from ..memory_formats import can_view, on_meta
 from ..op_call import OpCall
-from ..registry import estimated, op
+from ..registry import as_on_cpu, define, estimated
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/SpectralOps.cpp, CuFFTPlanCache.h"
 
@@ -152,37 +152,12 @@ def _alloc_output_aside(call: OpCall, sizes: Sequence[int], width: int) -> None:
         call.alloc_temp(prod(sizes) * width)
 
 
-_FACTORIES: Final = "aten/src/ATen/native/TensorFactories.cpp"
-
-
-@op("aten::blackman_window", "aten::blackman_window.periodic", source=_FACTORIES)
-def _blackman(call: OpCall) -> None:
-    """The angles, two cosines and their difference."""
-    window: torch.Tensor = call.result
-    if call.args[0] < 2:
-        return
-    nbytes = window.untyped_storage().nbytes()
-    angles, *cosines = (call.alloc_temp(nbytes) for _ in range(3))
-    difference = call.alloc_temp(nbytes)
-    call.alloc_outputs(window)
-    for allocation in (angles, difference, *reversed(cosines)):
-        call.free_temp(allocation)
-
-
-def _kaiser_meta(args: tuple[Any, ...], result: Any) -> Any:
-    """A periodic window is one of a number more, without its last."""
-    length, periodic = (*args, True)[:2]
-    return result.new_empty(length + 1)[:-1] if periodic and length > 1 else result
-
-
-@op(
+define(
+    "aten::blackman_window",
+    "aten::blackman_window.periodic",
     "aten::kaiser_window",
     "aten::kaiser_window.periodic",
     "aten::kaiser_window.beta",
-    source=_FACTORIES,
-    corrects_meta=_kaiser_meta,
+    source="aten/src/ATen/native/TensorFactories.cpp",
+    composite=as_on_cpu,
 )
-def _kaiser(call: OpCall) -> None:
-    """The numbers of the elements."""
-    if call.args[0] > 1:
-        call.alloc_temp(call.result.untyped_storage().nbytes())

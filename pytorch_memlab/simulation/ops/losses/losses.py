@@ -10,7 +10,7 @@ import torch
 from ..memory_formats import contiguous_like
 from ..op_call import OpCall, contiguous
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_sum_workspace
-from ..registry import define, estimated, op
+from ..registry import as_on_cpu, define, estimated, op
 
 _REDUCTION_NONE: Final = 0
 """Code of ``reduction="none"``."""
@@ -69,23 +69,13 @@ define(
 )
 
 
-@op("aten::binary_cross_entropy_with_logits", source=_LOSS)
-def _binary_cross_entropy_with_logits(call: OpCall) -> None:
-    """Its terms one by one, and their mean or sum."""
-    tensor, pos_weight = call.args[0], call.argument("pos_weight")
-    is_reduced = call.argument("reduction") != _REDUCTION_NONE
-    call.alloc_copy(tensor)
-    if pos_weight is not None:
-        with call.scope():
-            call.alloc_copy(pos_weight)
-            call.alloc_copy(tensor)
-    if is_reduced:
-        call.alloc_copy(tensor)
-    call.alloc_outputs()
-    if is_reduced:
-        alloc_sum_workspace(call, tensor)
-
-
+define(
+    "aten::binary_cross_entropy_with_logits",
+    "aten::soft_margin_loss",
+    "aten::soft_margin_loss_backward",
+    source=_LOSS,
+    composite=as_on_cpu,
+)
 define("aten::nll_loss_forward", memory=contiguous(0, 1, 2), source=_NLL)
 define("aten::nll_loss_backward", memory=contiguous(2, 3), source=_NLL)
 define("aten::nll_loss2d_forward", memory=contiguous(0, 1, 2), source=_NLL2D)
@@ -149,24 +139,6 @@ def _multilabel_margin_loss_backward(call: OpCall) -> None:
     grad_output, tensor, target, _, is_target = call.args[:5]
     if tensor.numel():
         call.alloc_contiguous(tensor, target, is_target, grad_output)
-
-
-define(
-    "aten::soft_margin_loss", memory=_reduced_in_place, source=_LOSS, corrects_meta=_reduced_meta
-)
-
-
-@op("aten::soft_margin_loss_backward", source=_LOSS)
-def _soft_margin_loss_backward(call: OpCall) -> None:
-    """The exponentials of a product."""
-    _, tensor, target = call.args[:3]
-    shape = torch.broadcast_shapes(tensor.shape, target.shape)
-    nbytes = prod(shape) * torch.promote_types(tensor.dtype, target.dtype).itemsize
-    negative = call.alloc_temp(target.numel() * target.element_size())
-    product = call.alloc_temp(nbytes)
-    call.alloc_temp(nbytes)
-    call.free_temp(product)
-    call.free_temp(negative)
 
 
 _MOST_ROWS: Final = 25

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from ..op_call import OpCall
-from ..registry import op, recorded
+from ..registry import as_on_cpu, define, op, recorded
 from ..sparse.sparse_rules import product
 from . import cublaslt
 
@@ -171,3 +171,6 @@ def _unpack(call: OpCall) -> None:
         call.alloc_temp(count * rows * _INDEX)
         call.free_temp(places)
     call.alloc_contiguous(pivots)
+
+
+define("aten::_trilinear", source="aten/src/ATen/native/Linear.cpp", composite=as_on_cpu)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import prod
 from typing import Final
 
 import torch
@@ -17,9 +16,8 @@ from ..reduction_workspace import (
     alloc_extremes_workspace,
     alloc_reduction_workspace,
     alloc_sum_workspace,
-    reduced_dims,
 )
-from ..registry import op, recorded
+from ..registry import as_on_cpu, define, op, recorded
 
 _REDUCE: Final = "aten/src/ATen/native/cuda/Reduce.cuh"
 _REDUCE_OPS: Final = "aten/src/ATen/native/ReduceOps.cpp, cuda/Reduce.cuh"
@@ -102,40 +100,14 @@ def _count_nonzero(call: OpCall) -> None:
     alloc_sum_workspace(call, tensor, call.argument("dim"), torch.int64, 8)
 
 
-@op("aten::dist", source=_REDUCE_OPS)
-def _dist(call: OpCall) -> None:
-    """The norm of a difference."""
-    first, second = call.args[:2]
-    shape = torch.broadcast_shapes(first.shape, second.shape)
-    call.alloc_temp(prod(shape) * torch.promote_types(first.dtype, second.dtype).itemsize)
-    call.alloc_outputs()
-    alloc_sum_workspace(call, first)
-
-
-@op("aten::logsumexp", source=_REDUCE_OPS)
-def _logsumexp(call: OpCall) -> None:
-    """The largest values, and the exponentials that are summed."""
-    tensor: torch.Tensor = call.args[0]
-    dims = reduced_dims(call.argument("dim"), tensor.dim())
-    if tensor.numel():
-        width = tensor.element_size() if tensor.is_floating_point() else 4
-        reduced = prod(tensor.shape[dim] for dim in dims) if tensor.dim() else 1
-        largest = tensor.numel() // reduced * width
-        call.alloc_temp(largest)
-        alloc_extremes_workspace(call, tensor, dims)
-        with call.scope():  # where they are infinite
-            call.alloc_temps([largest, largest // width])
-        call.alloc_temp(tensor.numel() * width)
-    call.alloc_outputs()
-    alloc_sum_workspace(call, tensor, dims, call.result.dtype)
-
-
 def _is_cast_first(tensor: torch.dtype, result: torch.dtype) -> bool:
     """True if a sum's input is copied to the result's dtype: not for half to float."""
     if tensor == result or tensor.is_complex:
         return False
     return not (result == torch.float32 and tensor in LOW_PRECISION)
 
+
+define("aten::dist", "aten::logsumexp", source=_REDUCE_OPS, composite=as_on_cpu)
 
 _recorded("aten::sum", "aten::sum.dim_IntList")(_sums)
 _recorded("aten::max.dim")(_values_and_indices)

@@ -12,8 +12,7 @@ from torch._prims_common import compute_elementwise_output_strides, make_contigu
 
 from ...machine.simulated_gpu import SimulatedGPU
 from ..op_call import OpCall, contiguous
-from ..reduction_workspace import alloc_extremes_workspace
-from ..registry import Implementation, define, op
+from ..registry import Implementation, as_on_cpu, define
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/SoftMax.cu"
 _aten: Final = torch.ops.aten
@@ -75,17 +74,4 @@ for _name, _memory, _reference in (
         reference=_reference(getattr(_aten, _name).default),
     )
 
-
-@op("aten::_safe_softmax", source="aten/src/ATen/native/SoftMax.cpp")
-def _safe_softmax(call: OpCall) -> None:
-    """A softmax, and which rows are all minus infinity."""
-    tensor: torch.Tensor = call.args[0]
-    dim = call.argument("dim")
-    dtype = call.argument("dtype") or tensor.dtype
-    if dtype != tensor.dtype:
-        call.alloc_temp(tensor.numel() * dtype.itemsize)
-    call.alloc_temp(tensor.numel() * dtype.itemsize)
-    call.alloc_temp(tensor.numel())
-    call.alloc_temp(tensor.numel() // max(1, tensor.shape[dim]))
-    alloc_extremes_workspace(call, tensor, dim, torch.bool)
-    call.alloc_temp(dtype.itemsize)
+define("aten::_safe_softmax", source="aten/src/ATen/native/SoftMax.cpp", composite=as_on_cpu)

@@ -41,7 +41,7 @@ def test_a_binary_cross_entropy_of_logits_keeps_two_terms(weighted):
         return functional.binary_cross_entropy_with_logits(x, y, pos_weight=pos_weight)
 
     found = events(loss, lambda: randn(8, 8), lambda: randn(8, 8), lambda: randn(8))
-    extra = [32, 256, -256, -32] if weighted else []
+    extra = [32, 256, -32, -256] if weighted else []
     assert found == [256, *extra, 256, 4, -256, -256]
 
 

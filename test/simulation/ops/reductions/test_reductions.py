@@ -95,6 +95,13 @@ def test_logsumexp_keeps_the_exponentials_and_what_they_are_relative_to():
     ]
 
 
+@computed_or_dry
+def test_logsumexp_of_integers_converts_them_first(compute):
+    found = events(lambda x: x.logsumexp(1), lambda: indices(8, 32), compute=compute)
+    of_floats = events(lambda x: x.logsumexp(1), lambda: randn(8, 32), compute=compute)
+    assert found == [1024, *of_floats, -1024]
+
+
 def test_a_distance_is_the_norm_of_a_difference():
     found = events(torch.dist, lambda: randn(10**6), lambda: randn(10**6))
     assert found == [4 * 10**6, 4, *staged_million(4), -4 * 10**6]
