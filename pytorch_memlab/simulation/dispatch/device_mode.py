@@ -45,9 +45,8 @@ from ..ops.library_ops import refuse_to_compute
 from ..ops.op_call import OpCall
 from ..ops.op_info import OpInfo, op_info
 from ..ops.random import random_draws
-from . import blocking_ops, fake_tensors, higher_order
+from . import blocking_ops, fake_tensors, higher_order, large_outputs
 from .gradient_accumulation import InPlaceGradientAccumulation
-from .large_outputs import LargeOutputs
 from .output_devices import OutputDevices
 from .traceback_frames import clear_internal_frames
 
@@ -79,7 +78,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         self._execute = machine.execute
         self._output_devices = OutputDevices(machine)
         self._gradients = InPlaceGradientAccumulation()
-        self._large_outputs = LargeOutputs()
+        self._large_outputs = large_outputs.LargeOutputs() if machine.values is None else None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -145,8 +144,15 @@ class SimulatedDeviceMode(TorchDispatchMode):
         runs_on = gpu
         if gpu is None and info.may_leave_gpu:
             runs_on = self._machine.gpu_of(args[0])
-        if gpu is not None and info.makes_tensors and not info.written:
-            self._refuse_too_large(func, info, gpu, args, kwargs)
+        if (
+            gpu is not None
+            and self._large_outputs is not None
+            and info.may_outgrow
+            and large_outputs.are_possible(info, gpu, args)
+        ):
+            outputs = self._large_outputs.of(func, info, gpu, args, kwargs)
+            if outputs is not None:  # an error for lack of memory, before host memory is full
+                self._allocate(func, info, gpu, gpu, args, kwargs, outputs)
         has_model = info.memory is not None
         if (
             not has_model
@@ -175,15 +181,6 @@ class SimulatedDeviceMode(TorchDispatchMode):
         result = self._computed(func, info, gpu, args, kwargs, pin)
         self._allocate(func, info, runs_on, gpu, args, kwargs, result)
         return result
-
-    def _refuse_too_large(
-        self, func: Any, info: OpInfo, gpu: SimulatedGPU, args: Args, kwargs: Kwargs
-    ) -> None:
-        """Raise the error for lack of memory before the CPU makes what the GPU cannot hold."""
-        if self._machine.values is None:
-            outputs = self._large_outputs.of(func, info, gpu, args, kwargs)
-            if outputs is not None:
-                self._allocate(func, info, gpu, gpu, args, kwargs, outputs)
 
     def _allocate(
         self,

@@ -29,8 +29,6 @@ class LargeOutputs:
 
     def of(self, func: Any, info: OpInfo, gpu: SimulatedGPU, args: Args, kwargs: Kwargs) -> Any:
         """The outputs of a call, without values, if no more fits on a GPU; None otherwise."""
-        if info.is_foreach or info.data_dependence is not None:
-            return None
         try:
             if _most_elements(func, info, args) * _LARGEST_ELEMENT <= gpu.model.total_memory:
                 return None
@@ -40,6 +38,20 @@ class LargeOutputs:
         new = [one for one in tensors_of(result) if one.argument < 0]
         nbytes = {one.fresh: one.numel * one.dtype.itemsize for one in new}
         return _made(result) if sum(nbytes.values()) > gpu.room() else None
+
+
+def are_possible(info: OpInfo, gpu: SimulatedGPU, args: Args) -> bool:
+    """False if the arguments of an op are too small: the first question, asked at every call."""
+    most = _LARGEST_ELEMENT
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            most *= value.numel() + 1
+        elif info.sizes and isinstance(value, (list, tuple)):
+            for one in value:
+                most *= abs(one) + 1
+        elif info.is_factory and value:
+            return True  # ``arange``, whose step may be small
+    return most > gpu.model.total_memory
 
 
 def _most_elements(func: Any, info: OpInfo, args: Args) -> float:

@@ -30,6 +30,7 @@ class OpInfo(OpDefinition):
         writes_out: it writes to ``out=``, whose size may change.
         may_resize: it may change the size of a storage that exists.
         mutates_first: it writes to its first argument; a sparse one gets new parts.
+        may_outgrow: its outputs may be larger than its arguments.
         is_pointwise: it computes element by element of its broadcast arguments.
         sizes: where among the arguments sizes or factors of sizes of the output are.
         is_foreach: the n-th output belongs where the n-th tensor of the first list is.
@@ -51,6 +52,7 @@ class OpInfo(OpDefinition):
     writes_out: bool
     may_resize: bool
     mutates_first: bool
+    may_outgrow: bool
     is_pointwise: bool
     sizes: tuple[int, ...]
     is_foreach: bool
@@ -155,6 +157,10 @@ def _read(op: Any) -> OpInfo:
         writes_out=writes_out,
         may_resize=writes_out or definition.resizes,
         mutates_first=any(position == 0 for position, _ in written),
+        may_outgrow=makes_tensors
+        and not written
+        and definition.data_dependence is None
+        and not name.startswith("aten::_foreach_"),
         is_pointwise=torch.Tag.pointwise in op.tags,
         sizes=tuple(
             position
