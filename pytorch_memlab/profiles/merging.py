@@ -11,7 +11,7 @@ from typing import Final
 
 from ..errors import UsageError
 from ..records import FunctionInfo, FunctionTable, Report, merge_approximations
-from .recorded import Call, RecordedProfile, Run
+from .recorded import Call, RecordedProfile
 
 _SUMS: Final = frozenset({"hits", "delta", "kept", "time"})
 """Columns that add up; the others are maxima over the hits of a line."""
@@ -31,7 +31,9 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
         for profile, label in zip(found, labels, strict=True)
     ]
     runs = [run for part in parts for run in part.runs]
-    _check_once(runs, profiles)
+    for label, times in Counter(run.label for run in runs).items():
+        if times > 1:
+            raise UsageError(f"{label} is twice in {', '.join(profiles)}: merge each run once")
     shown = dict.fromkeys(number for part in parts for number in part.shown or ())
     return RecordedProfile(
         tuple(runs),
@@ -154,13 +156,6 @@ def _labels(profiles: Sequence[RecordedProfile]) -> list[str]:
         return ["" if one.runs[0].label else f"rank{one.runs[0].rank}" for one in profiles]
     free = (label for number in count(1) if (label := f"run{number}") not in taken)
     return ["" if one.runs[0].label else next(free) for one in profiles]
-
-
-def _check_once(runs: Sequence[Run], profiles: Mapping[str, RecordedProfile]) -> None:
-    labels = [run.label for run in runs]
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice is not None:
-        raise UsageError(f"{twice} is twice in {', '.join(profiles)}: merge each run once")
 
 
 def _labelled(profile: RecordedProfile, label: str) -> RecordedProfile:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ..records import (
@@ -13,9 +13,7 @@ from ..records import (
     FunctionInfo,
     FunctionTable,
     LineEntry,
-    Note,
     Report,
-    Section,
 )
 from .ranking import lines_of
 
@@ -60,7 +58,8 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
         for one in profile.devices
         if one.capacity and one.taken is not None and one.peak_active and one.device.name != "cpu"
     ]
-    ran_out, uncounted = requests_that_failed(profile.entries), not_counted(profile.entries)
+    ran_out = {one.device.name for one in profile.entries if one.stats.get("num_ooms")}
+    uncounted = not_counted(profile.entries)
     failed = _failed_devices(profile, [one.device.name for one in known], ran_out)
     ended_early = any(run.exception for run in profile.runs)
     found = []
@@ -68,7 +67,7 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
         name = one.device.name
         if name in failed:
             outcome = Outcome.DOES_NOT_FIT
-        elif ran_out.get(name):
+        elif name in ran_out:
             outcome = Outcome.HANDLED
         elif ended_early:
             outcome = Outcome.FITTED_UNTIL_END
@@ -88,24 +87,13 @@ def not_counted(entries: Iterable[LineEntry]) -> set[str]:
     }
 
 
-def requests_that_failed(entries: Iterable[LineEntry]) -> Mapping[str, int]:
-    """Device name -> the most requests that failed in one hit of a line."""
-    found: defaultdict[str, int] = defaultdict(int)
-    for entry in entries:
-        failed = entry.stats.get("num_ooms", 0)
-        found[entry.device.name] = max(found[entry.device.name], failed)
-    return found
-
-
-def _failed_devices(
-    profile: RecordedProfile, names: list[str], ran_out: Mapping[str, int]
-) -> set[str]:
+def _failed_devices(profile: RecordedProfile, names: list[str], ran_out: set[str]) -> set[str]:
     """Devices that ran out of memory for good: those with a failed request, or the only one."""
     run = profile.runs[0]
     ended = run.exit_status not in (0, None) or run.exception
     if not (ended and profile.failures) and not run.exception.startswith(OUT_OF_MEMORY):
         return set()
-    return {name for name in names if ran_out.get(name)} or set(names if len(names) == 1 else ())
+    return ran_out.intersection(names) or set(names if len(names) == 1 else ())
 
 
 COLUMNS: Final = ("peak", "kept", "temporary")
@@ -182,7 +170,7 @@ class ShownFunction:
 class Overview:
     """The content of a report of a run."""
 
-    columns: tuple[str, ...]
+    report: Report
     # one for each device that had memory in use; for the first one if none had
     headlines: tuple[Headline, ...]
     failure: Failure | None
@@ -191,8 +179,6 @@ class Overview:
     more_lines: int
     idle_functions: int
     idle_lines: int
-    sections: tuple[Section, ...]
-    notes: tuple[Note, ...]
 
 
 def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overview:
@@ -221,7 +207,7 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
     hidden = {one.table.function for one in listed[top:]} - names
     idle = {one.table.function for one in functions} - names - hidden
     return Overview(
-        report.columns,
+        report,
         headlines,
         _failure(profile),
         tuple(shown),
@@ -229,8 +215,6 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
         len(listed_places - seen),
         len(idle),
         len(ran - listed_places - seen),
-        report.sections,
-        report.notes,
     )
 
 
@@ -269,19 +253,15 @@ def _sizes(profile: RecordedProfile) -> _Sizes:
 
 def _highest(sizes: _Sizes, device: str) -> tuple[Place | None, int]:
     """The line with the highest peak of a device; of several, one that adds to it itself."""
-
-    def order(place: Place) -> tuple[int, bool, str, int]:
-        one = sizes[place, device]
-        adds = one.kept > 0 or bool(one.temporary)
-        return -one.peak, not adds, place.function.filename, place.line
-
     found = [
-        place
+        (-one.peak, one.kept <= 0 and not one.temporary, place.function.filename, place.line, place)
         for (place, name), one in sizes.items()
         if name == device and one.peak and not one.is_caller
     ]
-    first = min(found, key=order, default=None)
-    return first, 0 if first is None else sizes[first, device].peak
+    if not found:
+        return None, 0
+    first = min(found, key=itemgetter(0, 1, 2, 3))
+    return first[-1], -first[0]
 
 
 class _Function:

@@ -106,12 +106,14 @@ def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
         yield from ([(one, "bold red")] for one in fitted(line, room))
     several = len({one.table.device.name for one in overview.functions}) > 1
     shown = [(one.table, _lines(one)) for one in overview.functions]
-    widths = widths_of(overview.columns, shown, _cell)
+    widths = widths_of(overview.report.columns, shown, _cell)
     for function, (table, lines) in zip(overview.functions, shown, strict=True):
         yield []
         yield from _head(table, several, width)
         ends = {} if function.peak_line is None else {function.peak_line: _PEAK}
-        yield from table_rows(table, overview.columns, lines, widths, width, _cell, _style, ends)
+        yield from table_rows(
+            table, overview.report.columns, lines, widths, width, _cell, _style, ends
+        )
     more = _counted(overview.more_functions, overview.more_lines)
     idle = _counted(overview.idle_functions, overview.idle_lines)
     folded = [f"{more} more: a larger --top shows them"] * bool(more)
@@ -119,9 +121,9 @@ def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
     if folded:
         yield []
         yield from ([(one, "dim")] for line in folded for one in fitted(line, room))
-    for section in overview.sections:
+    for section in overview.report.sections:
         yield from _section(section, "bold")
-    yield from _notes(texts(overview.notes))
+    yield from _notes(texts(overview.report.notes))
 
 
 # The headlines
