@@ -128,7 +128,9 @@ class SimulatedDeviceMode(TorchDispatchMode):
         info = op_info(func)
         if info.composite is not None:
             with self:
-                return info.composite(*args, **kwargs)
+                result = info.composite(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         if info.device_position is not None:
             args, kwargs = _with_device_by_name(info.device_position, func, args, kwargs)
         given = kwargs

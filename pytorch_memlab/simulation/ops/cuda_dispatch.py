@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from ..machine import active
-from .registry import definition_of, definitions
+from .registry import as_on_cpu, definition_of, definitions
 
 _CPU_KEYS: Final = {
     torch.strided: torch._C.DispatchKey.CPU,
@@ -59,6 +59,8 @@ def cuda_dispatch_of(op: Any) -> Callable[..., Any] | None:
         return functools.partial(_dispatch, definition.cuda_dispatch, composite)
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if definition is not None and definition.composite is not None:
+        if definition.memory is not None:
+            return functools.partial(_dispatch, definition.composite, as_on_cpu)
         # PyTorch ends the process when a kernel is called that is not there.
         kernel: Callable[..., Any] = functools.partial(_run_on_cpu, op)
         if not has_kernel(op.name(), "CPU"):

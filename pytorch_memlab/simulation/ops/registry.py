@@ -98,7 +98,8 @@ class OpDefinition:
         cuda_dispatch: runs above autograd in place of a composite op; takes the simulated GPU and
             the arguments, and returns ``NotImplemented`` to leave the op to PyTorch.
         composite: the same below autograd, for an op whose kernels call other ops; it returns
-            ``NotImplemented`` where the CPU's kernel calls the ops that CUDA's does.
+            ``NotImplemented`` where the CPU's kernel calls the ops that CUDA's does, or, of an op
+            with a memory, where the op is to run as a whole.
         cpu_kernel: registered for the CPU while simulating, so that autograd keeps the op whole.
         writes: positions of arguments that it writes to though its schema does not say so.
         in_place_in: nodes whose formulas run it in place on a GPU, by name without a number; empty:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from ...machine.simulated_gpu import SimulatedGPU
 from ..memory_formats import contiguous_like
 from ..op_call import OpCall, contiguous
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_sum_workspace
@@ -148,39 +149,21 @@ _DISTANCE: Final = "aten/src/ATen/native/Distance.cpp"
 _PAIRS: Final = "aten/src/ATen/native/cuda/DistanceKernel.cu"
 
 
-@op("aten::_euclidean_dist", source=_DISTANCE)
-def _euclidean_dist(call: OpCall) -> None:
-    """A product of matrices, each augmented by its squared norms and ones."""
-    matrices: tuple[torch.Tensor, torch.Tensor] = (call.args[0], call.args[1])
-    columns = []
-    for matrix in matrices:
-        squares = call.alloc_temp(matrix.numel() * matrix.element_size())
-        rows = matrix.numel() // max(1, matrix.shape[-1]) * matrix.element_size()
-        columns += [call.alloc_temp(rows)]
-        alloc_sum_workspace(call, matrix, -1)
-        call.free_temp(squares)
-        columns += [call.alloc_temp(rows)]
-    for matrix, pair in zip(matrices, (columns[:2], columns[2:]), strict=True):
-        width, size = matrix.shape[-1], matrix.element_size()
-        rows = matrix.numel() // max(1, width)
-        scaled = [call.alloc_temp(rows * width * size)] if matrix is matrices[0] else []
-        call.alloc_temp(rows * (width + 2) * size)
-        for allocation in (*scaled, *pair):
-            call.free_temp(allocation)
-    call.alloc_outputs()
-    call.ensure_cublas_workspace()
+define("aten::_euclidean_dist", source=_DISTANCE, composite=as_on_cpu)
 
 
-@estimated("aten::_cdist_forward", source=_DISTANCE)
-def _cdist_forward(call: OpCall) -> None:
+def _cdist(
+    _gpu: SimulatedGPU, first: torch.Tensor, second: torch.Tensor, p: float, mode: int | None
+) -> Any:
     """Euclidean distances of many rows are a product of matrices."""
-    first, second, order, mode = (*call.args, None)[:4]
     many = first.shape[-2] > _MOST_ROWS or second.shape[-2] > _MOST_ROWS
-    if order == 2 and (mode == 1 or (mode in (None, 0) and many)):
-        _euclidean_dist(call)
-    else:
-        call.alloc_outputs()
-        call.alloc_contiguous(*call.args[:2])
+    if p != 2 or not (mode == 1 or (mode in (None, 0) and many)):
+        return NotImplemented
+    run = torch.ops.aten._cdist_forward.default._op_dk
+    return run(torch._C.DispatchKey.CPU, first, second, p, mode)
+
+
+estimated("aten::_cdist_forward", source=_DISTANCE, composite=_cdist)(contiguous(0, 1))
 
 
 @op("aten::_cdist_backward", source=_PAIRS)

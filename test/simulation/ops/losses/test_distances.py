@@ -11,7 +11,7 @@ from support.op_memory import aten, events, randn
 def test_pairs_of_points_are_measured_by_a_product():
     found = events(torch.cdist, lambda: randn(100, 3), lambda: randn(50, 3))
     squares = [1200, 400, -1200, 400, 600, 200, -600, 200]
-    joined = [1200, 100 * 5 * 4, -1200, -400, -400, 50 * 5 * 4, -200, -200]
+    joined = [1200, 100 * 5 * 4, -400, -400, -1200, 50 * 5 * 4, -200, -200]
     assert found == [*squares, *joined, 100 * 50 * 4, 8519680, -1000, -2000]
     assert events(torch.cdist, lambda: randn(25, 3), lambda: randn(25, 3)) == [2500]
 
@@ -56,3 +56,9 @@ def test_the_gradient_of_distances_within_adds_up_each_pair(compute):
         -pairs,
     ]
     assert events(torch.pdist, lambda: randn(10, 3), compute=compute) == [180]
+
+
+def test_batches_of_points_are_expanded_to_each_other_first():
+    found = events(torch.cdist, lambda: randn(2, 30, 3), lambda: randn(30, 3))
+    alone = events(torch.cdist, lambda: randn(2, 30, 3), lambda: randn(2, 30, 3))
+    assert found == [2 * 30 * 3 * 4, *alone, -2 * 30 * 3 * 4]
