@@ -130,17 +130,9 @@ def _multilabel_margin_loss_forward(call: OpCall) -> None:
     alloc_column_sums_workspace(call, tensor.shape[0], 1, tensor.dtype)
 
 
-@op(
-    "aten::multilabel_margin_loss_backward",
-    source=_MULTILABEL,
-    meta=contiguous_like(1),
+op("aten::multilabel_margin_loss_backward", source=_MULTILABEL, meta=contiguous_like(1))(
+    contiguous(1, 2, 4, 0)
 )
-def _multilabel_margin_loss_backward(call: OpCall) -> None:
-    call.alloc_outputs()
-    grad_output, tensor, target, _, is_target = call.args[:5]
-    if tensor.numel():
-        call.alloc_contiguous(tensor, target, is_target, grad_output)
-
 
 _MOST_ROWS: Final = 25
 """Rows up to which distances are computed one by one."""

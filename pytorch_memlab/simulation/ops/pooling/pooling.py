@@ -76,20 +76,16 @@ def _adaptive_max_pool3d(call: OpCall) -> None:
 @op("aten::adaptive_max_pool2d", source=_CUDA + "AdaptiveMaxPooling2d.cu")
 def _adaptive_max_pool2d(call: OpCall) -> None:
     """Rows of outputs that lie channels last, and a contiguous batch."""
-    tensor: torch.Tensor = call.args[0]
     call.alloc_outputs()
-    if tensor.numel():
-        call.alloc_contiguous(*call.result)
-        if tensor.dim() == _BATCHED_IMAGES:
-            call.alloc_contiguous(tensor)
+    call.alloc_contiguous(*call.result)
+    if call.args[0].dim() == _BATCHED_IMAGES:
+        call.alloc_contiguous(call.args[0])
 
 
 @op("aten::adaptive_max_pool2d_backward", source=_CUDA + "AdaptiveMaxPooling2d.cu")
 def _adaptive_max_pool2d_backward(call: OpCall) -> None:
-    grad_output, _, indices = call.args[:3]
     call.alloc_outputs()
-    if grad_output.numel():
-        call.alloc_contiguous(grad_output, indices, call.result)
+    call.alloc_contiguous(call.args[0], call.args[2], call.result)
 
 
 define("aten::fractional_max_pool3d_backward", meta=contiguous_like(1))
