@@ -180,31 +180,25 @@ class EventLog(Sequence[Event]):
 
     def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
         if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        return Event(
-            self.action_names[self.actions[index]],
-            self.addresses[index],
-            self.sizes[index],
-            self.streams[index],
-            self.times[index],
-            self.stacks[index],
-            self.forwards[index],
-            _CATEGORIES[self.categories[index]],
-            self.module_names[self.modules[index]],
-        )
+            return list(self._events(index))
+        number = range(len(self))[index]
+        return next(self._events(slice(number, number + 1)))
 
     def __iter__(self) -> Iterator[Event]:
+        return self._events(slice(None))
+
+    def _events(self, part: slice) -> Iterator[Event]:
         return map(
             Event,
-            map(self.action_names.__getitem__, self.actions),
-            self.addresses,
-            self.sizes,
-            self.streams,
-            self.times,
-            self.stacks,
-            self.forwards,
-            map(_CATEGORIES.__getitem__, self.categories),
-            map(self.module_names.__getitem__, self.modules),
+            map(self.action_names.__getitem__, self.actions[part]),
+            self.addresses[part],
+            self.sizes[part],
+            self.streams[part],
+            self.times[part],
+            self.stacks[part],
+            self.forwards[part],
+            map(_CATEGORIES.__getitem__, self.categories[part]),
+            map(self.module_names.__getitem__, self.modules[part]),
         )
 
     def __eq__(self, other: object) -> bool:

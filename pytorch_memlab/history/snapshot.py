@@ -35,7 +35,7 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
 
     Nothing in the file is executed: a pickle that names a class or a function is refused.
     """
-    stacks = _Stacks()
+    stacks = Stacks()
     log = EventLog()
     try:
         with _open(path) as file, no_garbage_collection():
@@ -65,10 +65,10 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
 
 
 def history_of(snapshot: Any) -> AllocationHistory:
-    return _history(snapshot, _Stacks(), EventLog())
+    return _history(snapshot, Stacks(), EventLog())
 
 
-def _history(snapshot: Any, stacks: _Stacks, read: EventLog) -> AllocationHistory:
+def _history(snapshot: Any, stacks: Stacks, read: EventLog) -> AllocationHistory:
     if isinstance(snapshot, list):
         raise SnapshotError(
             "this is what torch.cuda.memory_snapshot() returns, which has no history: record it "
@@ -88,7 +88,7 @@ def _history(snapshot: Any, stacks: _Stacks, read: EventLog) -> AllocationHistor
             begin += len(trace)
         segments: dict[int, list[Segment]] = {}
         for one in snapshot["segments"]:
-            segments.setdefault(one["device"], []).append(_segment(one, stacks))
+            segments.setdefault(one["device"], []).append(segment_of(one, stacks))
         if any(not 0 <= device < _MOST_DEVICES for device in segments):
             raise ValueError(f"a segment of GPU {max(segments)}")
         logs += [EventLog() for _ in range(len(logs), max(segments, default=-1) + 1)]
@@ -100,7 +100,7 @@ def _history(snapshot: Any, stacks: _Stacks, read: EventLog) -> AllocationHistor
     return AllocationHistory(devices, stacks.all, dict(snapshot.get("allocator_settings") or {}))
 
 
-def _log_of(trace: Sequence[Any], read: EventLog, begin: int, stacks: _Stacks) -> EventLog:
+def _log_of(trace: Sequence[Any], read: EventLog, begin: int, stacks: Stacks) -> EventLog:
     """The events of one GPU: those that were read, from one on, or else the entries of a trace."""
     if len(trace) == len(read) and begin == 0 and all(entry is EVENT for entry in trace):
         return read
@@ -137,7 +137,7 @@ def _entry_error(error: Exception) -> Exception:
 class _Events:
     """Takes the events of a pickle into a log."""
 
-    def __init__(self, log: EventLog, stacks: _Stacks) -> None:
+    def __init__(self, log: EventLog, stacks: Stacks) -> None:
         self._log = log
         self._stacks = stacks
         self._adders: dict[tuple[str, ...], Callable[[list[Any]], None]] = {}
@@ -189,7 +189,7 @@ class _Events:
             raise _entry_error(error) from None
 
 
-class _Stacks:
+class Stacks:
     """Stacks by index; a snapshot shares the lists of frames, so that each is read once."""
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ class _Stacks:
         return known[1]
 
 
-def _segment(segment: Mapping[str, Any], stacks: _Stacks) -> Segment:
+def segment_of(segment: Mapping[str, Any], stacks: Stacks) -> Segment:
     blocks = []
     address = segment["address"]
     for block in segment["blocks"]:

@@ -15,6 +15,7 @@ from .block_categories import freed_category, live_categories
 from .live_blocks import LiveBlock, LiveBlocks, LiveLog
 from .model import HOST, Block, Category, Segment
 from .program import program
+from .snapshot import Stacks, segment_of
 
 if TYPE_CHECKING:
     from ..devices.cpu import CpuDevice, Followed
@@ -161,7 +162,8 @@ class SimulatedBlocks(FollowedSource):
 
     def segments(self, device: int) -> Sequence[Segment]:
         gpu = self._machine.known_gpus[device]
-        return [_segment(one) for one in gpu.locked(gpu.allocator.segments)]
+        stacks = Stacks()
+        return [segment_of(one, stacks) for one in gpu.locked(gpu.allocator.segments)]
 
     def settings(self) -> dict[str, Any]:
         if active.machine is self._machine:
@@ -241,19 +243,3 @@ def _block_of(followed: Followed) -> LiveBlock:
 
 def _without(all_: tuple[Any, ...], one: Callable[..., Any]) -> tuple[Any, ...]:
     return tuple(each for each in all_ if each != one)
-
-
-def _segment(segment: dict[str, Any]) -> Segment:
-    blocks = tuple(
-        Block(block["address"], block["size"], block["requested_size"], None)
-        for block in segment["blocks"]
-        if block["state"] != "inactive"
-    )
-    return Segment(
-        segment["address"],
-        segment["total_size"],
-        segment["is_expandable"],
-        blocks,
-        segment["stream"],
-        segment["segment_type"] == "small",
-    )
