@@ -14,7 +14,7 @@ import torch
 
 from ..devices.allocations import address_finder
 from .block_categories import address_categories
-from .model import AllocationHistory, Category, DeviceHistory, EventLog, Segment
+from .model import AllocationHistory, Category, DeviceHistory, EventLog
 from .program import program
 from .snapshot import history_of
 
@@ -105,15 +105,14 @@ class CudaHistory:
             if known is Category.UNKNOWN:
                 known = live.get(address, known)
             events.set_category(number, known)
-        segments = [self._segment(one, live, now) for one in device.segments]
+        segments = []
+        for segment in device.segments:
+            blocks = []
+            for block in segment.blocks:
+                category = live.get(block.address, self._marked(block.address, 0, now))
+                blocks.append(replace(block, category=category))
+            segments.append(replace(segment, blocks=tuple(blocks)))
         return DeviceHistory(device.device, events, segments)
-
-    def _segment(self, segment: Segment, live: dict[int, Category], now: int) -> Segment:
-        blocks = tuple(
-            replace(block, category=live.get(block.address, self._marked(block.address, 0, now)))
-            for block in segment.blocks
-        )
-        return replace(segment, blocks=blocks)
 
     def _marked(self, address: int, began: int, ended: int) -> Category:
         """The last note of an address between two times."""

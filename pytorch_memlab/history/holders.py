@@ -170,11 +170,11 @@ class PeakHolders:
 
     def collapsed_stacks(self) -> str:
         """A line per stack for flame graphs: frames, outermost first, and bytes."""
-        lines = []
-        for stack, size in self.by_stack():
-            frames = [_collapsed(frame) for frame in reversed(stack)]
-            lines.append(f"{';'.join(frames)} {size}")
-        return "\n".join(lines) + "\n" if lines else ""
+        lines = [
+            f"{';'.join(map(_collapsed, reversed(stack)))} {size}\n"
+            for stack, size in self.by_stack()
+        ]
+        return "".join(lines)
 
     def to_dataframe(self, by: str = "line") -> pd.DataFrame:
         """The rows of one way to add the bytes up, the largest first.

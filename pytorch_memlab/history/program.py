@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,8 +25,7 @@ class Program:
     """Follows modules and optimizers between as many ``begin`` as ``end``."""
 
     def __init__(self) -> None:
-        modules = ModulePaths(self._module_is_called)
-
+        modules = ModulePaths(partial(self._look, mark_module))
         thread = modules.thread
 
         def stack_of(op: Any) -> OpStack:
@@ -47,8 +47,8 @@ class Program:
             if self._users > 1:
                 return
             self._hooks = [
-                register_optimizer_step_pre_hook(self._before_step),
-                register_optimizer_step_post_hook(self._after_step),
+                register_optimizer_step_pre_hook(lambda one, *_: self._look(mark_parameters, one)),
+                register_optimizer_step_post_hook(lambda one, *_: self._look(mark_state, one)),
             ]
             self.state.modules.begin()
             self.state.forward_ops.forget()
@@ -70,15 +70,6 @@ class Program:
     def gradient_is_replaced(self, gradient: torch.Tensor) -> None:
         """The program gives a tensor another gradient than this one, or none."""
         self._look(mark, (gradient,), Category.GRADIENTS)
-
-    def _module_is_called(self, module: torch.nn.Module) -> None:
-        self._look(mark_module, module)
-
-    def _before_step(self, optimizer: torch.optim.Optimizer, *_arguments: Any) -> None:
-        self._look(mark_parameters, optimizer)
-
-    def _after_step(self, optimizer: torch.optim.Optimizer, *_arguments: Any) -> None:
-        self._look(mark_state, optimizer)
 
     def _look(self, look: Callable[..., None], *seen: Any) -> None:
         """Look at objects of the program, which may be of any class and refuse with any error."""

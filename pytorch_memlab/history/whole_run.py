@@ -86,7 +86,7 @@ class WholeRunHistory:
             _RECORD: self._record,
             _RECORD_LEGACY: self._record_legacy,
             _SNAPSHOT: self._snapshot,
-            _IS_ENABLED: self._is_enabled,
+            _IS_ENABLED: lambda: self._wanted is not _NOTHING,
         }
         self._calls: dict[str, Callable[..., Any]] = {
             name: getattr(torch._C, name) for name in replacements
@@ -197,9 +197,6 @@ class WholeRunHistory:
                 self._wanted.visible_part(each) for each in found["device_traces"]
             ]
         return found
-
-    def _is_enabled(self) -> bool:
-        return self._wanted is not _NOTHING
 
 
 def _options_of(given: Sequence[Any]) -> tuple[_ProgramOptions, list[Any]]:

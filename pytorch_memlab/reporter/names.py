@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from types import FrameType, ModuleType
 from typing import Any
@@ -26,15 +27,13 @@ from ..tensors.live_objects import alive, states_of, tensors_in
 _numbers = count(1)
 
 
+@dataclass(slots=True)
 class _Remembered:
     """The name of a tensor, for as long as it lives."""
 
-    __slots__ = ("name", "number", "reference")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.reference = weakref.ref(tensor)
-        self.number = next(_numbers)
-        self.name: str | None = None
+    reference: weakref.ref[torch.Tensor]
+    number: int = field(default_factory=_numbers.__next__)
+    name: str | None = None
 
 
 class TensorNames:
@@ -90,7 +89,7 @@ class TensorNames:
     def _of(self, tensor: torch.Tensor) -> _Remembered:
         known = self._remembered.get(id(tensor))
         if known is None or known.reference() is not tensor:  # another one had this address
-            known = self._remembered[id(tensor)] = _Remembered(tensor)
+            known = self._remembered[id(tensor)] = _Remembered(weakref.ref(tensor))
         return known
 
 
