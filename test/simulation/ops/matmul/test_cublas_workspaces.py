@@ -10,6 +10,7 @@ from support.op_memory import events, peak_beyond_results, randn
 
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.machine import cublas_workspaces
+from pytorch_memlab.simulation.ops.matmul import cublaslt
 
 DEFAULT, LARGE = 8519680, 33554432
 
@@ -64,6 +65,7 @@ def test_the_environment_sets_the_workspace_size(config, size, monkeypatch, a100
 @pytest.fixture
 def torch_2_15(monkeypatch):
     monkeypatch.setattr(cublas_workspaces, "RELEASE", (2, 15))
+    monkeypatch.setattr(cublaslt, "RELEASE", (2, 15))
     monkeypatch.delenv("TORCH_CUBLAS_WORKSPACE_CACHE")
 
 
