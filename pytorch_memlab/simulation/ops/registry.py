@@ -232,10 +232,9 @@ def definition_of(op: Any) -> OpDefinition | None:
     overloads = (getattr(packet, overload) for overload in packet.overloads())
     alike = (one for one in overloads if one is not op and _inputs(one) == inputs)
     found = next((one for one in map(_named, alike) if one is not None), None)
-    if found is None:
+    if found is None or found.composite not in (None, as_on_cpu):
         return None
-    facts = {fact: getattr(found, fact) for fact in _FOR_OUT}
-    return OpDefinition(composite=as_on_cpu if found.composite is as_on_cpu else None, **facts)
+    return OpDefinition(**{fact: getattr(found, fact) for fact in _FOR_OUT})
 
 
 def provenances() -> Iterator[tuple[str, Provenance, str]]:
@@ -245,7 +244,10 @@ def provenances() -> Iterator[tuple[str, Provenance, str]]:
             yield name, known.provenance, known.source
 
 
-_FOR_OUT: Final = ("name", "memory", "provenance", "source", "takes_cpu_tensors", "data_dependence")
+_FOR_OUT: Final = (
+    *("name", "memory", "composite", "provenance", "source"),
+    *("takes_cpu_tensors", "data_dependence"),
+)
 """Facts that hold for the overload that writes to ``out=`` too."""
 
 

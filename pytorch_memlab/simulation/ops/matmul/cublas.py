@@ -21,13 +21,7 @@ def batched_memory(call: OpCall) -> None:
     """Copies of operands that are neither row- nor column-major."""
     call.alloc_outputs()
     first, second = factors(call)
-    multiply_batches(call, first, second, call.result)
-
-
-def multiply_batches(
-    call: OpCall, first: torch.Tensor, second: torch.Tensor, result: torch.Tensor
-) -> None:
-    """The memory that a product of batches of matrices allocates after its output."""
+    result: torch.Tensor = call.result
     if result.numel() == 0 or first.shape[2] == 0:
         return
     rows, columns, inner = result.shape[1], result.shape[2], first.shape[2]

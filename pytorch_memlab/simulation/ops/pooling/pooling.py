@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
-from typing import Final
+from typing import Any, Final
 
 import torch
 
-from ..matmul.cublas import multiply_batches
+from ...machine.simulated_gpu import SimulatedGPU
+from ...machine.unsupported import unsupported
 from ..memory_formats import contiguous_like, suggest_memory_format
 from ..op_call import OpCall, contiguous
 from ..registry import Memory, define, op
@@ -91,27 +91,16 @@ def _adaptive_max_pool2d_backward(call: OpCall) -> None:
 define("aten::fractional_max_pool3d_backward", meta=contiguous_like(1))
 
 
-@op("aten::affine_grid_generator", source="aten/src/ATen/native/AffineGridGenerator.cpp")
-def _affine_grid_generator(call: OpCall) -> None:
-    """The base grid, and its product with each map."""
-    theta, size, align_corners = call.args[:3]
-    batch, _, *sides = size
-    width = theta.element_size()
-    call.alloc_temp(batch * prod(sides) * (len(sides) + 1) * width)
-    for side in reversed(sides):
-        _alloc_steps(call, side, width, align_corners)
-    call.alloc_outputs()
-    grid = torch.empty((batch, prod(sides), len(sides) + 1), device="meta")
-    product = call.result.view(batch, -1, len(sides))
-    multiply_batches(call, grid, theta.transpose(1, 2), product)
+def _affine_grid(_gpu: SimulatedGPU, *args: Any) -> Any:
+    op = torch.ops.aten.affine_grid_generator.default
+    try:
+        return op._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args)
+    except NotImplementedError as error:  # the CPU makes no volumes of half precision
+        raise unsupported(op.name()) from error
 
 
-def _alloc_steps(call: OpCall, count: int, width: int, align_corners: bool) -> None:
-    """The steps along one side."""
-    with call.scope():
-        steps = call.alloc_temp(max(1, count) * width)
-        if count > 1 and not align_corners:
-            multiplied = call.alloc_temp(count * width)
-            call.alloc_temp(count * width)
-            call.free_temp(steps)
-            call.free_temp(multiplied)
+define(
+    "aten::affine_grid_generator",
+    source="aten/src/ATen/native/AffineGridGenerator.cpp",
+    composite=_affine_grid,
+)
