@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from ..simulation.inspect import GPU
+from .target import Change, Target
 from .trial import Ending, Settings, Trial, TrialRequest, run_all
 from .verdict import FitReport, Verdict, needed_memory, verdict
 from .watched_gpu import runs_alike
-
-if TYPE_CHECKING:
-    from ..simulation.inspect import GPU
-    from .target import Change, Target
 
 _UNKNOWN_OPTION: Final = re.compile(
     r"unrecognized argument|no such option|unknown (command line )?(flag|option|argument)"

@@ -11,22 +11,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..errors import UsageError
-from .comparison import Run, Runs
+from ..simulation.inspect import GPU
+from .comparison import Run, Runs, Wanted
 from .config_value import Value
 from .curve import Curve, Line, Point
 from .search import Search, TriedValue
+from .target import Change, Target
 from .trial import Settings, Trial
 from .variable import Variable
 from .verdict import Verdict, verdict
 from .watched_gpu import runs_alike
-
-if TYPE_CHECKING:
-    from ..simulation.inspect import GPU
-    from .comparison import Wanted
-    from .target import Change, Target
 
 _EARLY: Final = 2
 """Runs at once up to which values are tried that are likely to be needed next."""

@@ -14,10 +14,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from ..simulation.inspect import Machine
+from torch.optim import Optimizer
+
+from ..simulation.inspect import Machine
 
 MOST_STEPS: Final = 24
 """Steps after which a trial gives up waiting for a peak that repeats."""
@@ -73,8 +74,6 @@ def cycle_of(peaks: list[StepPeak]) -> int:
 
 def have_others(stepped: Collection[Any]) -> bool:
     """True if some parameters of optimizers are not of those that were stepped."""
-    from torch.optim import Optimizer
-
     # Not isinstance: objects that stand for others may do anything when asked for their class.
     optimizers = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
     others = [one for one in optimizers if one not in stepped]

@@ -13,21 +13,21 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import torch
 
 from .._common.optimizer_steps import ProgramDone, after_each_step, end_program
+from .._common.patches import Patches
 from .._common.uncaught_errors import chain
 from ..errors import HistoryError
+from ..history.model import AllocationHistory
 from ..records import Approximation, ApproximationKind
-from ..simulation.inspect import MemoryOverhead
+from ..simulation.inspect import GPU, Machine, MemoryOverhead
 from .child import Work, can_fork, run_in_children
 from .settled import MOST_STEPS, StepPeak, StepPeaks, cycle_of, have_others
-
-if TYPE_CHECKING:
-    from ..history.model import AllocationHistory
-    from ..simulation.inspect import GPU, Machine
-    from .target import Change, Target
-    from .watched_gpu import GPUReads
+from .target import Change, Target
+from .watched_gpu import GPUReads
 
 _UNLIMITED: Final = 2**47
 """Bytes of the GPU that a trial runs on: the most that a simulated GPU can have."""
@@ -169,11 +169,7 @@ def _lost(request: TrialRequest, status: int) -> Trial:
 
 def _trial(request: TrialRequest) -> Trial:
     """Run a trial in this process, which is its own."""
-    import torch
-
-    from .._common.patches import Patches
     from ..simulation import simulate
-    from .watched_gpu import GPUReads
 
     torch.set_num_threads(1)
     reads, settings = GPUReads(), request.settings
@@ -291,8 +287,6 @@ def _traceback(error: BaseException) -> str:
 
 def _is_out_of_memory(error: BaseException) -> bool:
     """True if an exception is, or comes from, an out-of-memory error of a GPU."""
-    import torch
-
     causes = chain(error, suppressed=True)
     return any(isinstance(one, torch.OutOfMemoryError) for one in causes)
 

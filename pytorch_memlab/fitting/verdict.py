@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._common.user_code import is_of_user
 from ..history.model import AllocationHistory, Stack
 from ..history.replay import ReplayResult, replay
 from ..records import Approximation
+from ..simulation.inspect import GPU
 from .trial import Ending, Settings, Trial
-
-if TYPE_CHECKING:
-    from ..simulation.inspect import GPU
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ..simulation.inspect import GPU, DeviceProperties, decisions
+import torch
 
-if TYPE_CHECKING:
-    from .._common.patches import Patches
-    from ..simulation.inspect import Machine, SimulatedDriver, SimulatedGPU
+from .._common.patches import Patches
+from ..simulation.inspect import (
+    GPU,
+    DeviceProperties,
+    Machine,
+    SimulatedDriver,
+    SimulatedGPU,
+    decisions,
+)
 
 _FIELDS: Final = frozenset(field.name for field in fields(GPU))
 
@@ -118,8 +124,6 @@ class GPUReads:
         return watched
 
     def watch(self, machine: Machine, patches: Patches) -> None:
-        import torch
-
         self._gpus = machine.gpus.copy()
         for gpu in self._gpus:
             driver: Any = _WatchedDriver(gpu.driver, self._read)

@@ -6,21 +6,19 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import torch
+
 from .._common.quoted import quoted
 from .._common.uncaught_errors import uncaught
-from ..devices import get_device, simulated_machine
+from ..devices import Device, get_device, simulated_machine
 from ..devices.failed_request import observe
 from ..errors import HistoryError, UsageError
 from ..history.model import Category
-from ..scopes import peak_tracker
+from ..scopes import Window, peak_tracker
 
 if TYPE_CHECKING:
-    import torch
-
-    from ..devices import Device
     from ..history.holders import PeakHolders
     from ..history.recorder import Recording
-    from ..scopes import Window
 
 
 PEAKS: Final = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "active_bytes.all.peak")

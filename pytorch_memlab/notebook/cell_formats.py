@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from .._common.prose_size import prose_size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from .cell_measurement import CellReading, CpuLoad, Usage
+from .cell_measurement import CellReading, CpuLoad, Usage
 
 MIB: Final = 2**20
 

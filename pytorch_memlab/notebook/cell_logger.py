@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .._common.quoted import quoted
 from ..errors import UsageError
+from .cell_events import Cell
 from .cell_formats import experiment_line, experiment_table
-from .cell_measurement import CellMeasurement
-
-if TYPE_CHECKING:
-    from .cell_events import Cell
-    from .cell_measurement import CellReading, Usage
+from .cell_measurement import CellMeasurement, CellReading, Usage
 
 _HIGHEST = 2**32 - 1
 """Seed that NumPy takes."""

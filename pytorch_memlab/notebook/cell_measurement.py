@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import ast
 import gc
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..devices import get_device
 from ..devices.allocations import current_gpu, driver_memory, empty_caches
 from ..scopes import HostScope, PeakScope
-from .cell_events import CellListener, all_listeners, cell_events
+from .cell_events import Cell, CellEvents, CellListener, all_listeners, cell_events
 from .shell import current_shell
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
-
-    from .cell_events import Cell, CellEvents
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from .._common.prose_size import prose_size
@@ -13,17 +14,13 @@ from ..errors import UsageError
 from ..gpu_mem import preload_pytorch
 from .assigned_names import assignment_target
 from .cell_logger import CellLogger
-from .experiment_report import growth
+from .experiment_report import MemoryState, growth
 from .running_experiment import RunningExperiment, memory_now
 from .shell import current_shell, is_resetting
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from IPython.core.interactiveshell import InteractiveShell
     from typing_extensions import Self, Unpack
-
-    from .experiment_report import MemoryState
 
 _BACKENDS = ("cpu", "pytorch")
 _POLICIES = ("keep", "delete", "restore")

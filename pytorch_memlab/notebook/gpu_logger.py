@@ -8,13 +8,11 @@ from .._common.quoted import quoted
 from ..errors import UsageError
 from ..gpu_mem import preload_pytorch
 from .cell_formats import gpu_logger_line, gpu_logger_table, kept_megabytes, last_cell
-from .cell_measurement import CellMeasurement
+from .cell_measurement import CellMeasurement, CellReading
 from .shell import current_shell
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from .cell_measurement import CellReading
 
 
 class MemoryData(NamedTuple):

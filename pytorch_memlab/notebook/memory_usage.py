@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .cell_events import Cell
 from .cell_formats import memory_usage_line
-from .cell_measurement import CellMeasurement, CpuLoad, stop_everywhere
+from .cell_measurement import CellMeasurement, CellReading, CpuLoad, stop_everywhere
 from .perf import PerfStat
-
-if TYPE_CHECKING:
-    from .cell_events import Cell
-    from .cell_measurement import CellReading
 
 _KIND = "%imu_start"
 

@@ -17,7 +17,9 @@ import __future__
 import ast
 import inspect
 import traceback
+from collections.abc import Iterable
 from dataclasses import replace
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from .._common.checked_file import CheckedFile
@@ -27,19 +29,15 @@ from ..line_profiler.line_records import RecordsDisplay
 from ..line_profiler.recorded import with_run_peaks
 from ..line_profiler.source_functions import SourceFunctions, nearest
 from ..profiles.overview import verdicts
+from ..profiles.recorded import RecordedProfile
+from ..records import Report
 from ..render import report_page, saved_profile, text
 from ..render.run_notes import sentences
 from ..scopes import RunPeaks
 from .shell import last_cell_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import CodeType
-
     from IPython.core.interactiveshell import InteractiveShell
-
-    from ..profiles.recorded import RecordedProfile
-    from ..records import Report
 
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 

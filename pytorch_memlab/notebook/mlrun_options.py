@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any, Final
 
 from ..errors import UsageError
 from ..line_profiler.columns import DEFAULT_COLUMNS, checked_columns
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Callable
 
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*'|["'])+""")
 _QUOTED = re.compile(r"""(["'])(.*?)\1""")

@@ -7,23 +7,20 @@ import re
 import sys
 import time
 import weakref
+from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..devices import simulated_machine
 from ..devices.allocations import allocated_memory, count_gpus, driver_memory, empty_caches
 from .assigned_names import assigned_names, body_of
-from .cell_events import cell_events
+from .cell_events import Cell, cell_events
 from .experiment_report import GPUState, MemoryState, Outcome, finish_text, start_text
 from .shell import last_cell_number, running_source
 from .traceback_cleaning import clear_frames, forget_last_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import FrameType
-
     from IPython.core.interactiveshell import InteractiveShell
-
-    from .cell_events import Cell
 
 _CACHED_OUTPUT = re.compile(r"_{1,3}|_\d+")
 _MISSING: Any = object()

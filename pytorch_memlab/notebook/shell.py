@@ -5,14 +5,13 @@ from __future__ import annotations
 import linecache
 import sys
 import traceback
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from .._common.ipython import ipython_shell
 from ..errors import UsageError
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from IPython.core.interactiveshell import InteractiveShell
 
 

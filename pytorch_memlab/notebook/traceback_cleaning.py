@@ -7,7 +7,9 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from .._common.ipython import ipython_shell
@@ -15,9 +17,6 @@ from .._common.uncaught_errors import chain
 from .._common.wrapping import decorated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
-
     from IPython.core.interactiveshell import InteractiveShell
 
 P = ParamSpec("P")

@@ -5,22 +5,18 @@ from __future__ import annotations
 import gc
 import linecache
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
 
-from ..devices import find_devices, simulated_machine
+from ..devices import Device, find_devices, simulated_machine
 from ..devices.allocations import Allocation, allocations_of, drop_workspaces
 from ..history.holders import PeakHolders
 from ..history.recorder import Recording, live_holders
 from ..profiles.changed_tests import HoldingLine, MeasuredTest
 from ..records import ApproximationKind
+from ..render.rows import source_line
 from ..scopes import DevicePeaks, RunPeaks
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..devices import Device
 
 _NOTHING = DevicePeaks(0, 0, 0)
 _HOLDERS = 20
@@ -151,8 +147,6 @@ def _requests(device: Device) -> int:
 
 
 def _holding_lines(holders: PeakHolders | None, folder: Path) -> tuple[HoldingLine, ...]:
-    from ..render.rows import source_line
-
     if holders is None:
         return ()
     lines = holders.by_line()[:_HOLDERS]

@@ -6,16 +6,12 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..devices.allocations import drop_workspaces
 from ..simulation import simulate
-from ..simulation.inspect import DEFAULT_GPU, active, find_gpu
-
-if TYPE_CHECKING:
-    from ..simulation.inspect import GPU
+from ..simulation.inspect import DEFAULT_GPU, GPU, active, find_gpu
 
 
 class MachinesOfTests:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -15,7 +15,7 @@ from .._common.uncaught_errors import uncaught
 from ..devices.failed_request import observe
 from ..errors import MemlabError
 from ..history.recorder import Recording
-from ..profiles.changed_tests import ChangedTest, changed_lines
+from ..profiles.changed_tests import ChangedTest, MeasuredTest, changed_lines
 from ..profiles.differences import growth_limit
 from ..render import memory_of_tests
 from ..render.saved_tests import read
@@ -24,11 +24,6 @@ from .gpu_memory import GPUMemory, LeakCheck
 from .machines import MachinesOfTests
 from .marks import Limits, limits_of
 from .selection import REPORT_FIELD, asks_for_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..profiles.changed_tests import MeasuredTest
 
 _NAME: Final = "memlab-measuring"
 _KEY: Final = pytest.StashKey["RunOfTest"]()

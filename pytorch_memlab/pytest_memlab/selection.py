@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 MARKS: Final = {
     "gpu_memory_limit": 'gpu_memory_limit(size, gpu=None): fail if more than size, such as "2 GiB",'

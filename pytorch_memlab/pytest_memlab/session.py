@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pytest
 
 from .._common.checked_file import CheckedFile
 from .._common.switch import is_switched_off
 from ..errors import MemlabError
-from ..profiles.changed_tests import ChangedTest
+from ..profiles.changed_tests import ChangedTest, MeasuredTest
 from ..profiles.differences import growth_limit
 from ..render import memory_of_tests
 from ..render.saved_tests import from_report, read, text_of
 from .selection import REPORT_FIELD
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..profiles.changed_tests import MeasuredTest
 
 _NAME: Final = "memlab-session"
 _BROKEN_OFF: Final = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)

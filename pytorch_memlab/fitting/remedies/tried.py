@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..target import Change
+from ...simulation.inspect import GPU
+from ..target import Change, Target
 from ..trial import Settings, Trial, TrialRequest, run_all
 from ..verdict import Verdict, verdict
 from .block_survey import BlockSurvey, Survey
 from .checkpointing import Checkpointed, Checkpointing
 from .remedy import Finding, Outcome, Remedy
 from .smallest_checkpointing import Smallest, smallest_checkpointing
-
-if TYPE_CHECKING:
-    from ...simulation.inspect import GPU
-    from ..target import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
