@@ -29,7 +29,7 @@ from .._common.switch import SWITCHED_OFF, is_switched_off
 from ..devices.allocations import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.line_records import RecordsDisplay
-from ..simulation.inspect import GPU, active, find_gpu
+from ..simulation.inspect import GPU, active
 from .memory_usage import start_watching_memory, stop_watching_memory
 from .mlrun import CellRun, CellSyntaxError, MlrunFile
 from .mlrun_options import OPTIONS, chosen_columns, split_statement, words_of
@@ -197,6 +197,8 @@ def _calling_frame() -> FrameType | None:
 
 def _checked_device(device: str | None) -> str | None:
     """A device as the user named it, unless it is a GPU to be simulated."""
+    from ..simulation.inspect import find_gpu
+
     if device is None or device.isdecimal():
         return device
     try:
@@ -228,7 +230,7 @@ def _simulate_by_words(words: list[str]) -> str:
 
 def _simulate(gpu: str, count: int) -> str:
     from ..simulation import simulate
-    from ..simulation.inspect import settings_string
+    from ..simulation.inspect import find_gpu, settings_string
 
     settings = (find_gpu(gpu), count, settings_string())
     same = [one for one in _running if one.settings == settings]

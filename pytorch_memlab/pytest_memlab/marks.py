@@ -9,7 +9,7 @@ import pytest
 
 from .._common.quoted import quoted
 from ..errors import UsageError
-from ..simulation.inspect import find_gpu, parse_size
+from ..simulation.inspect import parse_size
 
 _LIMIT: Final = "gpu_memory_limit"
 _LEAKS: Final = "gpu_leaks"
@@ -68,5 +68,7 @@ def _gpu(name: str, gpu: Any) -> str | None:
         return None
     if not isinstance(gpu, str):
         raise UsageError(f'{name} takes a GPU such as gpu="a100" or gpu="24GiB", not {quoted(gpu)}')
+    from ..simulation.inspect import find_gpu
+
     find_gpu(gpu)
     return gpu
