@@ -7,19 +7,21 @@ import builtins
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytorch_memlab._common.main_program import Program
 from pytorch_memlab._common.patches import Patches
 from pytorch_memlab.cli.exit_codes import FAILED, INTERRUPTED
 from pytorch_memlab.cli.notices import tell_unused_gpu
 from pytorch_memlab.cli.output import Results, results_of
+from pytorch_memlab.cli.run.sections import CategoryReport, StepLeaks
 from pytorch_memlab.cli.run.steps import Steps, progress_shown
 from pytorch_memlab.cli.run.targets import ImportedFunctions, functions_of, named_functions
 from pytorch_memlab.devices import simulated_machine
+from pytorch_memlab.history.model import AllocationHistory
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.line_records import RecordsDisplay
@@ -29,14 +31,7 @@ from pytorch_memlab.line_profiler.source_functions import Definition
 from pytorch_memlab.profiles.overview import Choice
 from pytorch_memlab.profiles.recorded import RecordedProfile
 from pytorch_memlab.records import Section
-from pytorch_memlab.scopes import RunPeaks
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytorch_memlab.cli.run.sections import CategoryReport, StepLeaks
-    from pytorch_memlab.history.model import AllocationHistory
-    from pytorch_memlab.scopes import DevicePeaks
+from pytorch_memlab.scopes import DevicePeaks, RunPeaks
 
 
 @contextmanager

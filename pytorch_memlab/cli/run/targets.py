@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from importlib.machinery import SourceFileLoader
 from importlib.util import resolve_name
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytorch_memlab._common.main_program import Program
 from pytorch_memlab._common.patches import Patches
@@ -31,15 +31,13 @@ from pytorch_memlab.errors import NotAFunctionError, UsageError
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.registration import resolve
 from pytorch_memlab.line_profiler.source_functions import (
+    Definition,
     SourceFunctions,
     definitions,
     lines_of,
     nearest,
     typed_name,
 )
-
-if TYPE_CHECKING:
-    from pytorch_memlab.line_profiler.source_functions import Definition
 
 _MAIN = "__main__"
 _TOP_LEVEL = "<module>"
