@@ -137,11 +137,11 @@ def recorded_gpus(options: argparse.Namespace) -> list[tuple[str, AllocationHist
     return [
         (run, history, device)
         for run, history in histories.items()
-        for device in recorded_devices(history, options.file, options.device)
+        for device in _recorded_devices(history, options.file, options.device)
     ]
 
 
-def recorded_devices(history: AllocationHistory, path: str, device: int | None) -> list[int]:
+def _recorded_devices(history: AllocationHistory, path: str, device: int | None) -> list[int]:
     """The GPU that was asked for, or else all that were used."""
     used = [one.device for one in history.devices if one.events or one.segments]
     if not used:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -75,19 +76,17 @@ class StepMeasurement:
         if self._recording is not None:
             self._recording.end()
         if sample is not None:
-            for name in PEAKS:
-                value = sample.value(name)
-                self._peaks[name] = max(self._peaks[name], value)
+            self._peaks = {
+                name: max(most, sample.value(name)) for name, most in self._peaks.items()
+            }
 
     def result(self) -> StepMemory:
         """The result. This ends the measurement, and gives back all that it took."""
         self.close()
         holders = None
         if self._recording is not None:
-            try:
+            with suppress(HistoryError):  # no block was in use
                 holders = self._recording.peak_holders(self._index)
-            except HistoryError:  # no block was in use
-                holders = None
             self._recording.forget()
         return StepMemory(self._device.name, self._peaks, holders)
 

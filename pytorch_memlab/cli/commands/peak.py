@@ -25,7 +25,7 @@ from pytorch_memlab.cli.common_options import (
     add_device,
     add_output_files,
     number_from,
-    recorded_devices,
+    recorded_gpus,
 )
 from pytorch_memlab.cli.output import OutputFile, write_all
 from pytorch_memlab.cli.parser import CommandParser
@@ -75,11 +75,9 @@ def _peaks_in(options: argparse.Namespace) -> Callable[[], Sequence[PeakHolders]
             raise UsageError(f"{options.file} has no peak{which}: no memory was recorded in use")
         return lambda: chosen
     from pytorch_memlab.history.holders import peak_holders
-    from pytorch_memlab.history.snapshot import read_snapshot
 
-    history = read_snapshot(options.file)
-    devices = recorded_devices(history, options.file, options.device)
-    return lambda: [peak_holders(history, device) for device in devices]
+    gpus = recorded_gpus(options)
+    return lambda: [peak_holders(history, device) for _, history, device in gpus]
 
 
 def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequence[PeakHolders]]]:

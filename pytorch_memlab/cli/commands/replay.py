@@ -18,7 +18,6 @@ import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
@@ -32,7 +31,7 @@ from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytorch_memlab.history.replay import WhatIf
+    pass
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -59,6 +58,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
     from pytorch_memlab.history.replay import what_if
+    from pytorch_memlab.render import replay
     from pytorch_memlab.simulation.inspect import MemoryOverhead, find_gpu, read_alloc_conf
 
     settings = _joined(options.settings or ())
@@ -72,13 +72,15 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
             f"{options.file} has no events to replay: record them with "
             "torch.cuda.memory._record_memory_history(enabled='all')"
         )
-    return partial(
-        _show,
-        lambda: [
+
+    def show() -> None:
+        found = [
             replace(what_if(history, device, settings, gpus), run=run)
             for run, history, device in chosen
-        ],
-    )
+        ]
+        print_to_stdout("\n".join(map(replay.text, found)))
+
+    return show
 
 
 def _joined(settings: Sequence[str]) -> str:
@@ -90,9 +92,3 @@ def _joined(settings: Sequence[str]) -> str:
                 " and run the command again for another value"
             )
     return ",".join(item.strip() for item in settings)
-
-
-def _show(found: Callable[[], Sequence[WhatIf]]) -> None:
-    from pytorch_memlab.render import replay
-
-    print_to_stdout("\n".join(map(replay.text, found())))
