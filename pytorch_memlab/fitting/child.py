@@ -71,8 +71,10 @@ def run_in_children(
                 if status is None:
                     continue
                 del running[index]
-                found = _result(os.path.join(folder, str(index)), works[index], status)
+                path = os.path.join(folder, str(index))
+                found = _result(path, works[index], status)
                 if isinstance(found, _CannotTrain):
+                    os.remove(path)  # a new Python may end without a result
                     start = _NewPython
                     waiting.insert(0, index)
                 else:

@@ -180,13 +180,20 @@ def test_a_function_that_no_other_process_can_get_is_refused(tmp_path, monkeypat
             run_trial(FunctionTarget(lambda: file.write("")), A100)
 
 
+def refuses(_self):
+    raise RuntimeError("Unable to handle autograd's threading in combination with fork-based")
+
+
+def test_a_new_python_in_place_of_a_fork_may_end_without_a_result(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.Tensor, "backward", refuses)
+    trial = trial_of("import os\nos._exit(5)\n", tmp_path)
+    assert trial.error == "the process of the program ended with exit status 5\n"
+
+
 def test_a_process_whose_forks_cannot_train_starts_a_new_python(monkeypatch):
     def step():
         weight = torch.zeros(2**20, device="cuda", requires_grad=True)
         weight.sum().backward()
-
-    def refuses(_self):
-        raise RuntimeError("Unable to handle autograd's threading in combination with fork-based")
 
     class Counted(child._NewPython):
         def __init__(self, work, result):
