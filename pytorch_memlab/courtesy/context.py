@@ -17,16 +17,14 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
 from .._common.prose_size import prose_size
 from ..devices import simulated_machine
 from ..errors import ContextReleaseError
-
-if TYPE_CHECKING:
-    from ..simulation.inspect import Machine
+from ..simulation.inspect import Machine
 
 RUNNING, LOCKED, SUSPENDED = "running", "locked", "checkpointed"
 """States as the tool prints them; of any other a process does not come back."""

@@ -5,20 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..devices import NO_APPROXIMATIONS, Approximations, Device, cuda, find_devices, get_device
+from ..records import Approximation, PeakShare
 from ..scopes import PeakTracker, peak_tracker
 from ..simulation.inspect import Machine, active
 from .line_store import LineApproximations
 
-if TYPE_CHECKING:
-    from ..records import Approximation, PeakShare
-
-    Question = tuple[Callable[[], bool], Device]
-    """What tells whether a device is in use by now."""
+Question = tuple[Callable[[], bool], Device]
+"""What tells whether a device is in use by now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
+from ..profiles.differences import Change, Differences, LineChange
+from ..profiles.recorded import RecordedProfile
 from .rows import code_of, place_of, ranked, signed
 from .run_notes import command
-
-if TYPE_CHECKING:
-    from ..profiles.differences import Change, Differences, LineChange
-    from ..profiles.recorded import RecordedProfile
 
 
 def text(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
+from ..history.holders import PeakHolders
 from ..history.model import Category, device_name
-from ..profiles.changed_tests import changed_lines
+from ..profiles.changed_tests import ChangedLine, ChangedTest, MeasuredTest, changed_lines
+from ..profiles.differences import Change
 from . import peak
 from .differences import change_of, percent
 from .rows import cut, place, shares_text, wrapped
-
-if TYPE_CHECKING:
-    from ..history.holders import PeakHolders
-    from ..profiles.changed_tests import ChangedLine, ChangedTest, MeasuredTest
-    from ..profiles.differences import Change
 
 _LINES: Final = 8
 _PARTS: Final = 4

@@ -6,17 +6,15 @@ import os
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .._common.ipython import cell_name
 from .._common.prose_size import prose_size
 from ..history.causes import Basis, Cause, Remedy, remedies
 from ..history.model import Category
+from ..history.out_of_memory import LineHolder, OutOfMemory, Place
 from .page import notebook_text
 from .rows import WIDTH, cut
-
-if TYPE_CHECKING:
-    from ..history.out_of_memory import LineHolder, OutOfMemory, Place
 
 LINES: Final = 20
 _HOLDERS: Final = 4

@@ -7,18 +7,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, fields
 from io import StringIO
-from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.version import __version__
 from ..history.holders import Holder, PeakHolders, Share, innermost_of_user
+from ..history.model import Frame
+from ..history.peak import Peak
 from .rows import cut, place, source_line
-
-if TYPE_CHECKING:
-    from ..history.holders import PeakHolders
-    from ..history.model import Frame
-    from ..history.peak import Peak
 
 NO_MODULE = "outside of modules, or not known"
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
-from ..history.holders import ModuleNode, call_tree
+from ..history.holders import Call, ModuleNode, PeakHolders, Share, call_tree
+from ..history.model import Stack
 from .page import Fragment, fill, page
 from .peak import NO_MODULE, failures, head
 from .rows import source_line
-
-if TYPE_CHECKING:
-    from ..history.holders import Call, PeakHolders, Share
-    from ..history.model import Stack
 
 _MOST_LINES: Final = 500
 _MOST_NOTEBOOK_LINES: Final = 20

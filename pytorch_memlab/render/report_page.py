@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
+from ..history.holders import PeakHolders
 from ..history.model import Frame
-from ..history.timeline import timeline_of
+from ..history.timeline import Timeline, timeline_of
 from ..profiles.overview import verdicts
 from ..profiles.ranking import kept_by_line, lines_with_peaks
+from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
+from ..records import DeviceInfo, FunctionTable, Report
 from . import peak_html, source_view, timeline
 from .notes import texts
 from .page import Fragment, fill, page
@@ -20,12 +23,6 @@ from .rows import section_lines
 from .run_notes import command, ending, sentences, versions
 from .source_view import MeasuredTable
 from .tables import no_data
-
-if TYPE_CHECKING:
-    from ..history.holders import PeakHolders
-    from ..history.timeline import Timeline
-    from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
-    from ..records import DeviceInfo, FunctionTable, Report
 
 _NO_TIMELINE: Final = (
     "The memory over time was not recorded. On simulated GPUs, run -o FILE.html records it. On a"

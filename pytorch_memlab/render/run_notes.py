@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from ..profiles.overview import Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..profiles.overview import DeviceVerdict
-    from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
+from ..profiles.overview import DeviceVerdict, Outcome
+from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
 
 _WITHOUT_ROOM = (Outcome.DOES_NOT_FIT, Outcome.HANDLED)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from ..records import Report, Section
+from ..profiles.overview import Headline, Overview, Place, ShownFunction
+from ..records import FunctionTable, Report, Section
 from .notes import table_notes, texts
 from .rows import (
     HEADING,
@@ -27,10 +28,6 @@ from .rows import (
 )
 from .run_notes import sentence
 from .tables import cell, column_ranges, headings, no_data, source_lines, table_rows, widths_of
-
-if TYPE_CHECKING:
-    from ..profiles.overview import Headline, Overview, Place, ShownFunction
-    from ..records import FunctionTable
 
 _CATEGORIES: Final = 3
 _PEAK: Final = ("  <- peak", "bold magenta")

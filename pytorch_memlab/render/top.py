@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
+from ..profiles.ranking import RankedLine
+from ..profiles.recorded import RecordedProfile
 from .rows import code_of, place_of, ranked
 from .run_notes import run_notes
-
-if TYPE_CHECKING:
-    from ..profiles.ranking import RankedLine
-    from ..profiles.recorded import RecordedProfile
 
 
 def text(
