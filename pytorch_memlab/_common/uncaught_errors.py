@@ -50,8 +50,7 @@ class _Uncaught:
         self._reports: dict[int, tuple[weakref.ref[BaseException], Report]] = {}
         self._lock = threading.RLock()
         self._hooks: list[tuple[Any, Any, Any]] = []
-        self._listener: _CellListener | None = None
-        self._cells: Any = None
+        self._cells: Any = None  # of the notebook, to which this listens
         self.told: list[Callable[[BaseException, Report], object]] = []
         """Called with an error that was shown and its report, which may be shown already."""
 
@@ -81,7 +80,7 @@ class _Uncaught:
                 gone = partial(self._gone, id(origin))
                 self._reports[id(origin)] = (weakref.ref(origin, gone), report)
                 self._install()
-                report.is_of_cell = self._listener is not None
+                report.is_of_cell = self._cells is not None
             report.is_asked_for |= is_asked_for
             return report
 
@@ -98,9 +97,12 @@ class _Uncaught:
         with self._lock:
             self._uninstall()
 
-    def cell_ended(self, error: BaseException | None) -> None:
+    def cell_began(self, cell: Any, /) -> None:
+        """Nothing is done before an error."""
+
+    def cell_ended(self, cell: Any, result: Any, /) -> None:  # noqa: ARG002 - the hub gives it
         """A cell has ended, and IPython has shown the traceback of its error, if any."""
-        self.shown(error)
+        self.shown(getattr(result, "error_in_exec", None))
         with self._lock:
             for _, report in self._reports.values():
                 report.is_of_cell = False
@@ -125,9 +127,8 @@ class _Uncaught:
             cells = pytorch_memlab._cells_of(shell)
             if self._cells is not cells:
                 self._stop_listening()
-                self._listener = _CellListener()
                 self._cells = cells
-                self._cells.add(self._listener)
+                cells.add(self)
 
     def _uninstall(self) -> None:
         waiting = [report for _, report in self._reports.values() if not report.is_shown]
@@ -141,20 +142,9 @@ class _Uncaught:
         self._hooks = []
 
     def _stop_listening(self) -> None:
-        listener, self._listener = self._listener, None
         cells, self._cells = self._cells, None
-        if listener is not None and cells is not None:
-            cells.remove(listener)
-
-
-class _CellListener:
-    """Explains what ended a cell of a notebook."""
-
-    def cell_began(self, cell: Any, /) -> None:
-        """Nothing is done before an error."""
-
-    def cell_ended(self, cell: Any, result: Any, /) -> None:  # noqa: ARG002 - IPython's traceback is shown
-        uncaught.cell_ended(getattr(result, "error_in_exec", None))
+        if cells is not None:
+            cells.remove(self)
 
 
 uncaught = _Uncaught()
