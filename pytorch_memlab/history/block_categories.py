@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
-from .._common.call_stacks import call_stacks
+from .._common.call_stacks import Place, call_stacks
 from .._common.garbage_collection import no_garbage_collection
 from .._common.storages import storages_of
 from .._common.user_code import is_of_user
@@ -19,9 +19,6 @@ from ..tensors.memory import Piece, pieces_of
 from ..tensors.saved import grad_fn, saved_by_graphs
 from .live_blocks import BACKWARD, FORWARD, FORWARD_WITH_NODE, NOT_SEEN, LiveBlock, read_ends
 from .model import Category
-
-if TYPE_CHECKING:
-    from .._common.call_stacks import Place
 
 
 class TensorCategories:

@@ -7,18 +7,16 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from .._common.call_stacks import TakenStack, call_stacks, capture
+from .._common.forward_ops import ForwardOps
 from .._common.garbage_collection import no_garbage_collection
 from ..simulation.inspect import LoggedBlock
 from .model import Category, EventLog, Segment
-
-if TYPE_CHECKING:
-    from .._common.forward_ops import ForwardOps
-    from .module_paths import ModulePaths
+from .module_paths import ModulePaths
 
 NOT_SEEN, FORWARD, FORWARD_WITH_NODE, FORWARD_WITHOUT_GRAD, BACKWARD = range(5)
 """The pass that made a block: with gradients on, by an op that made a node of autograd or by

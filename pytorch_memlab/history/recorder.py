@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
@@ -15,16 +15,13 @@ from .._common.call_stacks import call_stacks
 from .._common.made_once import made_once
 from .._common.optimizer_steps import after_each_step
 from ..errors import HistoryError
-from ..simulation.inspect import active
+from ..simulation.inspect import Machine, active
 from .cuda_history import CudaHistory
 from .holders import PeakHolders, peak_holders
 from .live_blocks import PeakBlocks
 from .model import HOST, AllocationHistory, Block, DeviceHistory, Frame, Stack, device_name
 from .peak import Peak
 from .sources import CpuBlocks, FollowedSource, SimulatedBlocks
-
-if TYPE_CHECKING:
-    from ..simulation.inspect import Machine
 
 NOTHING_RECORDED: Final = (
     "nothing was recorded: the profiler was never on while a simulated GPU, or the tensors of the "

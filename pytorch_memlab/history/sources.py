@@ -10,7 +10,7 @@ import torch
 
 from .._common.call_stacks import call_stacks, capture
 from ..devices import get_device
-from ..simulation.inspect import LoggedBlock, active, settings_string
+from ..simulation.inspect import LoggedBlock, Machine, SimulatedGPU, active, settings_string
 from .block_categories import freed_category, live_categories
 from .live_blocks import LiveBlock, LiveBlocks, LiveLog
 from .model import HOST, Block, Category, Segment
@@ -19,7 +19,6 @@ from .snapshot import Stacks, segment_of
 
 if TYPE_CHECKING:
     from ..devices.cpu import CpuDevice, Followed
-    from ..simulation.inspect import Machine, SimulatedGPU
 
 
 class FollowedSource(ABC):

@@ -16,10 +16,10 @@ from ..records import (
     Report,
 )
 from .ranking import lines_of
+from .recorded import MeasuredDevice, RecordedProfile
 
 if TYPE_CHECKING:
     from ..history.holders import Share
-    from .recorded import MeasuredDevice, RecordedProfile
 
 
 OUT_OF_MEMORY: Final = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")

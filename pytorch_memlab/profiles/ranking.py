@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..records import FunctionInfo, LineEntry
-    from .recorded import RecordedProfile
+from ..records import FunctionInfo, LineEntry
+from .recorded import RecordedProfile
 
 PEAK = "active_bytes.all.peak"
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
@@ -40,16 +40,13 @@ from ..history.out_of_memory import (
     TensorGroup,
 )
 from ..history.replay import LONGEST, check_settings
-from ..simulation.inspect import FailedRequest, settings_string
+from ..simulation.inspect import FailedRequest, SimulatedFailure, settings_string
 from ..tensors.live_objects import LiveObjects, live_objects
 from ..tensors.memory import address_of
 from ..tensors.saved import LEAF, grad_fn, name_of, saved_by_graphs
 from .leaks import kind_of
 from .names import TensorNames, locals_of, names_of_variables
 from .rows import rows_of
-
-if TYPE_CHECKING:
-    from ..simulation.inspect import SimulatedFailure
 
 Stack = tuple[FrameLine, ...]
 
