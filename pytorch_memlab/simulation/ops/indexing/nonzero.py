@@ -12,7 +12,7 @@ from ...machine.tensor_values import TensorValues
 from .. import cub
 from ..op_call import OpCall, named_arguments
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_extremes_workspace
-from ..reductions.scans import scan_row
+from ..reductions.reductions import scan_row
 from ..registry import TRUE, ZERO, DataDependence, define, estimated, op
 
 _NONZERO: Final = "aten/src/ATen/native/cuda/Nonzero.cu"

@@ -23,7 +23,7 @@ from ..reduction_workspace import (
     alloc_reduction_workspace,
     alloc_sum_workspace,
 )
-from ..reductions.scans import scan_row
+from ..reductions.reductions import scan_row
 from ..registry import define, estimated, op
 from ..sorting.sorting import alloc_topk
 
