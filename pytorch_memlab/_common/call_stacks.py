@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -31,10 +29,10 @@ _FEW_ALIKE: Final = 16
 """Stacks of one length and one frame in the middle that are compared one by one."""
 
 _profiler: Any = torch._C._profiler
-_gather: Callable[..., Any] | None = getattr(_profiler, "gather_traceback", None)
-_symbolize: Callable[[list[Any]], list[list[dict[str, Any]]]] | None = getattr(
-    _profiler, "symbolize_tracebacks", None
-)
+_symbolize: Callable[[list[Any]], list[list[dict[str, Any]]]] = _profiler.symbolize_tracebacks
+capture: Callable[[], Any] = partial(_profiler.gather_traceback, True, False, False)
+"""The stack of this thread now, as ``CallStacks.numbers_of`` reads it; it holds its code objects,
+and has about a kilobyte."""
 
 _COMPILER: Final = "_inductor"
 """A part of torch that is imported when it is first used."""
@@ -103,7 +101,7 @@ class CallStacks:
         with self._lock:
             different = {id(raw): raw for raw in captured}
             raws = list(different.values())
-            found = _read_walked(raws) if _symbolize is None else _symbolized(raws)
+            found = _symbolized(raws)
             known: dict[int, int] = {}
             few: dict[tuple[int, int], list[tuple[list[dict[str, Any]], int]]] = {}
             others: dict[tuple[int, ...], int] = {}
@@ -182,46 +180,15 @@ def _symbolized(raws: list[Any]) -> list[list[dict[str, Any]]]:
     """The frames that torch reads of stacks; equal frames are one object."""
     # It looks into its compiler for the lines of compiled code, and would import all of it first,
     # which takes more than a second. Where it was not imported, no code is compiled.
-    read: Any = _symbolize
     names = vars(torch)
     if _COMPILER in names:
-        return read(raws)  # type: ignore[no-any-return]
+        return _symbolize(raws)
     names[_COMPILER] = None
     try:
-        return read(raws)  # type: ignore[no-any-return]
+        return _symbolize(raws)
     finally:
         if names.get(_COMPILER) is None:
             names.pop(_COMPILER, None)
-
-
-def _walk() -> list[tuple[Any, int]]:
-    """Code and offset of the instruction of each frame, for a PyTorch that cannot gather them."""
-    frame: FrameType | None = sys._getframe(1)
-    found = []
-    while frame is not None:
-        found.append((frame.f_code, frame.f_lasti))
-        frame = frame.f_back
-    return found
-
-
-capture: Callable[[], Any] = _walk if _gather is None else partial(_gather, True, False, False)
-"""The stack of this thread now, as ``CallStacks.numbers_of`` reads it; it holds its code objects,
-and has about a kilobyte."""
-
-
-def _read_walked(raws: list[Any]) -> list[list[dict[str, Any]]]:
-    known: dict[tuple[Any, int], dict[str, Any]] = {}
-    return [[_read(code, offset, known) for code, offset in raw] for raw in raws]
-
-
-def _read(code: Any, offset: int, known: dict[tuple[Any, int], dict[str, Any]]) -> dict[str, Any]:
-    frame = known.get((code, offset))
-    if frame is None:
-        lines = (line for start, end, line in code.co_lines() if start <= offset < end)
-        line = next(lines, None) or code.co_firstlineno
-        frame = {"filename": code.co_filename, "line": line, "name": code.co_name}
-        known[code, offset] = frame
-    return frame
 
 
 call_stacks: Final = CallStacks()

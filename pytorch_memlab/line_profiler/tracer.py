@@ -33,10 +33,9 @@ def current_tracer() -> LineTracer:
             f"{TRACER_VARIABLE}=monitoring needs Python 3.12 or later, and this is {python}: "
             "give 'settrace'"
         )
-    if forced == "settrace":
-        return SettraceTracer(f"{TRACER_VARIABLE}=settrace asks for it")
-    if forced == "monitoring":
-        return MonitoringTracer(f"{TRACER_VARIABLE}=monitoring asks for it")
+    if forced:
+        kind = SettraceTracer if forced == "settrace" else MonitoringTracer
+        return kind(f"{TRACER_VARIABLE}={forced} asks for it")
     if not has_monitoring:
         return SettraceTracer(f"{python} has no sys.monitoring, which is new in 3.12")
     return _MonitoringFirst()
