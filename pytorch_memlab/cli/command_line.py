@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Protocol
 
-from pytorch_memlab._common.quoted import shortened
-from pytorch_memlab._common.version import __version__
-from pytorch_memlab.cli.commands import diff, fit, merge, peak, replay, run, show, timeline, top
-from pytorch_memlab.cli.commands.completion import CompletionCommand
-from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, USAGE_ERROR
-from pytorch_memlab.cli.parser import CommandParser, did_you_mean
+from .._common.quoted import shortened
+from .._common.version import __version__
+from .commands import diff, fit, merge, peak, replay, run, show, timeline, top
+from .commands.completion import CompletionCommand
+from .exit_codes import DOES_NOT_FIT, USAGE_ERROR
+from .parser import CommandParser, did_you_mean
 
 _EXIT_CODES = f"""exit codes:
   0  done; run ends with the code of the program, 1 after an error

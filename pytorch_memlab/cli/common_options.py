@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pytorch_memlab._common.quoted import shortened
-from pytorch_memlab.cli.parser import Add
-from pytorch_memlab.errors import HistoryError, UsageError
-from pytorch_memlab.profiles.overview import SORTS, Choice
+from .._common.quoted import shortened
+from ..errors import HistoryError, UsageError
+from ..profiles.overview import SORTS, Choice
+from .parser import Add
 
 if TYPE_CHECKING:
-    from pytorch_memlab.history.model import AllocationHistory
+    from ..history.model import AllocationHistory
 
 GPU_SPEC = "NAME|SIZE|FILE"
 """The value of an option that takes a GPU."""
@@ -125,8 +125,8 @@ def _gpu_index(text: str) -> int:
 
 def recorded_gpus(options: argparse.Namespace) -> list[tuple[str, AllocationHistory, int]]:
     """The label of the run (empty for a single run), its history, and a GPU that is asked for."""
-    from pytorch_memlab.history.snapshot import read_snapshot
-    from pytorch_memlab.line_profiler.saved_profile import NO_HISTORY, is_saved_profile, load
+    from ..history.snapshot import read_snapshot
+    from ..line_profiler.saved_profile import NO_HISTORY, is_saved_profile, load
 
     if is_saved_profile(options.file):
         histories = load(options.file).recorded().all_histories()

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytorch_memlab.cli.notices import tell
-from pytorch_memlab.cli.parser import CommandParser, did_you_mean
-from pytorch_memlab.errors import UsageError
+from ..errors import UsageError
+from .notices import tell
+from .parser import CommandParser, did_you_mean
 
 _SECTION = "[tool.pytorch-memlab]"
 _NOT_FOR_FILES = frozenset({"is_module", "script", "arguments"})

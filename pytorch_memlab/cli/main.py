@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import NoReturn
 
-from pytorch_memlab.cli.command_line import COMMANDS, command_parser, main_parser, unknown_command
-from pytorch_memlab.cli.exit_codes import USAGE_ERROR
-from pytorch_memlab.errors import MemlabError
+from ..errors import MemlabError
+from .command_line import COMMANDS, command_parser, main_parser, unknown_command
+from .exit_codes import USAGE_ERROR
 
 
 def entry() -> NoReturn:

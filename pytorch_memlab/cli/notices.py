@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from pytorch_memlab._common.ranks import path_of_rank, prints
+from .._common.ranks import path_of_rank, prints
 
 
 def tell(text: str) -> None:
@@ -24,7 +24,7 @@ def tell_in_terminal(text: str) -> None:
 
 def tell_simulated_gpu(options: argparse.Namespace) -> None:
     """Say which GPU is simulated, why, and how to change it; nothing where none is."""
-    from pytorch_memlab.devices import simulated_machine
+    from ..devices import simulated_machine
 
     machine = simulated_machine()
     if machine is None:
@@ -66,7 +66,7 @@ def next_step(outputs: Sequence[str]) -> str:
 
 def tell_unused_gpu() -> None:
     """Say that every number is zero because the program made no CUDA tensor; otherwise nothing."""
-    from pytorch_memlab.devices import find_devices
+    from ..devices import find_devices
 
     if not any(_was_used(device.stats()) for device in find_devices()):
         tell(

@@ -9,16 +9,16 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pytorch_memlab._common.checked_file import CheckedFile
-from pytorch_memlab._common.ranks import path_of_rank, prints
-from pytorch_memlab._common.standard_output import write_to_stdout
-from pytorch_memlab.cli.exit_codes import USAGE_ERROR
-from pytorch_memlab.errors import UsageError
+from .._common.checked_file import CheckedFile
+from .._common.ranks import path_of_rank, prints
+from .._common.standard_output import write_to_stdout
+from ..errors import UsageError
+from .exit_codes import USAGE_ERROR
 
 if TYPE_CHECKING:
-    from pytorch_memlab.profiles.overview import Choice, Overview
-    from pytorch_memlab.profiles.recorded import RecordedProfile
-    from pytorch_memlab.records import Report
+    from ..profiles.overview import Choice, Overview
+    from ..profiles.recorded import RecordedProfile
+    from ..records import Report
 
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class OutputFile(Generic[T]):
         self._content_of = formats[ending]
         self.ending = ending
         if ending in (".svg", ".png"):
-            from pytorch_memlab.render.picture import check_installed
+            from ..render.picture import check_installed
 
             check_installed(*[] if instead_of_matplotlib is None else [instead_of_matplotlib])
 
@@ -84,10 +84,10 @@ def results_of(
     tells_runs: bool,
 ) -> Results:
     """The results of a profile with some columns; without any, with those that the run showed."""
-    from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
-    from pytorch_memlab.line_profiler.saved_profile import SavedProfile
-    from pytorch_memlab.profiles.overview import COLUMNS, Choice, overview, verdicts
-    from pytorch_memlab.render.run_notes import run_note, run_notes, sentences
+    from ..line_profiler.columns import DEFAULT_COLUMNS
+    from ..line_profiler.saved_profile import SavedProfile
+    from ..profiles.overview import COLUMNS, Choice, overview, verdicts
+    from ..render.run_notes import run_note, run_notes, sentences
 
     limits = choice not in (None, Choice())
     if limits and len(profile.runs) > 1:
@@ -135,21 +135,21 @@ def is_profile(path: str) -> bool:
 
 
 def _profile(results: Results) -> str:
-    from pytorch_memlab.render import saved_profile
+    from ..render import saved_profile
 
     assert results.recorded is not None
     return saved_profile.render(results.recorded)
 
 
 def _page(results: Results) -> str:
-    from pytorch_memlab.render import html, report_page
+    from ..render import html, report_page
 
     found = results.for_page
     return html.render(results.report) if found is None else report_page.render(*found)
 
 
 def _as_text(results: Results) -> str:
-    from pytorch_memlab.render import text
+    from ..render import text
 
     return text.render(results.overview or results.report)
 
@@ -163,6 +163,6 @@ _FORMATS: Mapping[str, Callable[[Results], str]] = {
 
 
 def _to_terminal(results: Results) -> None:
-    from pytorch_memlab.render import text
+    from ..render import text
 
     write_to_stdout(partial(text.write, results.overview or results.report))

@@ -11,9 +11,9 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NoReturn
 
-from pytorch_memlab._common.quoted import shortened
-from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.exit_codes import USAGE_ERROR
+from .._common.quoted import shortened
+from .._common.standard_output import print_to_stdout
+from .exit_codes import USAGE_ERROR
 
 _REWORDED = (
     # What ``argparse`` says of ``--strict=maybe``.

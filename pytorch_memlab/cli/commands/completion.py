@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from pytorch_memlab.cli.parser import CommandParser
+from ..parser import CommandParser
 
 _BASH = """\
 _pytorch_memlab() {
@@ -107,11 +107,11 @@ def _values(action: argparse.Action, current: str) -> list[str]:
     if action.choices is not None:
         return _starting(current, map(str, action.choices))
     if action.dest == "gpu":
-        from pytorch_memlab.simulation.inspect import PRESETS
+        from ...simulation.inspect import PRESETS
 
         return _starting(current, PRESETS)
     if action.dest == "columns":
-        from pytorch_memlab.memory_fields import FIELDS
+        from ...memory_fields import FIELDS
 
         start, comma, last = current.rpartition(",")
         return [start + comma + one for one in _starting(last, [*COLUMNS, *FIELDS])]

@@ -23,14 +23,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.prose_size import prose_size
-from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.common_options import add_rows
-from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.errors import UsageError
+from ..._common.prose_size import prose_size
+from ..._common.standard_output import print_to_stdout
+from ...errors import UsageError
+from ..common_options import add_rows
+from ..parser import CommandParser
 
 if TYPE_CHECKING:
-    from pytorch_memlab.profiles.changed_tests import MeasuredTest
+    from ...profiles.changed_tests import MeasuredTest
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -45,10 +45,10 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
-    from pytorch_memlab.line_profiler.saved_profile import load
-    from pytorch_memlab.profiles.changed_tests import changed_tests
-    from pytorch_memlab.profiles.differences import compare, growth_limit
-    from pytorch_memlab.render import differences, memory_of_tests
+    from ...line_profiler.saved_profile import load
+    from ...profiles.changed_tests import changed_tests
+    from ...profiles.differences import compare, growth_limit
+    from ...render import differences, memory_of_tests
 
     is_too_much = growth_limit("--fail-over", options.fail_over)
     names = options.before, options.after
@@ -76,8 +76,8 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
 def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
     """The tests that pytest saved in both files; None for two profiles."""
-    from pytorch_memlab.line_profiler.saved_profile import read_text
-    from pytorch_memlab.render import saved_tests
+    from ...line_profiler.saved_profile import read_text
+    from ...render import saved_tests
 
     texts = {file: read_text(file) for file in files}
     of_tests = [file for file, text in texts.items() if saved_tests.is_tests(text)]

@@ -34,29 +34,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.common_options import (
-    add_list,
-    add_memory_overhead,
-    add_program,
-    number_from,
-)
-from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
-from pytorch_memlab.cli.notices import tell, tell_in_terminal
-from pytorch_memlab.cli.output import OutputFile
-from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.errors import UsageError
-from pytorch_memlab.fitting.remedies.catalogue import NAMES, WITH_VALUE, chosen, nearest
-from pytorch_memlab.simulation.inspect import DEFAULT_GPU
+from ..._common.standard_output import print_to_stdout
+from ...errors import UsageError
+from ...fitting.remedies.catalogue import NAMES, WITH_VALUE, chosen, nearest
+from ...simulation.inspect import DEFAULT_GPU
+from ..common_options import add_list, add_memory_overhead, add_program, number_from
+from ..exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
+from ..notices import tell, tell_in_terminal
+from ..output import OutputFile
+from ..parser import CommandParser
 
 if TYPE_CHECKING:
-    from pytorch_memlab.fitting.grid import GridSearch
-    from pytorch_memlab.fitting.remedies.remedy import Remedy
-    from pytorch_memlab.fitting.target import ProgramTarget
-    from pytorch_memlab.fitting.trial import Settings
-    from pytorch_memlab.fitting.variable import Variable
-    from pytorch_memlab.fitting.verdict import Verdict
-    from pytorch_memlab.simulation.inspect import GPU
+    from ...fitting.grid import GridSearch
+    from ...fitting.remedies.remedy import Remedy
+    from ...fitting.target import ProgramTarget
+    from ...fitting.trial import Settings
+    from ...fitting.variable import Variable
+    from ...fitting.verdict import Verdict
+    from ...simulation.inspect import GPU
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -140,7 +135,7 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
 def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
     """The GPUs of ``--gpu``, each once; all presets without it."""
-    from pytorch_memlab.simulation.inspect import PRESETS, find_gpu
+    from ...simulation.inspect import PRESETS, find_gpu
 
     if names is None:
         return list(PRESETS.items())
@@ -149,8 +144,8 @@ def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    from pytorch_memlab.fitting.trial import Settings
-    from pytorch_memlab.simulation.inspect import read_size
+    from ...fitting.trial import Settings
+    from ...simulation.inspect import read_size
 
     if not 1 <= options.num_gpus <= 128:
         raise UsageError(f"--num-gpus is a number from 1 to 128, not {options.num_gpus}")
@@ -164,7 +159,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _target(options: argparse.Namespace) -> ProgramTarget:
-    from pytorch_memlab.fitting.target import ProgramTarget
+    from ...fitting.target import ProgramTarget
 
     if options.script == "-":
         raise UsageError("fit runs a program several times: give the file of a script, not -")
@@ -213,8 +208,8 @@ def _tell_output(folder: str) -> None:
 
 
 def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> _Found:
-    from pytorch_memlab.fitting.comparison import compare_gpus, fit_report
-    from pytorch_memlab.render import fit
+    from ...fitting.comparison import compare_gpus, fit_report
+    from ...render import fit
 
     known: list[tuple[int, Verdict]] = []
     interrupted = ""
@@ -239,7 +234,7 @@ def _trial_of_remedies(
     target: ProgramTarget,
 ) -> Callable[[Settings], _Found]:
     """The trial of the remedies that were asked for, with its options checked."""
-    from pytorch_memlab.simulation.inspect import find_gpu, read_size
+    from ...simulation.inspect import find_gpu, read_size
 
     if len(gpus) > 1:
         raise UsageError("--try is for one GPU: name one with --gpu")
@@ -254,8 +249,8 @@ def _trial_of_remedies(
 def _try(
     target: ProgramTarget, name: str, gpu: GPU, remedies: Sequence[Remedy], settings: Settings
 ) -> _Found:
-    from pytorch_memlab.fitting.remedies.tried import OneGPU, try_remedies
-    from pytorch_memlab.render.remedies import text
+    from ...fitting.remedies.tried import OneGPU, try_remedies
+    from ...render.remedies import text
 
     runs = 0
 
@@ -279,9 +274,9 @@ def _search_of(
     options: argparse.Namespace, gpus: Sequence[tuple[str, GPU]], target: ProgramTarget
 ) -> Callable[[Settings], _Found]:
     """The search of the largest values, with its options checked."""
-    from pytorch_memlab.fitting.grid import check_variables
-    from pytorch_memlab.fitting.variable import read_variable
-    from pytorch_memlab.render import curve
+    from ...fitting.grid import check_variables
+    from ...fitting.variable import read_variable
+    from ...render import curve
 
     variables = [read_variable(text, target.arguments) for text in options.vary]
     check_variables(variables)
@@ -299,8 +294,8 @@ def _search(
     picture: OutputFile[GridSearch] | None,
     settings: Settings,
 ) -> _Found:
-    from pytorch_memlab.fitting.grid import GridSearch
-    from pytorch_memlab.render import curve
+    from ...fitting.grid import GridSearch
+    from ...render import curve
 
     search = GridSearch(target.name, gpus, variables, settings)
     interrupted = ""

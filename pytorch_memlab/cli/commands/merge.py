@@ -17,14 +17,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.cli.exit_codes import USAGE_ERROR
-from pytorch_memlab.cli.output import is_profile
-from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.errors import UsageError
+from ...errors import UsageError
+from ..exit_codes import USAGE_ERROR
+from ..output import is_profile
+from ..parser import CommandParser
 
 if TYPE_CHECKING:
-    from pytorch_memlab._common.checked_file import CheckedFile
-    from pytorch_memlab.profiles.recorded import RecordedProfile
+    from ..._common.checked_file import CheckedFile
+    from ...profiles.recorded import RecordedProfile
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -36,9 +36,9 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
-    from pytorch_memlab._common.checked_file import CheckedFile
-    from pytorch_memlab.line_profiler.saved_profile import load
-    from pytorch_memlab.profiles.merging import merged
+    from ..._common.checked_file import CheckedFile
+    from ...line_profiler.saved_profile import load
+    from ...profiles.merging import merged
 
     if not is_profile(options.output):
         raise UsageError(f"a profile is a .json file, not {options.output}")
@@ -52,7 +52,7 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
 
 def _write(profile: RecordedProfile, file: CheckedFile) -> int:
-    from pytorch_memlab.render import saved_profile
+    from ...render import saved_profile
 
     try:
         name = file.write(saved_profile.render(profile))

@@ -20,19 +20,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.common_options import (
-    add_device,
-    add_output_files,
-    number_from,
-    recorded_gpus,
-)
-from pytorch_memlab.cli.output import OutputFile, write_all
-from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.errors import UsageError
+from ..._common.standard_output import print_to_stdout
+from ...errors import UsageError
+from ..common_options import add_device, add_output_files, number_from, recorded_gpus
+from ..output import OutputFile, write_all
+from ..parser import CommandParser
 
 if TYPE_CHECKING:
-    from pytorch_memlab.history.holders import PeakHolders
+    from ...history.holders import PeakHolders
 
 _WITH_ROWS = (".txt", ".csv")
 
@@ -65,7 +60,7 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
 def _peaks_in(options: argparse.Namespace) -> Callable[[], Sequence[PeakHolders]]:
     """A function that finds the peaks: they stand in a profile, and follow from a snapshot."""
-    from pytorch_memlab.line_profiler.saved_profile import is_saved_profile, load
+    from ...line_profiler.saved_profile import is_saved_profile, load
 
     if is_saved_profile(options.file):
         peaks = load(options.file).recorded().peaks
@@ -74,7 +69,7 @@ def _peaks_in(options: argparse.Namespace) -> Callable[[], Sequence[PeakHolders]
             which = "" if options.device is None else f" of GPU {options.device}"
             raise UsageError(f"{options.file} has no peak{which}: no memory was recorded in use")
         return lambda: chosen
-    from pytorch_memlab.history.holders import peak_holders
+    from ...history.holders import peak_holders
 
     gpus = recorded_gpus(options)
     return lambda: [peak_holders(history, device) for _, history, device in gpus]
@@ -83,7 +78,7 @@ def _peaks_in(options: argparse.Namespace) -> Callable[[], Sequence[PeakHolders]
 def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequence[PeakHolders]]]:
     if not options.outputs:
         return []
-    from pytorch_memlab.render import peak, peak_html
+    from ...render import peak, peak_html
 
     by = options.by or "line"
     is_limited = options.top is not None
@@ -124,7 +119,7 @@ def _show(
 
 
 def _text(peaks: Sequence[PeakHolders], by: str, top: int | None) -> str:
-    from pytorch_memlab.render import peak
+    from ...render import peak
 
     return "\n".join(
         holders.collapsed_stacks() if by == "stack" else peak.text(holders, top, by)

@@ -20,15 +20,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.common_options import (
-    GPU_SPEC,
-    add_device,
-    add_history_file,
-    recorded_gpus,
-)
-from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.errors import UsageError
+from ..._common.standard_output import print_to_stdout
+from ...errors import UsageError
+from ..common_options import GPU_SPEC, add_device, add_history_file, recorded_gpus
+from ..parser import CommandParser
 
 if TYPE_CHECKING:
     pass
@@ -57,9 +52,9 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
-    from pytorch_memlab.history.replay import what_if
-    from pytorch_memlab.render import replay
-    from pytorch_memlab.simulation.inspect import MemoryOverhead, find_gpu, read_alloc_conf
+    from ...history.replay import what_if
+    from ...render import replay
+    from ...simulation.inspect import MemoryOverhead, find_gpu, read_alloc_conf
 
     settings = _joined(options.settings or ())
     read_alloc_conf(settings)

@@ -33,13 +33,15 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common import main_program
-from pytorch_memlab._common.optimizer_steps import ProgramDone
-from pytorch_memlab._common.prose_size import prose_size
-from pytorch_memlab._common.quoted import quoted
-from pytorch_memlab._common.switch import SWITCHED_OFF, is_switched_off
-from pytorch_memlab.cli import notices
-from pytorch_memlab.cli.common_options import (
+from ..._common import main_program
+from ..._common.optimizer_steps import ProgramDone
+from ..._common.prose_size import prose_size
+from ..._common.quoted import quoted
+from ..._common.switch import SWITCHED_OFF, is_switched_off
+from ...errors import UsageError
+from ...simulation.inspect import DEFAULT_GPU
+from .. import notices
+from ..common_options import (
     GPU_SPEC,
     add_functions_and_columns,
     add_memory_overhead,
@@ -49,19 +51,17 @@ from pytorch_memlab.cli.common_options import (
     number_from,
     report_choice,
 )
-from pytorch_memlab.cli.configuration import add_configured
-from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
-from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.run.files import OutOfMemoryReport, RunFiles
-from pytorch_memlab.cli.run.sections import CategoryReport, StepLeaks
-from pytorch_memlab.cli.run.steps import Steps
-from pytorch_memlab.cli.run.tracebacks import without_own_frames
-from pytorch_memlab.errors import UsageError
-from pytorch_memlab.simulation.inspect import DEFAULT_GPU
+from ..configuration import add_configured
+from ..exit_codes import DOES_NOT_FIT
+from ..parser import CommandParser
+from ..run.files import OutOfMemoryReport, RunFiles
+from ..run.sections import CategoryReport, StepLeaks
+from ..run.steps import Steps
+from ..run.tracebacks import without_own_frames
 
 if TYPE_CHECKING:
-    from pytorch_memlab.cli.run.profile import Profile
-    from pytorch_memlab.scopes import DevicePeaks
+    from ...scopes import DevicePeaks
+    from ..run.profile import Profile
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -185,8 +185,8 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], int | None]:
-    from pytorch_memlab.cli.run.profile import Profile, profile_in_builtins
-    from pytorch_memlab.line_profiler.columns import checked_columns
+    from ...line_profiler.columns import checked_columns
+    from ..run.profile import Profile, profile_in_builtins
 
     if is_switched_off():
         with without_own_frames(process):
@@ -272,7 +272,7 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
     """Simulate GPUs where an option asks for that, and where there is none."""
     import torch
 
-    from pytorch_memlab.simulation import simulate
+    from ...simulation import simulate
 
     if options.allow_writes and not options.dry_run:
         raise UsageError("--allow-writes is for --dry-run: any other run writes its files")
@@ -311,7 +311,7 @@ class _MaxPeak:
     """The most that a program may reserve on each GPU."""
 
     def __init__(self, text: str | None) -> None:
-        from pytorch_memlab.simulation.inspect import parse_size
+        from ...simulation.inspect import parse_size
 
         size = None if text is None else parse_size(text)
         if text is not None and (size is None or size < 0):

@@ -19,20 +19,20 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.cli.common_options import (
+from ...errors import ProfileError, UsageError
+from ...profiles.overview import Choice
+from ..common_options import (
     add_functions_and_columns,
     add_output_files,
     add_report_options,
     report_choice,
 )
-from pytorch_memlab.cli.output import LIMITS, Results, is_profile, results_of, writer_to
-from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.errors import ProfileError, UsageError
-from pytorch_memlab.profiles.overview import Choice
+from ..output import LIMITS, Results, is_profile, results_of, writer_to
+from ..parser import CommandParser
 
 if TYPE_CHECKING:
-    from pytorch_memlab.profiles.recorded import RecordedProfile
-    from pytorch_memlab.records import Report
+    from ...profiles.recorded import RecordedProfile
+    from ...records import Report
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -55,8 +55,8 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
-    from pytorch_memlab.line_profiler.saved_profile import read_text
-    from pytorch_memlab.render import saved_profile
+    from ...line_profiler.saved_profile import read_text
+    from ...render import saved_profile
 
     outputs = options.outputs or ()
     choice = report_choice(options)
@@ -84,7 +84,7 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
 def _functions_called(names: Sequence[str], profile: RecordedProfile) -> tuple[int, ...]:
     """Indexes of functions, and of the methods of classes, under their names."""
-    from pytorch_memlab.line_profiler.source_functions import places_of, typed_name
+    from ...line_profiler.source_functions import places_of, typed_name
 
     found: dict[int, None] = {}
     known = [typed_name(function.qual_name) for function in profile.functions]
@@ -124,7 +124,7 @@ def _part(report: Report, functions: Sequence[str] | None, columns: Sequence[str
 def _unknown(name: str, known: Sequence[str] | set[str]) -> str:
     import difflib
 
-    from pytorch_memlab._common.quoted import listed
+    from ..._common.quoted import listed
 
     near = difflib.get_close_matches(name, known, n=4) or sorted(known)
     return f"there is no function {name} in the file: it has {listed(near) or 'none'}"

@@ -20,18 +20,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.cli.common_options import (
-    GPU_SPEC,
-    add_device,
-    add_history_file,
-    add_output_files,
-    recorded_gpus,
-)
-from pytorch_memlab.cli.output import OutputFile, write_all
-from pytorch_memlab.cli.parser import CommandParser
+from ..common_options import GPU_SPEC, add_device, add_history_file, add_output_files, recorded_gpus
+from ..output import OutputFile, write_all
+from ..parser import CommandParser
 
 if TYPE_CHECKING:
-    from pytorch_memlab.history.timeline import Timeline
+    from ...history.timeline import Timeline
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -57,9 +51,9 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
-    from pytorch_memlab.history.timeline import timeline_of
-    from pytorch_memlab.render import timeline
-    from pytorch_memlab.simulation.inspect import find_gpu
+    from ...history.timeline import timeline_of
+    from ...render import timeline
+    from ...simulation.inspect import find_gpu
 
     title = f"GPU memory over time: {os.path.basename(options.file)}"
     formats: dict[str, Callable[[Sequence[Timeline]], str | bytes]] = {

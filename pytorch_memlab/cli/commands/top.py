@@ -15,9 +15,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.common_options import add_rows
-from pytorch_memlab.cli.parser import CommandParser
+from ..._common.standard_output import print_to_stdout
+from ..common_options import add_rows
+from ..parser import CommandParser
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -26,9 +26,9 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
-    from pytorch_memlab.line_profiler.saved_profile import load
-    from pytorch_memlab.profiles.ranking import lines_that_keep, lines_with_peaks
-    from pytorch_memlab.render import top
+    from ...line_profiler.saved_profile import load
+    from ...profiles.ranking import lines_that_keep, lines_with_peaks
+    from ...render import top
 
     profile = load(options.file).recorded()
     text = top.text(profile, lines_that_keep(profile), lines_with_peaks(profile), options.rows)

@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.checked_file import CheckedFile
-from pytorch_memlab._common.ranks import path_of_rank, prints
-from pytorch_memlab._common.uncaught_errors import uncaught
-from pytorch_memlab.cli.output import OutputFile, is_profile, writer_to
-from pytorch_memlab.errors import UsageError
-from pytorch_memlab.history.whole_run import WholeRunHistory
-from pytorch_memlab.simulation.inspect import active
+from ..._common.checked_file import CheckedFile
+from ..._common.ranks import path_of_rank, prints
+from ..._common.uncaught_errors import uncaught
+from ...errors import UsageError
+from ...history.whole_run import WholeRunHistory
+from ...simulation.inspect import active
+from ..output import OutputFile, is_profile, writer_to
 
 if TYPE_CHECKING:
-    from pytorch_memlab._common.uncaught_errors import Report
-    from pytorch_memlab.cli.run.profile import Profile
-    from pytorch_memlab.history.model import AllocationHistory
-    from pytorch_memlab.history.timeline import Timeline
+    from ..._common.uncaught_errors import Report
+    from ...history.model import AllocationHistory
+    from ...history.timeline import Timeline
+    from .profile import Profile
 
     _Drawing = tuple[Sequence[Timeline], str]
 
@@ -104,7 +104,7 @@ class TimelinePicture:
     """The file that gets the timeline of a run, checked before there is one."""
 
     def __init__(self, path: str, command: str) -> None:
-        from pytorch_memlab.render import timeline
+        from ...render import timeline
 
         self._file: OutputFile[_Drawing] = OutputFile(
             path_of_rank(path),
@@ -119,7 +119,7 @@ class TimelinePicture:
         """Draw and write it."""
         import torch
 
-        from pytorch_memlab.history.timeline import timeline_of
+        from ...history.timeline import timeline_of
 
         history = _history(profile, whole_run)
         used = [one.device for one in history.devices if one.events or one.segments]
@@ -142,8 +142,8 @@ def _history(profile: Profile, whole_run: WholeRunHistory) -> AllocationHistory:
     """All allocations of the run; nothing if the program used no GPU."""
     import torch
 
-    from pytorch_memlab.history.model import AllocationHistory
-    from pytorch_memlab.history.snapshot import history_of
+    from ...history.model import AllocationHistory
+    from ...history.snapshot import history_of
 
     if active.machine is not None:
         return profile.history()
@@ -181,7 +181,7 @@ class OutOfMemoryReport:
         report.is_written = True
         text = report.text
         if self._file.ending == ".json" and report.facts is not None:
-            from pytorch_memlab.render.oom import data
+            from ...render.oom import data
 
             text = json.dumps(data(report.facts), indent=1) + "\n"
         self._file.write_or_tell(lambda: text)

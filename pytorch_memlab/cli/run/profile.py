@@ -12,26 +12,26 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from pytorch_memlab._common.main_program import Program
-from pytorch_memlab._common.patches import Patches
-from pytorch_memlab.cli.exit_codes import FAILED, INTERRUPTED
-from pytorch_memlab.cli.notices import tell_unused_gpu
-from pytorch_memlab.cli.output import Results, results_of
-from pytorch_memlab.cli.run.sections import CategoryReport, StepLeaks
-from pytorch_memlab.cli.run.steps import Steps, progress_shown
-from pytorch_memlab.cli.run.targets import ImportedFunctions, functions_of, named_functions
-from pytorch_memlab.devices import simulated_machine
-from pytorch_memlab.history.model import AllocationHistory
-from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
-from pytorch_memlab.line_profiler.line_profiler import LineProfiler
-from pytorch_memlab.line_profiler.line_records import RecordsDisplay
-from pytorch_memlab.line_profiler.profile import global_line_profiler, profile, take_over_printing
-from pytorch_memlab.line_profiler.recorded import combined, with_run_peaks
-from pytorch_memlab.line_profiler.source_functions import Definition
-from pytorch_memlab.profiles.overview import Choice
-from pytorch_memlab.profiles.recorded import RecordedProfile
-from pytorch_memlab.records import Section
-from pytorch_memlab.scopes import DevicePeaks, RunPeaks
+from ..._common.main_program import Program
+from ..._common.patches import Patches
+from ...devices import simulated_machine
+from ...history.model import AllocationHistory
+from ...line_profiler.columns import DEFAULT_COLUMNS
+from ...line_profiler.line_profiler import LineProfiler
+from ...line_profiler.line_records import RecordsDisplay
+from ...line_profiler.profile import global_line_profiler, profile, take_over_printing
+from ...line_profiler.recorded import combined, with_run_peaks
+from ...line_profiler.source_functions import Definition
+from ...profiles.overview import Choice
+from ...profiles.recorded import RecordedProfile
+from ...records import Section
+from ...scopes import DevicePeaks, RunPeaks
+from ..exit_codes import FAILED, INTERRUPTED
+from ..notices import tell_unused_gpu
+from ..output import Results, results_of
+from .sections import CategoryReport, StepLeaks
+from .steps import Steps, progress_shown
+from .targets import ImportedFunctions, functions_of, named_functions
 
 
 @contextmanager

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.optimizer_steps import after_each_step
-from pytorch_memlab.errors import HistoryError
-from pytorch_memlab.records import Section
+from ..._common.optimizer_steps import after_each_step
+from ...errors import HistoryError
+from ...records import Section
 
 if TYPE_CHECKING:
     import torch
 
-    from pytorch_memlab.history.holders import PeakHolders
-    from pytorch_memlab.reporter.leaks import Growth, LeakWatch
-    from pytorch_memlab.reporter.snapshot import MemorySnapshot, Reconciliation
+    from ...history.holders import PeakHolders
+    from ...reporter.leaks import Growth, LeakWatch
+    from ...reporter.snapshot import MemorySnapshot, Reconciliation
 
 _WORKSPACES = "kernels' workspaces"
 _AT_THE_PEAK = (
@@ -29,7 +29,7 @@ class CategoryReport:
     """The memory by category when a run ends, as ``MemReporter`` finds it, and at its peak."""
 
     def start(self, process: ExitStack) -> None:
-        from pytorch_memlab.history.recorder import Recording
+        from ...history.recorder import Recording
 
         self._recording = Recording()
         self._recording.begin()
@@ -37,7 +37,7 @@ class CategoryReport:
 
     def sections(self) -> tuple[Section, ...]:
         """One for each device whose memory was used."""
-        from pytorch_memlab.mem_reporter import MemReporter
+        from ...mem_reporter import MemReporter
 
         self._recording.end()
         snapshot = MemReporter().snapshot()
@@ -105,7 +105,7 @@ class StepLeaks:
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
 
     def start(self, process: ExitStack) -> None:
-        from pytorch_memlab.mem_reporter import MemReporter
+        from ...mem_reporter import MemReporter
 
         self._watch: LeakWatch[object] = MemReporter().leaks(())
         process.enter_context(after_each_step(self._after))

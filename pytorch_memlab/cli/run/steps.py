@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.optimizer_steps import after_each_step, end_program
-from pytorch_memlab._common.prose_size import prose_size
-from pytorch_memlab._common.ranks import prints
-from pytorch_memlab.cli.notices import tell
+from ..._common.optimizer_steps import after_each_step, end_program
+from ..._common.prose_size import prose_size
+from ..._common.ranks import prints
+from ..notices import tell
 
 if TYPE_CHECKING:
-    from pytorch_memlab.simulation.inspect import Machine
+    from ...simulation.inspect import Machine
 
 
 class Steps:

@@ -24,13 +24,13 @@ from importlib.util import resolve_name
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from pytorch_memlab._common.main_program import Program
-from pytorch_memlab._common.patches import Patches
-from pytorch_memlab._common.quoted import shortened
-from pytorch_memlab.errors import NotAFunctionError, UsageError
-from pytorch_memlab.line_profiler.line_profiler import LineProfiler
-from pytorch_memlab.line_profiler.registration import resolve
-from pytorch_memlab.line_profiler.source_functions import (
+from ..._common.main_program import Program
+from ..._common.patches import Patches
+from ..._common.quoted import shortened
+from ...errors import NotAFunctionError, UsageError
+from ...line_profiler.line_profiler import LineProfiler
+from ...line_profiler.registration import resolve
+from ...line_profiler.source_functions import (
     Definition,
     SourceFunctions,
     definitions,

@@ -11,7 +11,8 @@ from itertools import groupby
 from types import TracebackType
 
 import pytorch_memlab
-from pytorch_memlab._common.uncaught_errors import chain
+
+from ..._common.uncaught_errors import chain
 
 _CALLING_FILES = (
     os.path.join("torch", "_ops.py"),
