@@ -16,15 +16,7 @@ from torch.utils import checkpoint as torch_checkpoint
 from ..._common.patches import Patches
 from .block_survey import CountedFlops
 from .remedy import Finding, Outcome, Remedy, already_used, does_not_apply
-from .repeated_blocks import (
-    FLAG,
-    BlockModel,
-    BlockModels,
-    Named,
-    expression,
-    in_code,
-    switch_of,
-)
+from .repeated_blocks import FLAG, BlockModel, BlockModels, Named, expression, in_code, switch_of
 
 _WAYS: Final = (
     "_checkpoint_without_reentrant_generator_impl",  # since torch 2.14
