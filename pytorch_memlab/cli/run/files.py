@@ -57,7 +57,7 @@ class RunFiles:
         self.has_report = bool(reports)
         self.write = writer_to(reports, force=force)
         self.history = WholeRunHistory(keeps_events=len(reports) < len(names))
-        self._traces = [_TraceFile(one, self.history, force=force) for one in traces]
+        self._traces = [CheckedFile(path_of_rank(one), keeps_older=not force) for one in traces]
         self._pictures = [TimelinePicture(one, command) for one in pictures]
 
     @property
@@ -82,22 +82,16 @@ class RunFiles:
         for picture in reversed(self._pictures):  # the stack ends with the first one
             ending.callback(finish, picture.finish, profile, self.history)
         for trace in self._traces:
-            ending.callback(finish, trace.finish)
+            ending.callback(finish, _write_trace, trace, self.history)
 
 
-class _TraceFile:
-    """A file that gets the memory history of a run, in PyTorch's own format."""
-
-    def __init__(self, path: str, history: WholeRunHistory, *, force: bool) -> None:
-        self._file = CheckedFile(path_of_rank(path), keeps_older=not force)
-        self._history = history
-
-    def finish(self) -> None:
-        found = self._history.snapshot()
-        name = self._file.write_or_tell(lambda: lambda file: pickle.dump(found, file, _PROTOCOL))
-        if name is not None and prints():
-            count = sum(map(len, found["device_traces"]))
-            print(f"memory history written to {name}: {count:,} events", file=sys.stderr)
+def _write_trace(file: CheckedFile, history: WholeRunHistory) -> None:
+    """Write the memory history of a run, in PyTorch's own format."""
+    found = history.snapshot()
+    name = file.write_or_tell(lambda: lambda opened: pickle.dump(found, opened, _PROTOCOL))
+    if name is not None and prints():
+        count = sum(map(len, found["device_traces"]))
+        print(f"memory history written to {name}: {count:,} events", file=sys.stderr)
 
 
 class TimelinePicture:
