@@ -11,12 +11,9 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-try:
-    # The module below ``signal``, which makes an enum of every handler: that would cost more than
-    # the allocation that is to be protected.
-    _signal: Any = importlib.import_module("_signal")
-except ImportError:  # another Python than CPython
-    _signal = signal
+# The module below ``signal``, which makes an enum of every handler: that would cost more than the
+# allocation that is to be protected.
+_signal: Any = importlib.import_module("_signal")
 
 _getsignal = _signal.getsignal
 _set_handler = _signal.signal
