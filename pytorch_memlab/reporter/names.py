@@ -6,6 +6,7 @@ They are remembered without keeping a tensor alive.
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import sys
 import sysconfig
@@ -15,13 +16,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, count, islice
+from itertools import count, islice
 from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 
 from .._common.program_lines import folder_names
+from .._common.uncaught_errors import chain
 from ..tensors.live_objects import alive, states_of, tensors_in
 
 _numbers = count(1)
@@ -210,28 +212,22 @@ def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, s
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of the callers, then those that exceptions still hold; innermost first."""
+    """The frames of the callers, then those that exceptions still hold; innermost first.
+
+    These are the exception that is handled now, and the one that Python's prompt showed last.
+    """
     calling = []
     while frame is not None:
         calling.append(frame)
         frame = frame.f_back
     yield from calling
     seen = set(map(id, calling))
-    for error in _exceptions():
+    held = (sys.exc_info()[1], getattr(sys, "last_value", None))
+    errors = [chain(one, suppressed=True) for one in held if isinstance(one, BaseException)]
+    for error in itertools.chain(*errors):
         walked = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         yield from (each for each in reversed(walked) if id(each) not in seen)
         seen.update(map(id, walked))
-
-
-def _exceptions() -> Iterator[BaseException]:
-    """The one that is handled now, the one that Python's prompt showed last, and their causes."""
-    for error in (sys.exc_info()[1], getattr(sys, "last_value", None)):
-        seen: set[int] = set()
-        current = error if isinstance(error, BaseException) else None
-        while current is not None and id(current) not in seen:
-            seen.add(id(current))
-            yield current
-            current = current.__cause__ or current.__context__
 
 
 class _Search:
@@ -274,7 +270,7 @@ class _Search:
         key = id(tensor)
         if key in self._wanted and key not in self.names:
             path = path.lstrip(".")
-            variants = chain((path,), (f"{path}#{number}" for number in count(2)))
+            variants = itertools.chain((path,), (f"{path}#{number}" for number in count(2)))
             path = next(name for name in variants if name not in self._taken)
             self._taken.add(path)
             self.names[key] = path
