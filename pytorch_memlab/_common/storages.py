@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import torch
 
@@ -32,18 +32,22 @@ def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
     try:
         return [_untyped_storage(tensor)]
     except (NotImplementedError, RuntimeError, ValueError):
-        return [_untyped_storage(part) for part in _components(tensor)]
+        return [_untyped_storage(part) for _, part in components(tensor)]
 
 
-def _components(tensor: torch.Tensor) -> list[torch.Tensor]:
-    layout = tensor.layout
-    if layout is torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]
-    if layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    if layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    return []
+_COMPONENTS: Final = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def components(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """The tensors that a sparse one consists of, and their names; none of any other."""
+    names = _COMPONENTS.get(tensor.layout, ())
+    return [(name.lstrip("_"), getattr(tensor, name)()) for name in names]
 
 
 class _Death(weakref.ref[torch.UntypedStorage]):

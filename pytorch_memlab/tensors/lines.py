@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .._common.patches import Patches
 from .._common.program_lines import current_line, is_of_program
 from .saved import grad_fn
 
@@ -41,7 +42,17 @@ def recorded_lines() -> Iterator[None]:
     The note lives in the node and dies with it. It takes some 10 µs for each op that makes a
     node. While it is on, PyTorch's fast path for transformer encoders (without gradients) is off.
     """
-    with _noted_applies(), _Notes():
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        # The nodes of functions written in Python, which no mode sees.
+        before = _sequence_number()
+        result = original.__get__(None, cls)(*args, **kwargs)
+        _note(result, before)
+        return result
+
+    with Patches() as patches, _Notes():
+        patches.set(torch.autograd.Function, "apply", classmethod(apply))
         yield
 
 
@@ -74,25 +85,6 @@ class _Notes(TorchFunctionMode):
         if _sequence_number() != before:
             _note(result, before)
         return result
-
-
-@contextmanager
-def _noted_applies() -> Iterator[None]:
-    """The nodes of functions written in Python, which no mode sees."""
-    original = torch.autograd.Function.__dict__["apply"]
-
-    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        before = _sequence_number()
-        result = original.__get__(None, cls)(*args, **kwargs)
-        _note(result, before)
-        return result
-
-    function: Any = torch.autograd.Function
-    function.apply = classmethod(apply)
-    try:
-        yield
-    finally:
-        function.apply = original
 
 
 def _note(result: Any, before: int) -> None:

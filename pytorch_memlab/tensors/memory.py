@@ -9,17 +9,13 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from .._common.storages import components
+
 StorageKey: TypeAlias = tuple[str, int]
 
 _C: Any = torch._C
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 META = torch.device("meta")
-_COMPRESSED = {
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-}
 
 
 class SymbolicSize(str):
@@ -70,12 +66,9 @@ def parts_of(tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
                 continue
             for suffix, part in parts_of(inner):
                 yield f".{name.lstrip('_')}{suffix}", part
-    elif tensor.layout is torch.sparse_coo:
-        yield ".indices", tensor._indices()
-        yield ".values", tensor._values()
-    elif tensor.layout in _COMPRESSED:
-        for name in _COMPRESSED[tensor.layout]:
-            yield f".{name}", getattr(tensor, name)()
+    elif parts := components(tensor):
+        for name, part in parts:
+            yield f".{name}", part
     else:
         yield "", tensor
         yield from _quantization_of(tensor)
