@@ -37,7 +37,7 @@ _NEEDED: Final = (
     "pytorch_memlab.simulation.simulator",
     "pytorch_memlab.history.recorder",
     "pytorch_memlab.devices.simulated",
-    "pytorch_memlab.fitting.watched_gpu",
+    "pytorch_memlab.scopes",
 )
 _HARMLESS: Final = ("0", "equal")
 """Value that is assumed for data that decides no shape by itself."""
