@@ -113,6 +113,24 @@ HALVES = """
 """
 
 
+def test_a_program_that_asks_for_the_memory_of_newer_gpus_alone(compare):
+    text = """
+        import torch
+        size = 2**20
+        if torch.cuda.get_device_capability()[0] >= 9:
+            size = torch.cuda.get_device_properties(0).total_memory // 4
+        x = torch.zeros(size, dtype=torch.uint8, device="cuda")
+    """
+    found = compare(text, "a100", "h100", "h200")
+    quarters = {name: found[name].capacity // 4 for name in ("h100", "h200")}
+    segments = {name: -(-size // (2 * MIB)) * 2 * MIB for name, size in quarters.items()}
+    assert {name: one.reserved_peak for name, one in found.items()} == {
+        "a100": 2 * MIB,
+        **segments,
+    }
+    assert runs(found) == 3
+
+
 def test_a_program_that_goes_on_with_less_runs_where_it_does_not_fit_at_first(compare):
     found = compare(HALVES, "100MiB", "50MiB", "20MiB")
     assert {name: (one.fits, one.reserved_peak // MIB) for name, one in found.items()} == {
