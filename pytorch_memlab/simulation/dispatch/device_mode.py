@@ -203,13 +203,14 @@ class SimulatedDeviceMode(TorchDispatchMode):
         call = OpCall(
             self._machine,
             runs_on,
+            self._machine.current_stream(runs_on.index),
             func,
             args,
             kwargs,
             result,
-            is_confirmed=info.is_confirmed,
-            allocate_output=allocate_output,
-            allocate_outputs=partial(self._allocate_outputs, info, gpu, args, kwargs, result),
+            info.is_confirmed,
+            allocate_output,
+            partial(self._allocate_outputs, info, gpu, args, kwargs, result),
         )
         try:
             if info.memory is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
+from ..hardware.gpu import GPU
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
 
@@ -16,6 +18,7 @@ CUDNN_WORKSPACES: Final = "cuDNN workspaces"
 """Each plan of cuDNN has its own, whose size only cuDNN tells."""
 
 
+@dataclass(slots=True, eq=False)
 class OpCall:
     """A call of an op: its arguments, its results, and the memory that its kernels allocate.
 
@@ -24,61 +27,52 @@ class OpCall:
 
     Args:
         machine: the state of the simulation.
-        gpu: that runs the op, on the current stream.
+        gpu: that runs the op.
+        stream: that it runs on.
         op: a ``torch._ops.OpOverload``.
         args: of the op.
         kwargs: of the op.
         result: what the op returns.
         is_confirmed: a recording confirms the temporaries.
         allocate_output: allocates an output; it is told whether its size is an estimate.
-        allocate_outputs: allocates every output that has no memory.
-
-    Attributes:
-        model: the hardware that runs the op.
+        allocate_outputs: allocates every output that has no memory; None once it has.
         estimated: bytes of temporaries so far that no recording confirms.
         unknown_workspace: memory whose size only a library knows, such as ``cuDNN workspaces``;
             empty if there is none.
     """
 
-    def __init__(
-        self,
-        machine: Machine,
-        gpu: SimulatedGPU,
-        op: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        *,
-        is_confirmed: bool,
-        allocate_output: Callable[[torch.Tensor, bool], None],
-        allocate_outputs: Callable[[], None],
-    ) -> None:
-        self._machine = machine
-        self._gpu = gpu
-        self._stream = machine.current_stream(gpu.index)
-        self._op = op
-        self.model = gpu.model
-        self.args = args
-        self.kwargs = kwargs
-        self.result = result
-        self.is_confirmed = is_confirmed
-        self._allocate_output = allocate_output
-        self._allocate_outputs: Callable[[], None] | None = allocate_outputs
-        self.estimated = 0
-        self.unknown_workspace = ""
-        self._temporaries: list[Allocation] = []
+    machine: Machine
+    gpu: SimulatedGPU
+    stream: int
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    is_confirmed: bool
+    allocate_output: Callable[[torch.Tensor, bool], None]
+    allocate_outputs: Callable[[], None] | None
+    estimated: int = 0
+    unknown_workspace: str = ""
+    _temporaries: list[Allocation] = field(default_factory=list)
+
+    @property
+    def model(self) -> GPU:
+        """The hardware that runs the op."""
+        return self.gpu.model
 
     def argument(self, name: str) -> Any:
         """An argument by its name, its default if it was not given; None if the op has none."""
-        return self._named.get(name)
-
-    @functools.cached_property
-    def _named(self) -> dict[str, Any]:
-        return named_arguments(self._op, self.args, self.kwargs)
+        if name in self.kwargs:
+            return self.kwargs[name]
+        names = _defaults(self.op)
+        if name not in names:
+            return None
+        position = names[name][0]
+        return self.args[position] if position < len(self.args) else names[name][1]
 
     def is_on_cpu(self, tensor: torch.Tensor) -> bool:
         """True if no simulated GPU holds a tensor."""
-        return self._machine.allocations.find(tensor) is None
+        return self.machine.allocations.find(tensor) is None
 
     def alloc_temp(self, nbytes: int) -> Allocation:
         """Allocate memory until the op ends; the last allocated is freed first, as in C++.
@@ -87,7 +81,7 @@ class OpCall:
             torch.OutOfMemoryError: the GPU is full.
         """
         is_estimate = not self.is_confirmed
-        allocation = self._gpu.allocate(nbytes, self._stream, is_estimate=is_estimate)
+        allocation = self.gpu.allocate(nbytes, self.stream, is_estimate=is_estimate)
         self._temporaries.append(allocation)
         if is_estimate:
             self.estimated += nbytes
@@ -118,12 +112,12 @@ class OpCall:
             tensors: of the op's result; None has no memory.
             is_estimate: no recording confirms their sizes.
         """
-        if not tensors and self._allocate_outputs is not None:
-            allocate, self._allocate_outputs = self._allocate_outputs, None
+        if not tensors and self.allocate_outputs is not None:
+            allocate, self.allocate_outputs = self.allocate_outputs, None
             allocate()
         for tensor in tensors:
             if tensor is not None:
-                self._allocate_output(tensor, is_estimate)
+                self.allocate_output(tensor, is_estimate)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -131,7 +125,7 @@ class OpCall:
         kept = len(self._temporaries)
         yield
         while len(self._temporaries) > kept:
-            self._gpu.release(self._temporaries.pop())
+            self.gpu.release(self._temporaries.pop())
 
     def alloc_and_free(self, *sizes: int) -> None:
         """Allocate memory and free it at once, one size after another."""
@@ -142,20 +136,20 @@ class OpCall:
     def free_temp(self, allocation: Allocation) -> None:
         """Free what ``alloc_temp`` returned, before the op ends."""
         self._temporaries.remove(allocation)
-        self._gpu.release(allocation)
+        self.gpu.release(allocation)
 
     def end(self) -> None:
         while self._temporaries:
-            self._gpu.release(self._temporaries.pop())
+            self.gpu.release(self._temporaries.pop())
 
     def ensure_cublas_workspace(self) -> None:
         """Allocate the cuBLAS workspace: that of this thread and stream once, or one each time."""
-        self.estimated += self._machine.workspaces.need(self._gpu, self._stream)
+        self.estimated += self.machine.workspaces.need(self.gpu, self.stream)
 
     def ensure_cublaslt_workspace(self, size: int) -> None:
         """Allocate the cuBLASLt workspace of this thread and stream, if it does not exist yet."""
-        workspaces = self._machine.workspaces
-        self.estimated += workspaces.need_cublaslt(self._gpu, self._stream, size)
+        workspaces = self.machine.workspaces
+        self.estimated += workspaces.need_cublaslt(self.gpu, self.stream, size)
 
 
 def contiguous(*positions: int, before_outputs: bool = False) -> Callable[[OpCall], None]:
@@ -171,10 +165,13 @@ def contiguous(*positions: int, before_outputs: bool = False) -> Callable[[OpCal
 
 def named_arguments(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call, by the names of the schema of an op."""
-    defaults = _defaults(op)
-    return defaults | dict(zip(defaults, args, strict=False)) | kwargs
+    schema = _defaults(op)
+    defaults = {name: default for name, (_, default) in schema.items()}
+    return defaults | dict(zip(schema, args, strict=False)) | kwargs
 
 
 @functools.cache
-def _defaults(op: Any) -> dict[str, Any]:
-    return {one.name: one.default_value for one in op._schema.arguments}
+def _defaults(op: Any) -> dict[str, tuple[int, Any]]:
+    """By name, position and default of each argument of a schema."""
+    arguments = enumerate(op._schema.arguments)
+    return {one.name: (position, one.default_value) for position, one in arguments}
