@@ -47,10 +47,8 @@ def _split(text: str) -> Iterator[tuple[str, str]]:
     for item in re.split(r",(?![^\[]*\])", compact.removesuffix(",")):
         key, colon, value = item.partition(":")
         if key not in _KEYS:
-            near = difflib.get_close_matches(key, _KEYS, n=3)
-            known = f"did you mean {' or '.join(near)}?"
-            if not near:
-                known = f"known are {', '.join(_KEYS)}"
+            near = difflib.get_close_matches(key, _KEYS, n=1)
+            known = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
             raise AllocatorSettingsError(f"unknown allocator setting {quoted(key)}; {known}")
         if not (colon and value):
             check = _CHECKS.get(key)
