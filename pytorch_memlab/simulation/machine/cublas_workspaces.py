@@ -116,16 +116,16 @@ class Workspaces:
 
     def need(self, gpu: SimulatedGPU, stream: int) -> int:
         """Make the workspace of this thread and stream, or one for a call that ends at once."""
-        is_estimate = self.chosen_size is None and not _is_recorded(gpu.model)
-        if not are_kept():
-            workspace = gpu.allocate(self.size(gpu), stream, is_estimate=is_estimate)
-            gpu.release(workspace)
-            return workspace.nbytes if is_estimate else 0
         key = ("cuBLAS", stream)
         before = self._of_thread(gpu).get(key)
         if before is not None and self.chosen_size in (None, before.nbytes):
             return 0
-        return self._make(gpu, key, self.size(gpu), is_estimate=is_estimate)
+        is_estimate = self.chosen_size is None and not _is_recorded(gpu.model)
+        if are_kept():
+            return self._make(gpu, key, self.size(gpu), is_estimate=is_estimate)
+        workspace = gpu.allocate(self.size(gpu), stream, is_estimate=is_estimate)
+        gpu.release(workspace)
+        return workspace.nbytes if is_estimate else 0
 
     def need_cublaslt(self, gpu: SimulatedGPU, stream: int, size: int) -> int:
         """Make cuBLASLt's own workspace of this thread and stream, if it does not exist yet."""
