@@ -83,8 +83,12 @@ def mark(tensors: Iterable[torch.Tensor | None], category: Category, note: Note)
 
 def mark_module(module: torch.nn.Module, note: Note) -> None:
     for part in module.modules():
-        for tensors, category in _own_tensors(part):
-            mark(tensors, category, note)
+        mark_own_tensors(part, note)
+
+
+def mark_own_tensors(module: torch.nn.Module, note: Note) -> None:
+    for tensors, category in _own_tensors(module):
+        mark(tensors, category, note)
 
 
 def mark_parameters(optimizer: torch.optim.Optimizer, note: Note) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +15,14 @@ from torch.optim.optimizer import (
 
 from .._common.forward_ops import ForwardOps, OpStack
 from .._common.uninterrupted import uninterrupted
-from .block_categories import Note, mark, mark_module, mark_parameters, mark_state
+from .block_categories import (
+    Note,
+    mark,
+    mark_module,
+    mark_own_tensors,
+    mark_parameters,
+    mark_state,
+)
 from .live_blocks import ProgramState
 from .model import Category
 from .module_paths import ModulePaths
@@ -25,7 +32,7 @@ class Program:
     """Follows modules and optimizers between as many ``begin`` as ``end``."""
 
     def __init__(self) -> None:
-        modules = ModulePaths(partial(self._look, mark_module))
+        modules = ModulePaths(functools.partial(self._look, mark_module))
         thread = modules.thread
 
         def stack_of(op: Any) -> OpStack:
@@ -39,6 +46,7 @@ class Program:
         self.notes: tuple[Note, ...] = ()
         self._users = 0
         self._hooks: list[Any] = []
+        self._apply: Any = ()  # that of torch.nn.Module, and what stands there
         self._lock = threading.RLock()
 
     def begin(self) -> None:
@@ -50,6 +58,7 @@ class Program:
                 register_optimizer_step_pre_hook(lambda one, *_: self._look(mark_parameters, one)),
                 register_optimizer_step_post_hook(lambda one, *_: self._look(mark_state, one)),
             ]
+            self._follow_modules()
             self.state.modules.begin()
             self.state.forward_ops.forget()
             self.state.is_on = True
@@ -62,10 +71,37 @@ class Program:
                 return
             self.state.is_on = False
             self.state.modules.end()
+            original, apply = self._apply
+            if torch.nn.Module._apply is apply:  # what the program put there since then stays
+                torch.nn.Module._apply = original  # type: ignore[method-assign]
             for hook in self._hooks:
                 hook.remove()
             self._hooks = []
             self.state.forward_ops.forget()
+
+    def _follow_modules(self) -> None:
+        """Know what modules hold from the moment they hold it: some die before any of them runs."""
+        holds = torch.nn.modules.module
+        self._hooks += [
+            holds.register_module_parameter_registration_hook(
+                lambda _module, _name, one: self._look(mark, (one,), Category.PARAMETERS)
+            ),
+            holds.register_module_buffer_registration_hook(
+                lambda _module, _name, one: self._look(mark, (one,), Category.BUFFERS)
+            ),
+        ]
+
+        original = torch.nn.Module._apply
+
+        @functools.wraps(original)
+        def apply(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            result = original(module, *args, **kwargs)
+            if self.state.is_on:
+                self._look(mark_own_tensors, module)
+            return result
+
+        self._apply = original, apply
+        torch.nn.Module._apply = apply  # type: ignore[method-assign]
 
     def gradient_is_replaced(self, gradient: torch.Tensor) -> None:
         """The program gives a tensor another gradient than this one, or none."""

@@ -287,6 +287,30 @@ def test_a_workspace_of_a_kernel_is_no_tensor(machine):
     assert by_category["workspaces"] == workspaces > 0
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.BatchNorm1d(MIB, device="cuda"),
+        lambda: nn.BatchNorm1d(MIB).cuda(),
+        lambda: nn.Sequential(nn.BatchNorm1d(MIB)).to("cuda"),
+    ],
+)
+def test_a_module_that_dies_before_it_runs_holds_parameters_and_buffers(machine, make):
+    def work():
+        kept = make()
+        take()
+        del kept
+
+    with LineProfiler(work) as prof:
+        work()
+    # Weight and bias, mean and variance of 4 MiB each; the number of batches takes 512 bytes.
+    assert sizes(prof.peak_holders().by_category()) == {
+        "parameters": 8 * MIB,
+        "buffers": 8 * MIB + 512,
+        "temporaries": MIB,
+    }
+
+
 def test_gradients_that_were_dropped_are_known(machine):
     leaf = torch.ones(MIB, device="cuda", requires_grad=True)
     with LineProfiler(take) as profiler:
@@ -372,6 +396,23 @@ def test_a_call_that_the_program_replaced_stays(machine):
         assert nn.Linear(2, 2)(torch.ones(2)).shape == (2,)
     finally:
         nn.Module.__call__ = original
+
+
+def test_a_conversion_that_the_program_replaced_stays(machine, monkeypatch):
+    original = nn.Module._apply
+
+    def replaced(module, *args, **kwargs):
+        return inner(module, *args, **kwargs)
+
+    with LineProfiler(take):
+        inner = nn.Module._apply
+        assert inner is not original
+        nn.Module._apply = replaced
+    assert nn.Module._apply is replaced
+    monkeypatch.setattr(nn.Module, "_apply", original)
+    with LineProfiler(take):
+        assert nn.Module._apply is not original
+    assert nn.Module._apply is original
 
 
 def test_a_profiler_that_was_on_before_the_simulation():
