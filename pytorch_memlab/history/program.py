@@ -73,7 +73,7 @@ class Program:
             self.state.modules.end()
             original, apply = self._apply
             if torch.nn.Module._apply is apply:  # what the program put there since then stays
-                torch.nn.Module._apply = original  # type: ignore[method-assign]
+                _set_apply(original)
             for hook in self._hooks:
                 hook.remove()
             self._hooks = []
@@ -91,7 +91,7 @@ class Program:
             ),
         ]
 
-        original = torch.nn.Module._apply
+        original: Any = torch.nn.Module._apply
 
         @functools.wraps(original)
         def apply(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -101,7 +101,7 @@ class Program:
             return result
 
         self._apply = original, apply
-        torch.nn.Module._apply = apply  # type: ignore[method-assign]
+        _set_apply(apply)
 
     def gradient_is_replaced(self, gradient: torch.Tensor) -> None:
         """The program gives a tensor another gradient than this one, or none."""
@@ -115,6 +115,10 @@ class Program:
                     look(*seen, note)
                 except Exception:  # noqa: PERF203 - the category stays unknown
                     continue
+
+
+def _set_apply(apply: Any) -> None:
+    torch.nn.Module._apply = apply  # type: ignore[method-assign]
 
 
 program = Program()
