@@ -398,18 +398,21 @@ def test_a_call_that_the_program_replaced_stays(machine):
         nn.Module.__call__ = original
 
 
-def test_a_conversion_that_the_program_replaced_stays(machine, monkeypatch):
+def test_a_conversion_that_the_program_replaced_stays(machine):
     original = nn.Module._apply
 
     def replaced(module, *args, **kwargs):
         return inner(module, *args, **kwargs)
 
-    with LineProfiler(take):
-        inner = nn.Module._apply
-        assert inner is not original
-        nn.Module._apply = replaced
-    assert nn.Module._apply is replaced
-    monkeypatch.setattr(nn.Module, "_apply", original)
+    try:
+        with LineProfiler(take):
+            inner = nn.Module._apply
+            assert inner is not original
+            nn.Module._apply = replaced
+        assert nn.Module._apply is replaced
+        assert nn.Linear(2, 2).double().weight.dtype == torch.float64
+    finally:
+        nn.Module._apply = original
     with LineProfiler(take):
         assert nn.Module._apply is not original
     assert nn.Module._apply is original
