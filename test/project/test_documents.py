@@ -15,7 +15,7 @@ import torch
 import torch.distributed.fsdp
 from support.python_process import run_python
 
-from pytorch_memlab.simulation.ops.registry import RELEASE
+from pytorch_memlab._common.torch_release import RELEASE
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

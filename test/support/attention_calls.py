@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from pytorch_memlab.simulation.ops.registry import RELEASE
+from pytorch_memlab._common.torch_release import RELEASE
 from support.dry_run_comparison import allocator_events
 
 FLASH, EFFICIENT, CUDNN, MATH = (

@@ -9,6 +9,7 @@ from typing import Final
 
 import torch
 
+from ..._common.torch_release import RELEASE
 from ..hardware.decisions import decision, has_major
 from ..hardware.gpu import GPU
 from .simulated_gpu import Allocation, SimulatedGPU
@@ -25,9 +26,6 @@ _LAST_RECORDED: Final = 9
 """Major compute capability up to which recordings show a workspace of the default size."""
 
 _CONFIGURED = re.compile(r":([0-9]+):([0-9]+)")
-
-RELEASE = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-"""Of the installed PyTorch."""
 
 _PASSING_SINCE: Final = (2, 15)
 

@@ -15,13 +15,8 @@ from enum import Enum
 from importlib import import_module
 from typing import Any, Final
 
-import torch
-
 from ..machine.tensor_values import TensorValues
 from .op_call import OpCall
-
-RELEASE: Final = tuple(int(part) for part in torch.__version__.split(".")[:2])
-"""Of PyTorch: its major and minor number."""
 
 Memory = Callable[["OpCall"], None]
 Implementation = Callable[..., Any]

@@ -15,11 +15,11 @@ from support.remedied_programs import (
     written,
 )
 
+from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.fitting.remedies.catalogue import chosen
 from pytorch_memlab.fitting.remedies.remedy import Outcome
 from pytorch_memlab.fitting.remedies.sharding import Sharding
 from pytorch_memlab.simulation.ops.attention.backends import cudnn_version
-from pytorch_memlab.simulation.ops.registry import RELEASE
 
 PROGRAMS = {"lm": LANGUAGE_MODEL, "cnn": CONVOLUTIONS, "gan": ADVERSARIAL, "wide": WIDE}
 

@@ -14,10 +14,10 @@ import torch
 import torch.distributed.fsdp
 
 import pytorch_memlab
+from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.simulation.ops import registry
 from pytorch_memlab.simulation.ops.op_info import ops_without_workspace
 from pytorch_memlab.simulation.ops.registry import (
-    RELEASE,
     define,
     definition_of,
     definitions,

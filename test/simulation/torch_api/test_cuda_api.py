@@ -15,8 +15,8 @@ import torch
 import torch.cuda._gpu_trace as gpu_trace
 
 from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.errors import AllocatorSettingsError, UnsupportedCUDACallError, UsageError
-from pytorch_memlab.simulation.ops.registry import RELEASE
 
 MB = 2**20
 

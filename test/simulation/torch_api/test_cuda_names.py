@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from pytorch_memlab import simulate
+from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.errors import UnsupportedCUDACallError
-from pytorch_memlab.simulation.ops.registry import RELEASE
 
 OF_SDPA = (False, False) if RELEASE >= (2, 5) else (False,)
 """Whether it is causal, and since torch 2.5 whether heads share their keys."""

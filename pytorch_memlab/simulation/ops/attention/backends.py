@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 import torch
 
+from ...._common.torch_release import RELEASE
 from ...hardware.decisions import has_capability, has_major
 from ...hardware.gpu import GPU
-from ..registry import RELEASE
 
 _HALF: Final = (torch.float16, torch.bfloat16)
 _MOST_FLASH_DIMENSIONS: Final = 256

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 import torch
 
+from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
 from ..op_call import OpCall
-from ..registry import RELEASE, as_on_cpu, define, op
+from ..registry import as_on_cpu, define, op
 from .backends import Backend, Call, is_any_enabled, select
 
 _ALIGNMENT: Final = 8

@@ -146,9 +146,15 @@ def _flash_into(out: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 def _flash_into_memory(call: OpCall) -> None:
     """The random state is made, and dropped."""
     call.alloc_outputs()
-    if call.argument("block_table") is not None:
-        call.unknown_workspace = "parts of the keys"
+    _note_split_keys(call, *call.args[1:3])
     call.alloc_temps(flash.RANDOM_STATE)
+
+
+def _note_split_keys(call: OpCall, query: torch.Tensor, key: torch.Tensor) -> None:
+    """Keys in pages, and those of single queries of grouped heads, are shared out."""
+    is_grouped = query.shape[-2] > key.shape[-2] and not call.argument("dropout_p")
+    if (is_grouped and call.argument("max_q") == 1) or call.argument("block_table") is not None:
+        call.unknown_workspace = "parts of the keys"
 
 
 @op(
@@ -162,12 +168,10 @@ def _flash(call: OpCall) -> None:
     output, logsumexp, rng_state, unused = call.result[:4]
     dropout = call.argument("dropout_p")
     call.alloc_outputs(output, logsumexp)
-    if offsets is None and not dropout:
+    if offsets is not None:
+        _note_split_keys(call, query, key)
+    elif not dropout:
         flash.alloc_split_keys(call, query.transpose(1, 2), key.transpose(1, 2))
-    elif call.argument("block_table") is not None or (
-        call.argument("max_q") == 1 and query.shape[1] > key.shape[-2]
-    ):
-        call.unknown_workspace = "parts of the keys"
     flash.alloc_random_state(call, rng_state, unused, dropout)
 
 

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import torch
 
+from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
 from ..memory_formats import contiguous_like
 from ..op_call import CUDNN_WORKSPACES, OpCall
-from ..registry import RELEASE, define, estimated, op
+from ..registry import define, estimated, op
 
 Lengths = list[int] | torch.Tensor
 

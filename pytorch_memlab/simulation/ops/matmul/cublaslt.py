@@ -15,9 +15,9 @@ from typing import Final
 
 import torch
 
+from ...._common.torch_release import RELEASE
 from ...machine import cublas_workspaces
 from ..op_call import OpCall
-from ..registry import RELEASE
 
 _BARE_HANDLE_SINCE: Final = (2, 13)
 """Release in which asking for cuBLASLt's handle makes no workspace (pull request 179022)."""

@@ -6,11 +6,12 @@ from typing import Any, Final
 
 import torch
 
+from ...._common.torch_release import RELEASE
 from ..memory_formats import LOW_PRECISION, is_dense
 from ..op_call import OpCall
 from ..pooling.pooling import formatted_inputs
 from ..reduction_workspace import alloc_extremes_workspace, alloc_sum_workspace
-from ..registry import RELEASE, define, op
+from ..registry import define, op
 
 _CHUNK: Final = 65536
 """Elements that one block of threads takes."""
@@ -80,7 +81,7 @@ _MULTIPLIED: Final = frozenset(
 )
 _COMPARED: Final = frozenset({"MaxBackward", "MinBackward", "MedianBackward", "NanmedianBackward"})
 # Equal bounds share a gradient from 2.14 on, and masks are read again after they were combined.
-_CLAMPED: Final = frozenset({"ClampBackward"} if torch.__version__ < "2.14" else ())
+_CLAMPED: Final = frozenset({"ClampBackward"} if RELEASE < (2, 14) else ())
 
 define("aten::add.Tensor", in_place_in=frozenset())
 define("aten::sub.Tensor", "aten::mul.Tensor", in_place_in=_MULTIPLIED)

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import torch
 
+from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.tensor_values import TensorValues
 from ..op_call import OpCall
-from ..registry import RELEASE, DataDependence, define, op
+from ..registry import DataDependence, define, op
 from .cudnn_rnn import MODES, Network, flat_buffer
 
 Tensors = list[torch.Tensor]

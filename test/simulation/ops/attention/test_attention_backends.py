@@ -23,10 +23,10 @@ from support.attention_calls import (
 )
 from torch.nn.attention import sdpa_kernel
 
+from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.gpu import GPU
 from pytorch_memlab.simulation.ops.attention.backends import Backend, Call, against, cudnn_version
-from pytorch_memlab.simulation.ops.registry import RELEASE
 
 CHOICES = json.loads((Path(__file__).parents[3] / "data" / "attention_choices.json").read_text())
 RECORDED = CHOICES["2.13"] if RELEASE >= (2, 13) else CHOICES["2.4"] if RELEASE < (2, 5) else []

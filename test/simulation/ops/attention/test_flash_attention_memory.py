@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from support.attention_calls import needs_groups, taken, tensors
 
+from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.ops.attention.flash import splits_of
-from pytorch_memlab.simulation.ops.registry import RELEASE
 
 RANDOM = [16, 8] if RELEASE >= (2, 6) else []
 

@@ -9,7 +9,7 @@ from support.op_memory import aten, events, indices, randn, temporaries
 from torch.nn import functional as F
 
 from pytorch_memlab import simulate
-from pytorch_memlab.simulation.ops.registry import RELEASE
+from pytorch_memlab._common.torch_release import RELEASE
 
 
 @pytest.mark.parametrize(("steps", "blanks"), [(216, False), (217, True)])
