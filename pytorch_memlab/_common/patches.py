@@ -15,7 +15,7 @@ class Patches:
     """Replaces attributes of modules and classes until ``undo``."""
 
     def __init__(self) -> None:
-        self._undo: list[tuple[Any, str, Any]] = []
+        self._undo: list[tuple[Any, str, Any, Any]] = []
         self._before = ExitStack()
 
     def __enter__(self) -> Patches:
@@ -25,7 +25,7 @@ class Patches:
         self.undo()
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
+        self._undo.append((owner, name, vars(owner).get(name, _ABSENT), value))
         setattr(owner, name, value)
 
     def set_all(self, owner: Any, values: Mapping[str, Any]) -> None:
@@ -58,19 +58,25 @@ class Patches:
 
     def names_of(self, owner: Any) -> frozenset[str]:
         """Names of an owner that are replaced now."""
-        return frozenset(name for other, name, _ in self._undo if other is owner)
+        return frozenset(name for other, name, *_ in self._undo if other is owner)
 
     def before_undo(self, callback: Callable[[], object]) -> None:
         """Call a function before ``undo`` puts anything back, the last added first."""
         self._before.callback(callback)
 
-    def undo(self) -> None:
-        """Put every attribute back, the last replaced first."""
+    def undo(self, *, keeps_later: bool = False) -> None:
+        """Put every attribute back, the last replaced first.
+
+        Args:
+            keeps_later: what the program put in place of a replacement stays.
+        """
         try:
             self._before.close()
         finally:
             while self._undo:
-                owner, name, before = self._undo.pop()
+                owner, name, before, value = self._undo.pop()
+                if keeps_later and vars(owner).get(name) is not value:
+                    continue
                 if before is _ABSENT:
                     delattr(owner, name)
                 else:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .._common.patches import Patches
+
 Call = Callable[..., Any]
 
 
@@ -45,7 +47,7 @@ class ModulePaths:
         self._names: dict[int, tuple[weakref.ref[torch.nn.Module], str]] = {}
         self._numbers = count(1)
         self._replacement: Call | None = None
-        self._original: Call | None = None
+        self._patches = Patches()
 
     def begin(self) -> None:
         original: Any = torch.nn.Module.__call__
@@ -69,14 +71,13 @@ class ModulePaths:
                 if not depth:
                     calls.number = 0
 
-        self._original, self._replacement = original, call
-        _set_call(call)
+        self._replacement = call
+        self._patches.set(torch.nn.Module, "__call__", call)
 
     def end(self) -> None:
         """Follow no more; a replacement that the program made since then stays."""
-        replacement, self._replacement = self._replacement, None
-        if replacement is not None and torch.nn.Module.__call__ is replacement:
-            _set_call(self._original)
+        self._replacement = None
+        self._patches.undo(keeps_later=True)
 
     def _path_of(self, module: torch.nn.Module, running: list[tuple[torch.nn.Module, str]]) -> str:
         known = self._names.get(id(module))
@@ -108,7 +109,3 @@ def _modules_in(outermost: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]
         return list(outermost.named_modules())
     except Exception:  # a method of the program's, or a module that is not made yet
         return [("", outermost)]
-
-
-def _set_call(call: Any) -> None:
-    torch.nn.Module.__call__ = call  # type: ignore[method-assign]

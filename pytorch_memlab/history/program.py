@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.optim.optimizer import (
 )
 
 from .._common.forward_ops import ForwardOps, OpStack
+from .._common.patches import Patches
 from .._common.uninterrupted import uninterrupted
 from .block_categories import (
     Note,
@@ -32,7 +33,7 @@ class Program:
     """Follows modules and optimizers between as many ``begin`` as ``end``."""
 
     def __init__(self) -> None:
-        modules = ModulePaths(functools.partial(self._look, mark_module))
+        modules = ModulePaths(partial(self._look, mark_module))
         thread = modules.thread
 
         def stack_of(op: Any) -> OpStack:
@@ -46,7 +47,7 @@ class Program:
         self.notes: tuple[Note, ...] = ()
         self._users = 0
         self._hooks: list[Any] = []
-        self._apply: Any = ()  # that of torch.nn.Module, and what stands there
+        self._patches = Patches()
         self._lock = threading.RLock()
 
     def begin(self) -> None:
@@ -71,9 +72,7 @@ class Program:
                 return
             self.state.is_on = False
             self.state.modules.end()
-            original, apply = self._apply
-            if torch.nn.Module._apply is apply:  # what the program put there since then stays
-                _set_apply(original)
+            self._patches.undo(keeps_later=True)
             for hook in self._hooks:
                 hook.remove()
             self._hooks = []
@@ -91,17 +90,14 @@ class Program:
             ),
         ]
 
-        original: Any = torch.nn.Module._apply
-
-        @functools.wraps(original)
-        def apply(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            result = original(module, *args, **kwargs)
+        @self._patches.around(torch.nn.Module, "_apply")
+        def convert(
+            apply: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any
+        ) -> Any:
+            result = apply(module, *args, **kwargs)
             if self.state.is_on:
                 self._look(mark_own_tensors, module)
             return result
-
-        self._apply = original, apply
-        _set_apply(apply)
 
     def gradient_is_replaced(self, gradient: torch.Tensor) -> None:
         """The program gives a tensor another gradient than this one, or none."""
@@ -115,10 +111,6 @@ class Program:
                     look(*seen, note)
                 except Exception:  # noqa: PERF203 - the category stays unknown
                     continue
-
-
-def _set_apply(apply: Any) -> None:
-    torch.nn.Module._apply = apply  # type: ignore[method-assign]
 
 
 program = Program()
