@@ -6,9 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-from torch._prims_common import suggest_memory_format as suggest_memory_format
+from torch._prims_common import (
+    get_computation_dtype,
+    suggest_memory_format as suggest_memory_format,
+)
 
 LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
+
+acc_type: Final = get_computation_dtype
+"""The dtype in which CUDA accumulates a dtype: ``toAccumulateType``."""
+
+is_dense: Final = torch.ops.aten.is_non_overlapping_and_dense.default
+"""True if the elements of a strided tensor lie side by side, each once, in any order."""
 
 _INT32: Final = 2**31 - 1
 
@@ -33,27 +42,6 @@ def has_channels_last(tensor: torch.Tensor) -> bool:
         return True
     wanted = _CHANNELS_LAST.get(tensor.dim())
     return wanted is not None and tensor.is_contiguous(memory_format=wanted)
-
-
-def acc_type(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which CUDA accumulates: ``toAccumulateType``.
-
-    >>> acc_type(torch.bfloat16), acc_type(torch.float64)
-    (torch.float32, torch.float64)
-    """
-    return torch.float32 if dtype in LOW_PRECISION else dtype
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """True if the elements of a strided tensor lie side by side, each once, in any order."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def contiguous_like(position: int) -> Callable[..., torch.Tensor]:

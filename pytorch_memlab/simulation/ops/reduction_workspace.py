@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate, islice
 from math import prod
+from operator import mul
 from typing import Final
 
 import torch
@@ -191,59 +193,36 @@ class Reduction:
 
 def reduction_of(sizes: Sequence[int], strides: Sequence[int], reduced: Sequence[int]) -> Reduction:
     """Order and join the dimensions of a reduction as ``TensorIterator`` does."""
-    results = _result_strides(sizes, reduced)
-    order = [dim for dim in reversed(range(len(sizes))) if sizes[dim] != 1]
-    for i in range(1, len(order)):
-        place = i
-        for before in range(i - 1, -1, -1):
-            comparison = _compare(order[before], order[place], sizes, strides, results)
-            if comparison > 0:
-                order[before], order[place] = order[place], order[before]
-                place = before
-            elif comparison < 0:
-                break
-    joined: list[tuple[int, int, int]] = []
-    for dim in order:
-        size, stride, result = sizes[dim], strides[dim], results[dim]
-        if joined and joined[-1][0] * joined[-1][1] == stride:
-            last_size, last_stride, last_result = joined[-1]
-            if last_size * last_result == result:
-                joined[-1] = (last_size * size, last_stride, last_result)
-                continue
-        joined.append((size, stride, result))
+    dims = [dim for dim in reversed(range(len(sizes))) if sizes[dim] != 1]
+    removed = [dim for dim in dims if dim in reduced]
+    # Reduced dimensions are ordered by their strides, but expanded ones keep their places.
+    ordered = sorted((strides[dim], sizes[dim], dim) for dim in removed if strides[dim])
+    places = iter(dim for _, _, dim in ordered)
+    removed = [next(places) if strides[dim] else dim for dim in removed]
+    first = _joined(removed, sizes, strides)
+    second = _joined([dim for dim in dims if dim not in reduced], sizes, strides)
+    results = accumulate((size for size, _ in second), mul, initial=1)
+    joined = [*first, *second]
     return Reduction(
-        tuple(size for size, _, _ in joined),
-        tuple(stride for _, stride, _ in joined),
-        sum(result == 0 for _, _, result in joined),
-        tuple(result for _, _, result in joined),
+        tuple(size for size, _ in joined),
+        tuple(stride for _, stride in joined),
+        len(first),
+        (*[0] * len(first), *islice(results, len(second))),
     )
 
 
-def _result_strides(sizes: Sequence[int], reduced: Sequence[int]) -> list[int]:
-    """Strides of the contiguous result, 0 in reduced dimensions."""
-    strides = [0] * len(sizes)
-    stride = 1
-    for dim in reversed(range(len(sizes))):
-        if dim not in reduced:
-            strides[dim] = stride
-            stride *= sizes[dim]
-    return strides
-
-
-def _compare(
-    left: int, right: int, sizes: Sequence[int], strides: Sequence[int], results: Sequence[int]
-) -> int:
-    """Positive when two dimensions must swap, negative when they must not, else 0."""
-    if (results[left] == 0) != (results[right] == 0):
-        return 1 if results[right] == 0 else -1
-    for one in (results, strides):
-        if one[left] == 0 or one[right] == 0:
-            continue
-        if one[left] != one[right]:
-            return -1 if one[left] < one[right] else 1
-        if sizes[left] > sizes[right]:
-            return 1
-    return 0
+def _joined(
+    dims: Sequence[int], sizes: Sequence[int], strides: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Sizes and strides of dimensions, those joined that are steps of one stride."""
+    joined: list[tuple[int, int]] = []
+    for dim in dims:
+        size, stride = joined[-1] if joined else (0, -1)
+        if size * stride == strides[dim] and joined:
+            joined[-1] = (size * sizes[dim], stride)
+        else:
+            joined.append((sizes[dim], strides[dim]))
+    return joined
 
 
 @decision

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import torch
 
+from ...machine.simulated_gpu import SimulatedGPU
 from .. import cub
 from ..memory_formats import LOW_PRECISION
 from ..op_call import OpCall
@@ -40,15 +41,8 @@ def _sums(call: OpCall) -> None:
     alloc_sum_workspace(call, tensor, call.argument("dim"), result.dtype, element)
 
 
-@op("aten::trace", source=_TRACE)
-def _trace(call: OpCall) -> None:
-    call.alloc_outputs()
-    diagonal: torch.Tensor = call.args[0].diagonal()
-    dtype = call.result.dtype
-    if _is_cast_first(diagonal.dtype, dtype):
-        diagonal = torch.empty(diagonal.shape, dtype=dtype, device="meta")
-        call.alloc_copy(diagonal)
-    alloc_sum_workspace(call, diagonal, None, dtype)
+def _trace(_gpu: SimulatedGPU, matrix: torch.Tensor) -> Any:
+    return matrix.diagonal().sum() if matrix.dim() == 2 else NotImplemented
 
 
 def _reduction(kernel_of: Callable[[OpCall], Kernel]) -> Callable[[OpCall], None]:
@@ -90,15 +84,8 @@ def _aminmax(call: OpCall) -> Kernel:
     return Kernel(2 * call.args[0].element_size(), fits_result=False)
 
 
-@op("aten::count_nonzero", "aten::count_nonzero.dim_IntList", source=_SUMMARY)
-def _count_nonzero(call: OpCall) -> None:
-    """The sum of a mask, whose elements are made as wide as those of the sum."""
-    tensor: torch.Tensor = call.args[0]
-    if tensor.dtype != torch.bool:
-        call.alloc_temp(tensor.numel())
-    call.alloc_outputs()
-    call.alloc_temp(tensor.numel() * 8)
-    alloc_sum_workspace(call, tensor, call.argument("dim"), torch.int64, 8)
+def _count_nonzero(_gpu: SimulatedGPU, tensor: torch.Tensor, dims: list[int]) -> Any:
+    return (tensor if tensor.dtype == torch.bool else tensor.ne(0)).sum(dims)
 
 
 def _is_cast_first(tensor: torch.dtype, result: torch.dtype) -> bool:
@@ -109,6 +96,9 @@ def _is_cast_first(tensor: torch.dtype, result: torch.dtype) -> bool:
 
 
 define("aten::dist", "aten::logsumexp", source=_REDUCE_OPS, composite=as_on_cpu)
+define("aten::trace", source=_TRACE, composite=_trace)
+define("aten::count_nonzero", source=_SUMMARY, composite=as_on_cpu)
+define("aten::count_nonzero.dim_IntList", source=_SUMMARY, composite=_count_nonzero)
 
 _recorded("aten::sum", "aten::sum.dim_IntList")(_sums)
 _recorded("aten::max.dim")(_values_and_indices)

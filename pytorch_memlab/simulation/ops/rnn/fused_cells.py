@@ -1,4 +1,9 @@
-"""The kernels that compute all gates of a cell at once: ``aten/src/ATen/native/cuda/RNN.cu``."""
+"""The kernels that compute all gates of a cell at once: ``aten/src/ATen/native/cuda/RNN.cu``.
+
+The workspaces that the forward pass returns hold gates as they are before their activations, which
+CUDA's hold as they are after them: PyTorch's formulas of gradients that can be differentiated again
+take the former. Nothing but a backward pass reads a workspace.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,13 @@ Bias = torch.Tensor | None
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/RNN.cu"
 _GRU_KEEPS: Final = 5
+_aten: Final = torch.ops.aten
+
+
+def _wide(tensor: torch.Tensor, bias: Bias = None) -> torch.Tensor:
+    """Gates in the type of the arithmetic, with their bias."""
+    wide = tensor.to(acc_type(tensor.dtype))
+    return wide if bias is None else wide + bias.to(wide.dtype)
 
 
 def _lstm(
@@ -24,18 +36,12 @@ def _lstm(
     input_bias: Bias = None,
     hidden_bias: Bias = None,
 ) -> tuple[torch.Tensor, ...]:
-    dtype = acc_type(input_gates.dtype)
-    gates = input_gates.to(dtype) + hidden_gates.to(dtype)
-    if input_bias is not None and hidden_bias is not None:
-        gates = gates + input_bias.to(dtype) + hidden_bias.to(dtype)
+    gates = _wide(input_gates, input_bias) + _wide(hidden_gates, hidden_bias)
     input_gate, forget_gate, cell_gate, output_gate = gates.chunk(4, 1)
-    input_gate, forget_gate = input_gate.sigmoid(), forget_gate.sigmoid()
-    cell_gate, output_gate = cell_gate.tanh(), output_gate.sigmoid()
-    cy = forget_gate * cx.to(dtype) + input_gate * cell_gate
-    hy = output_gate * cy.tanh()
-    workspace = torch.cat([input_gate, forget_gate, cell_gate, output_gate], 1)
-    states = (one.to(cx.dtype).contiguous() for one in (hy, cy))
-    return *states, workspace.to(input_gates.dtype)
+    cy = forget_gate.sigmoid() * _wide(cx) + input_gate.sigmoid() * cell_gate.tanh()
+    hy = output_gate.sigmoid() * cy.tanh()
+    workspace = gates.to(input_gates.dtype)
+    return tuple(one.contiguous() for one in (hy.to(cx.dtype), cy.to(cx.dtype), workspace))
 
 
 def _lstm_backward(
@@ -48,24 +54,13 @@ def _lstm_backward(
 ) -> tuple[Bias, ...]:
     if grad_hy is None and grad_cy is None:
         return None, None, None
-    dtype = acc_type(workspace.dtype)
-    input_gate, forget_gate, cell_gate, output_gate = workspace.to(dtype).chunk(4, 1)
-    tanh_cy = cy.to(dtype).tanh()
-    grad_hidden = torch.zeros_like(tanh_cy) if grad_hy is None else grad_hy.to(dtype)
-    grad_cell = grad_hidden * output_gate * (1 - tanh_cy * tanh_cy)
-    if grad_cy is not None:
-        grad_cell = grad_cell + grad_cy.to(dtype)
-    gates = torch.cat(
-        [
-            grad_cell * cell_gate * input_gate * (1 - input_gate),
-            grad_cell * cx.to(dtype) * forget_gate * (1 - forget_gate),
-            grad_cell * input_gate * (1 - cell_gate * cell_gate),
-            grad_hidden * tanh_cy * output_gate * (1 - output_gate),
-        ],
-        1,
-    ).to(workspace.dtype)
-    grad_cx = (grad_cell * forget_gate).to(cx.dtype).contiguous()
-    return gates, grad_cx, gates.sum(0) if has_bias else None
+    given = (None if one is None else _wide(one) for one in (grad_hy, grad_cy))
+    gates = _wide(workspace)
+    grad_gates, _, grad_cx, *_ = _aten._thnn_differentiable_lstm_cell_backward.default(
+        *given, gates, torch.zeros_like(gates), None, None, _wide(cx), _wide(cy)
+    )
+    grad_gates = grad_gates.to(workspace.dtype)
+    return grad_gates, grad_cx.to(cx.dtype).contiguous(), grad_gates.sum(0) if has_bias else None
 
 
 def _gru(
@@ -75,35 +70,27 @@ def _gru(
     input_bias: Bias = None,
     hidden_bias: Bias = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    dtype = acc_type(input_gates.dtype)
-    wide = [input_gates.to(dtype), hidden_gates.to(dtype)]
-    if input_bias is not None and hidden_bias is not None:
-        wide = [wide[0] + input_bias.to(dtype), wide[1] + hidden_bias.to(dtype)]
-    (reset_i, update_i, new_i), (reset_h, update_h, new_h) = (one.chunk(3, 1) for one in wide)
-    reset, update = (reset_i + reset_h).sigmoid(), (update_i + update_h).sigmoid()
-    new = (new_i + reset * new_h).tanh()
-    hidden = hx.to(dtype)
-    hy = new + update * (hidden - new)
-    workspace = torch.cat([reset, update, new, hidden, new_h], 1).to(hx.dtype)
-    return hy.to(hx.dtype).contiguous(), workspace
+    reset_i, update_i, new_i = _wide(input_gates, input_bias).chunk(3, 1)
+    reset_h, update_h, new_h = _wide(hidden_gates, hidden_bias).chunk(3, 1)
+    reset, update, hidden = reset_i + reset_h, update_i + update_h, _wide(hx)
+    new = (new_i + reset.sigmoid() * new_h).tanh()
+    hy = new + update.sigmoid() * (hidden - new)
+    workspace = torch.cat([reset, update, new_i, hidden, new_h], 1)
+    return hy.to(hx.dtype).contiguous(), workspace.to(hx.dtype)
 
 
 def _gru_backward(
     grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
 ) -> tuple[Bias, ...]:
-    dtype = acc_type(workspace.dtype)
-    reset, update, new, hidden, new_h = workspace.to(dtype).chunk(_GRU_KEEPS, 1)
-    gradient = grad_hy.to(dtype)
-    grad_update = gradient * (hidden - new) * update * (1 - update)
-    grad_new = gradient * (1 - update) * (1 - new * new)
-    grad_reset = grad_new * new_h * reset * (1 - reset)
-    grad_input_gates, grad_hidden_gates = (
-        torch.cat([grad_reset, grad_update, last], 1).to(workspace.dtype)
-        for last in (grad_new, grad_new * reset)
+    reset, update, new_i, hidden, new_h = _wide(workspace).chunk(_GRU_KEEPS, 1)
+    of_input = torch.cat([reset, update, new_i], 1)
+    of_hidden = torch.cat([torch.zeros_like(reset), torch.zeros_like(update), new_h], 1)
+    found = _aten._thnn_differentiable_gru_cell_backward.default(
+        _wide(grad_hy), of_input, of_hidden, hidden, None, None
     )
-    grad_hx = (gradient * update).to(grad_hy.dtype).contiguous()
-    biases = (grad_input_gates.sum(0), grad_hidden_gates.sum(0)) if has_bias else (None, None)
-    return grad_input_gates, grad_hidden_gates, grad_hx, *biases
+    grad_input, grad_hidden, grad_hx = (one.to(workspace.dtype) for one in found[:3])
+    biases = (grad_input.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
+    return grad_input, grad_hidden, grad_hx.contiguous(), *biases
 
 
 @op("aten::_thnn_fused_lstm_cell", source=_SOURCE, values=_lstm)
