@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from math import prod
 from typing import Final
 
 import torch
 
+from ...._common.torch_release import RELEASE
 from ..op_call import OpCall
 from ..registry import as_on_cpu, define, op, recorded
 from ..sparse.sparse_rules import product
@@ -15,8 +17,25 @@ from . import cublaslt
 SOURCE: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"
 
 
-@op("aten::baddbmm", "aten::baddbmm_", source=SOURCE)
+_OUTER_PRODUCTS_SINCE: Final = (2, 13)
+"""Release in which Triton multiplies columns by rows (``torch/_native/ops/bmm_outer_product``)."""
+
+
 @recorded("aten::bmm", source=SOURCE)
+def _bmm_memory(call: OpCall) -> None:
+    """A product of columns and rows takes nothing but its output where Triton runs it."""
+    is_outer = (
+        RELEASE >= _OUTER_PRODUCTS_SINCE
+        and call.op is torch.ops.aten.bmm.default
+        and call.args[0].shape[2] == 1
+        and not call.args[0].is_complex()
+        and os.environ.get("TORCH_DISABLE_NATIVE_JIT") != "1"
+    )
+    if not is_outer:
+        batched_memory(call)
+
+
+@op("aten::baddbmm", "aten::baddbmm_", source=SOURCE)
 def batched_memory(call: OpCall) -> None:
     """Copies of operands that are neither row- nor column-major."""
     call.alloc_outputs()

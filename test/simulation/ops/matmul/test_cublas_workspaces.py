@@ -10,7 +10,7 @@ from support.op_memory import events, peak_beyond_results, randn
 
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.machine import cublas_workspaces
-from pytorch_memlab.simulation.ops.matmul import cublaslt
+from pytorch_memlab.simulation.ops.matmul import cublas, cublaslt
 
 DEFAULT, LARGE = 8519680, 33554432
 
@@ -110,3 +110,31 @@ def test_operands_that_cublas_cannot_read_are_copied(a100):
     assert peak_beyond_results(lambda: torch.bmm(matrix, expanded)) == size
     assert peak_beyond_results(lambda: torch.bmm(strided, expanded)) == 2 * size
     assert peak_beyond_results(lambda: strided[0] @ matrix[0]) == size // 4
+
+
+@pytest.mark.parametrize(
+    ("release", "is_disabled", "takes"),
+    [((2, 12), False, True), ((2, 13), False, False), ((2, 13), True, True)],
+)
+def test_products_of_columns_and_rows_run_on_triton(release, is_disabled, takes, monkeypatch):
+    monkeypatch.setattr(cublas, "RELEASE", release)
+    monkeypatch.setenv("TORCH_DISABLE_NATIVE_JIT", str(int(is_disabled)))
+    column, row = (lambda: randn(8, 1, 16).mT), (lambda: randn(8, 1, 16))
+    made, workspace = 8 * 16 * 16 * 4, [DEFAULT] if takes else []
+    assert events(torch.bmm, column, row) == [made, *workspace]
+    assert events(torch.matmul, column, row, compute=False) == [made, *workspace]
+    apart = [lambda: randn(8, 1, 32)[..., ::2].mT, row]
+    copied = [made // 16, DEFAULT, -made // 16] if takes else []
+    assert events(torch.bmm, *apart) == [made, *copied]
+
+
+def test_other_products_of_columns_and_rows_run_on_cublas(monkeypatch):
+    monkeypatch.setattr(cublas, "RELEASE", (2, 13))
+    column, row = (lambda: randn(8, 1, 16).mT), (lambda: randn(8, 1, 16))
+    made = 8 * 16 * 16 * 4
+    added = [lambda: randn(8, 16, 16), column, row]
+    assert events(torch.baddbmm, *added) == [made, DEFAULT]
+    complex_ones = [lambda one=one: one().to(torch.complex64) for one in (column, row)]
+    assert events(torch.bmm, *complex_ones) == [2 * made, DEFAULT]
+    given = [column, row, lambda: randn(8, 16, 16)]
+    assert events(lambda a, b, out: torch.bmm(a, b, out=out), *given) == [DEFAULT]
