@@ -13,10 +13,12 @@ from torch._prims_common import (
 
 LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 
-acc_type: Final = get_computation_dtype
+acc_type: Final[Callable[[torch.dtype], torch.dtype]] = get_computation_dtype
 """The dtype in which CUDA accumulates a dtype: ``toAccumulateType``."""
 
-is_dense: Final = torch.ops.aten.is_non_overlapping_and_dense.default
+is_dense: Final[Callable[[torch.Tensor], bool]] = (
+    torch.ops.aten.is_non_overlapping_and_dense.default
+)
 """True if the elements of a strided tensor lie side by side, each once, in any order."""
 
 _INT32: Final = 2**31 - 1
