@@ -6,6 +6,7 @@ Written from PyTorch's sources and tested on simulated GPUs, whose functions are
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -14,7 +15,7 @@ import torch
 
 from ..devices.allocations import address_finder
 from .block_categories import address_categories
-from .model import AllocationHistory, Category, DeviceHistory, EventLog
+from .model import AllocationHistory, Category, DeviceHistory
 from .program import program
 from .snapshot import history_of
 
@@ -89,7 +90,8 @@ class CudaHistory:
 
     def _described(self, device: DeviceHistory, live: dict[int, Category]) -> DeviceHistory:
         """The events since the beginning, with the categories of their blocks."""
-        events = EventLog(one for one in device.events if one.time >= self._began)
+        log = device.events
+        events = log.part(bisect_left(log.times, self._began), len(log))
         allocated: dict[int, int] = {}
         for number, event in enumerate(events):
             if event.action == "alloc":

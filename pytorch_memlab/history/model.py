@@ -10,6 +10,9 @@ from typing import Any, Final, NamedTuple, overload
 
 from .._common.prose_size import prose_size
 
+PoolId = tuple[int, int]
+"""Of a private pool of the allocator: a CUDA graph's, or a ``torch.cuda.MemPool``."""
+
 
 class Category(str, Enum):
     """The category of a block; equal to its name in a report."""
@@ -111,6 +114,8 @@ class EventLog(Sequence[Event]):
         self.addresses, self.sizes = array("Q"), array("Q")
         self.streams, self.times = array("q"), array("q")
         self.stacks, self.forwards, self.modules = array("i"), array("i"), array("i")
+        # of the events of private pools, as far as they are recorded
+        self.pools: dict[int, PoolId] = {}
         for event in events:
             self.append(*event)
 
@@ -161,6 +166,9 @@ class EventLog(Sequence[Event]):
         found = EventLog()
         for name, column in vars(self).items():
             setattr(found, name, column[start:stop] if isinstance(column, array) else column)
+        found.pools = {
+            index - start: pool_id for index, pool_id in self.pools.items() if start <= index < stop
+        }
         return found
 
     def number_of(self, action: str) -> int:
@@ -237,6 +245,7 @@ class Segment:
     stream: int = 0  # that it serves
     # whether it serves requests of up to 1 MiB; None if it is not known
     is_small: bool | None = None
+    pool_id: PoolId | None = None  # the private pool that it belongs to
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,16 @@ from ..simulation.allocator.settings import (
     SMALL_SIZE,
     AllocatorSettings,
 )
-from .model import AllocationHistory, Block, DeviceHistory, Event, EventLog, Segment, device_name
+from .model import (
+    AllocationHistory,
+    Block,
+    DeviceHistory,
+    Event,
+    EventLog,
+    PoolId,
+    Segment,
+    device_name,
+)
 
 
 def settings_of(found: Mapping[str, object]) -> AllocatorSettings:
@@ -73,6 +82,8 @@ class FirstState(NamedTuple):
 
     segments: list[Segment]  # by address, each with its blocks in use
     blocks: dict[int, Block]  # those in use by address, also those in no known segment
+    # of the events of private pools, by index, as far as they are known without the segments
+    pools: dict[int, PoolId]
 
 
 def first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstState:
@@ -85,7 +96,7 @@ def first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstStat
 def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstState:
     if device.initial is not None:
         segments = sorted(device.initial, key=lambda segment: segment.address)
-        return FirstState(segments, _blocks_by_address(segments))
+        return FirstState(segments, _blocks_by_address(segments), device.events.pools)
     blocks: dict[int, Block] = {}
     seen: set[int] = set()
     for action, address, size, _ in device.events.changes():
@@ -98,7 +109,7 @@ def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstSta
     freed = set(blocks)  # whose sizes are not recorded
     at_end = _blocks_by_address(device.segments)
     blocks |= {address: block for address, block in at_end.items() if address not in seen}
-    found = _first_segments(device.events, device.segments)
+    found, pools = _first_segments(device.events, device.segments)
     inside: defaultdict[int, list[Block]] = defaultdict(list)
     for address in sorted(blocks):
         segment = found.at(address)
@@ -114,23 +125,30 @@ def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstSta
                 size = _block_size(block.size, rest, splits_all, settings)
                 parts[place] = replace(block, size=size)
         segments.append(replace(one, blocks=tuple(parts)))
-    return FirstState(segments, blocks | _blocks_by_address(segments))
+    return FirstState(segments, blocks | _blocks_by_address(segments), pools)
 
 
 def _blocks_by_address(segments: Iterable[Segment]) -> dict[int, Block]:
     return {block.address: block for segment in segments for block in segment.blocks}
 
 
-def _first_segments(log: EventLog, segments: Sequence[Segment]) -> SegmentMap:
-    found = SegmentMap(segments)
+def _first_segments(
+    log: EventLog, segments: Sequence[Segment]
+) -> tuple[SegmentMap, dict[int, PoolId]]:
+    """The segments before the first event, and the private pools of all that come or go."""
+    found, pools = SegmentMap(segments), log.pools.copy()
     changes = [index for name in (*GROWTH, *RELEASES) for index in log.indexes(name)]
     for index in sorted(changes, reverse=True):
         event = log[index]
         if event.action in RELEASES:
-            found.add(event.address, event.size, event.stream, event.action == "segment_unmap")
-        else:
+            is_expandable = event.action == "segment_unmap"
+            found.add(event.address, event.size, event.stream, is_expandable, pools.get(index))
+        segment = found.at(event.address)
+        if segment is not None and segment.pool_id is not None:
+            pools[index] = segment.pool_id
+        if event.action in GROWTH:
             found.remove(event.address, event.size)
-    return found
+    return found, pools
 
 
 class SegmentMap:
@@ -152,7 +170,14 @@ class SegmentMap:
         found = self._segments[self._starts[index]]
         return found if address < found.address + found.size else None
 
-    def add(self, start: int, size: int, stream: int, is_expandable: bool) -> None:
+    def add(
+        self,
+        start: int,
+        size: int,
+        stream: int,
+        is_expandable: bool,
+        pool_id: PoolId | None = None,
+    ) -> None:
         """Add memory; pages of an expandable segment are joined with those beside them."""
         end, is_small = start + size, None
         for beside in (start - 1, end) if is_expandable else ():
@@ -160,8 +185,8 @@ class SegmentMap:
             if near is not None and near.is_expandable:
                 self._pop(near)
                 start, end = min(start, near.address), max(end, near.address + near.size)
-                is_small = near.is_small
-        self._insert(Segment(start, end - start, is_expandable, (), stream, is_small))
+                is_small, pool_id = near.is_small, near.pool_id
+        self._insert(Segment(start, end - start, is_expandable, (), stream, is_small, pool_id))
 
     def remove(self, start: int, size: int) -> bool:
         """Remove memory; return False if there is none."""
@@ -188,9 +213,29 @@ class SegmentMap:
 
 def trace_of(device: DeviceHistory, settings: AllocatorSettings) -> AllocationTrace:
     """A history as a replay takes it."""
-    initial, final = first_state(device, settings).segments, device.segments
-    events = device.events.changes
-    return AllocationTrace([*map(_recorded, initial)], events, [*map(_recorded, final)])
+    first, final = first_state(device, settings), device.segments
+    return AllocationTrace(
+        [*map(_recorded, first.segments)],
+        device.events.changes,
+        [*map(_recorded, final)],
+        pools=_pools(device.events, first),
+    )
+
+
+def _pools(log: EventLog, first: FirstState) -> dict[int, PoolId]:
+    """The private pools of events: until 2.11, PyTorch records those of segments only."""
+    pools = first.pools.copy()
+    if not pools and all(segment.pool_id is None for segment in first.segments):
+        return pools
+    segments = SegmentMap(first.segments)
+    for index, (action, address, size, stream) in enumerate(log.changes()):
+        if action in GROWTH:
+            segments.add(address, size, stream, action == "segment_map", pools.get(index))
+        elif action in RELEASES:
+            segments.remove(address, size)
+        elif action == "alloc" and (found := segments.at(address)) and found.pool_id:
+            pools[index] = found.pool_id
+    return pools
 
 
 def _recorded(segment: Segment) -> RecordedSegment:
@@ -203,7 +248,7 @@ def _recorded(segment: Segment) -> RecordedSegment:
             parts.append((block.size, block.requested))
         address = block.address + block.size
     kinds = _serves_small(segment), segment.is_expandable
-    return RecordedSegment(segment.address, segment.stream, *kinds, parts)
+    return RecordedSegment(segment.address, segment.stream, *kinds, parts, segment.pool_id)
 
 
 def _serves_small(segment: Segment) -> bool:
@@ -279,7 +324,7 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
 
 def counters_of(device: DeviceHistory, settings: AllocatorSettings) -> tuple[list[int], list[int]]:
     """Bytes of the blocks in use, and of the segments: before the first event, and after each."""
-    segments, blocks = first_state(device, settings)
+    segments, blocks, _ = first_state(device, settings)
     sizes = _BlockSizes(device, settings, segments)
     active = sum(sizes.add(block.address, block.size) for block in blocks.values())
     reserved = sum(segment.size for segment in segments)

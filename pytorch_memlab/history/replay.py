@@ -19,7 +19,7 @@ for all streams because it runs out of memory.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, Final, NamedTuple
@@ -38,7 +38,15 @@ from ..simulation.allocator.replay import (
 )
 from ..simulation.allocator.settings import AllocatorSettings, read_alloc_conf
 from ..simulation.inspect import GPU, MemoryOverhead
-from .model import AllocationHistory, DeviceHistory, EventLog, Segment, Stack, device_name
+from .model import (
+    AllocationHistory,
+    DeviceHistory,
+    EventLog,
+    PoolId,
+    Segment,
+    Stack,
+    device_name,
+)
 from .out_of_memory import SettingsCheck
 from .peak import counters_of, first_state, settings_of, trace_of
 
@@ -112,7 +120,7 @@ def replay(
         driver.adopt(segment.address, segment.size, segment.is_expandable)
     run = _Requests(trace, driver, settings, device, order_by_address=order_by_address)
     runs = release_runs(log, first_state(one, recorded).segments, recorded)
-    events = run.follow(log, {one.first for one in runs if not one.is_of_request})
+    events = run.follow(log, {one.first: one for one in runs}, trace.pools)
     done = run.finish()
     return ReplayResult(
         **figures_of(done),
@@ -202,7 +210,9 @@ def _groups(log: EventLog) -> Iterator[_Group]:
 class _Requests(RequestReplay):
     """A replay on a GPU that has what is asked for, or has not."""
 
-    def follow(self, log: EventLog, cache_releases: set[int]) -> int:
+    def follow(
+        self, log: EventLog, runs: Mapping[int, ReleaseRun], pools: Mapping[int, PoolId]
+    ) -> int:
         """Replay all events, or those before the request that fails, and return how many."""
         allocator, moved, malloc = self.allocator, self.addresses, self.malloc
         waiting: dict[int, int] = {}
@@ -210,7 +220,7 @@ class _Requests(RequestReplay):
         for index, ((action, address, size, stream), following) in enumerate(events):
             if action == "alloc":
                 try:
-                    moved[address] = malloc(size, stream)
+                    moved[address] = malloc(size, stream, pools.get(index))
                 except OutOfMemory as error:
                     self.failed(index, size, error, was_recorded=False)
                     return index
@@ -230,11 +240,14 @@ class _Requests(RequestReplay):
             elif action == "oom":
                 try:
                     # The recording does not tell how long the program would have kept it.
-                    allocator.free(malloc(size, stream))
+                    allocator.free(malloc(size, stream, pools.get(index)))
                 except OutOfMemory as error:
                     self.failed(index, size, error, was_recorded=True)
-            elif index in cache_releases:
-                allocator.empty_cache()
+            elif index in runs:
+                run = runs[index]
+                names = map(log.action_names.__getitem__, log.actions[index : run.last + 1])
+                released = (at for at, name in enumerate(names, index) if name in RELEASES)
+                self.release(map(pools.get, released), is_of_request=run.is_of_request)
         return len(log)
 
 

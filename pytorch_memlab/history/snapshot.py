@@ -161,11 +161,15 @@ class _Events:
         time, frames = place.get("time_us", number), place.get("frames", number)
         forward = place.get("forward_frames", number)
         category, module = place.get("category", text), place.get("module", text)
+        pool = place.get("pool_id", number)
         append, index_of = self._log.append, self._stacks.index_of
+        pools, pool_of = self._log.pools, private_pool
 
         def add(values: list[Any]) -> None:
             values += (0, "")
             try:
+                if values[pool] and (pool_id := pool_of(values[pool])):
+                    pools[len(self._log)] = pool_id
                 append(
                     str(values[action]),
                     values[address],
@@ -250,7 +254,18 @@ def segment_of(segment: Mapping[str, Any], stacks: Stacks) -> Segment:
         tuple(blocks),
         segment.get("stream", 0),
         segment["segment_type"] == "small" if "segment_type" in segment else None,
+        private_pool(segment.get("segment_pool_id") or (0, 0)),
     )
+
+
+def private_pool(pool_id: Sequence[int]) -> tuple[int, int] | None:
+    """The id of a private pool; None for the ids of the default pool.
+
+    Raises:
+        ValueError: it is none of two numbers.
+    """
+    first, second = map(int, pool_id)
+    return (first, second) if first or second else None
 
 
 def _first_line(error: Exception) -> str:

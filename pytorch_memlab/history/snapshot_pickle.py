@@ -295,7 +295,7 @@ class PickleReader:
                 if len(value) < _LONGEST_KNOWN and len(known) < _MOST_KNOWN:
                     known[value] = found
         for number in shape.memoized:
-            if values[number][0] in (0x5D, 0x8C):
+            if values[number][0] not in _GET_CODES:
                 memo.append(decoded[number])
         shape.add(decoded)
         file.pos = match.end()
@@ -303,9 +303,11 @@ class PickleReader:
 
     def _decoded(self, value: bytes) -> Any:
         op = value[0]
+        if _PAIR.match(value):
+            return tuple(map(self._decoded, _NUMBER.findall(value)[:2]))
         if op == 0x8A:
             return int.from_bytes(value[2:], "little", signed=True)
-        if op in (0x68, 0x6A):
+        if op in _GET_CODES:
             return self._got(int.from_bytes(value[1:], "little"))
         if op == 0x5D:
             return self._list(value)
@@ -329,12 +331,18 @@ _PUT_WIDTHS: Final = {0x94: 1, 0x71: 2, 0x72: 5}
 """Bytes of the opcodes that memoize what is on top: MEMOIZE, BINPUT, LONG_BINPUT."""
 
 _PUT: Final = rb"(?:\x94|q.|r.{4})"
+_GET_CODES: Final = (0x68, 0x6A)
+_NUMBER: Final = re.compile(_INTEGER, re.DOTALL)
+_PAIR: Final = re.compile(rb"(?:" + _INTEGER + rb"){2}\x86" + _PUT, re.DOTALL)
 _LIST: Final = rb"\]" + _PUT + rb"(?:\((?:" + _GET + rb")*e|(?:" + _GET + rb")a)?"
 _STACKS: Final = ("frames", "forward_frames")
+_POOL: Final = "pool_id"
 _BEGIN: Final = re.compile(rb"\}(" + _PUT + rb")?\(", re.DOTALL)
 _KEY: Final = re.compile(_GET, re.DOTALL)
 _VALUE: Final = re.compile(
-    rb"(?P<get>" + _GET + rb")|(?P<number>" + _INTEGER + rb")|(?P<list>" + _LIST + rb")", re.DOTALL
+    rb"(?P<get>%b)|(?P<pair>%b)|(?P<number>%b)|(?P<list>%b)"
+    % (_GET, _PAIR.pattern, _INTEGER, _LIST),
+    re.DOTALL,
 )
 
 
@@ -358,9 +366,13 @@ def _shape_of(written: bytes, memo: list[Any], sink: Sink) -> _Shape | None:
         if value is not None:
             pos = value.end()
             is_list = value["list"] is not None or keys[-1] in _STACKS
-            form = _GET + rb"|" + _LIST if is_list else _GET if value["get"] else _INTEGER
+            is_pair = value["pair"] is not None or keys[-1] == _POOL
+            if is_list or is_pair:
+                form = _GET + rb"|" + (_LIST if is_list else _PAIR.pattern)
+                memoized.append(len(keys) - 1)
+            else:
+                form = _GET if value["get"] else _INTEGER
             pattern.append(rb"(" + form + rb")")
-            memoized += [len(keys) - 1] if is_list else []
         elif written[key.end()] == 0x8C:
             size = written[key.end() + 1]
             pos = key.end() + 2 + size

@@ -7,6 +7,7 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from ..history.holders import PeakHolders
@@ -17,6 +18,7 @@ from ..history.model import (
     Event,
     EventLog,
     Frame,
+    PoolId,
     Segment,
     Stack,
     category_named,
@@ -46,6 +48,11 @@ def history_data(history: AllocationHistory) -> dict[str, Any]:
                 "events": [_event_data(event, texts) for event in one.events],
                 "segments": _segments_data(one.segments, texts),
                 "initial": None if one.initial is None else _segments_data(one.initial, texts),
+                "pools": {
+                    "events": [[index, *pool_id] for index, pool_id in one.events.pools.items()],
+                    "segments": _pools_data(one.segments),
+                    "initial": _pools_data(one.initial or ()),
+                },
             }
             for one in history.devices
         ],
@@ -103,18 +110,39 @@ def _segments_data(segments: Iterable[Segment], texts: Texts) -> list[list[Any]]
     return rows
 
 
+def _pools_data(segments: Iterable[Segment]) -> list[list[int]]:
+    """The private pools of segments, by their places."""
+    return [[place, *one.pool_id] for place, one in enumerate(segments) if one.pool_id]
+
+
 def _device(data: Checked, texts: tuple[str, ...], stacks: int) -> DeviceHistory:
     events = EventLog(_event(data, fields, texts, stacks) for fields in data.rows("events", 9))
-    initial = None
-    if data.value("initial") is not None:
-        initial = [_segment(data, one, texts, stacks) for one in data.rows("initial", 6)]
+    events.pools = _pools(data, "events", len(events))
     return DeviceHistory(
         data.number("device"),
         events,
-        [_segment(data, one, texts, stacks) for one in data.rows("segments", 6)],
-        initial,
+        _segments(data, "segments", texts, stacks),
+        _segments(data, "initial", texts, stacks) if data.has("initial") else None,
         data.flag("is_rounded"),
     )
+
+
+def _segments(data: Checked, name: str, texts: tuple[str, ...], stacks: int) -> list[Segment]:
+    segments = [_segment(data, one, texts, stacks) for one in data.rows(name, 6)]
+    for place, pool_id in _pools(data, name, len(segments)).items():
+        segments[place] = replace(segments[place], pool_id=pool_id)
+    return segments
+
+
+def _pools(data: Checked, name: str, length: int) -> dict[int, PoolId]:
+    """The private pools of events or segments, which files of 0.4 lack."""
+    if not data.has("pools"):
+        return {}
+    inner = data.object("pools")
+    return {
+        inner.index(name, length, place): (inner.count(name, first), inner.count(name, second))
+        for place, first, second in inner.rows(name, 3)
+    }
 
 
 def _event(data: Checked, fields: list[Any], texts: tuple[str, ...], stacks: int) -> Event:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from .settings import AllocatorSettings
-from .stats import PoolStats
+from .stats import DeviceStats, PoolStats
+
+PoolId: TypeAlias = tuple[int, int]
+"""Of a private pool: a CUDA graph's, or a ``torch.cuda.MemPool``."""
+
+DEFAULT_POOL: Final[PoolId] = (0, 0)
 
 
 class ExpandableSegment:
@@ -110,9 +115,12 @@ class BlockPool:
     without memory behind them are kept apart, by address.
     """
 
-    def __init__(self, *, is_small: bool, stats: PoolStats) -> None:
+    def __init__(
+        self, *, is_small: bool, stats: PoolStats, private: PrivatePool | None = None
+    ) -> None:
         self.is_small = is_small
         self.stats = stats
+        self.private = private  # the private pool that it belongs to
         self.free: defaultdict[int, list[FreeEntry]] = defaultdict(list)
         self.unmapped: defaultdict[int, list[tuple[int, Block]]] = defaultdict(list)
         self.search_count = 0
@@ -203,6 +211,17 @@ class BlockPool:
         return neighbour.size
 
 
+class PrivatePool:
+    """The blocks of a CUDA graph or a ``torch.cuda.MemPool``, which serve no other requests."""
+
+    def __init__(self, pool_id: PoolId, stats: DeviceStats) -> None:
+        self.pool_id = pool_id
+        self.reserved_bytes = stats.add_private_pool(pool_id)
+        self.small = BlockPool(is_small=True, stats=stats.small_pool, private=self)
+        self.large = BlockPool(is_small=False, stats=stats.large_pool, private=self)
+        self.is_freeable = False  # whether no graph and no MemPool uses it any more
+
+
 def _grown_size(block: Block) -> int:
     after = block.next
     return block.size + (after.size if after is not None and not after.mapped else 0)
@@ -222,6 +241,7 @@ def _segment(head: Block, device: int) -> dict[str, Any]:
         block = block.next
     allocated = [one for one in blocks if one["state"] == "active_allocated"]
     active = [one for one in blocks if one["state"] != "inactive"]
+    private = head.pool.private
     return {
         "device": device,
         "address": head.address,
@@ -231,7 +251,7 @@ def _segment(head: Block, device: int) -> dict[str, Any]:
         "requested_size": _sum(active, "requested_size"),
         "stream": head.stream,
         "segment_type": "small" if head.pool.is_small else "large",
-        "segment_pool_id": (0, 0),
+        "segment_pool_id": DEFAULT_POOL if private is None else private.pool_id,
         "is_expandable": head.expandable_segment is not None,
         "frames": [],
         "blocks": blocks,

@@ -1,8 +1,8 @@
 """PyTorch's CUDA caching allocator, block for block, without CUDA and without torch.
 
 The rules are those of PyTorch 2.13: how requests become blocks, which free block serves one, when a
-segment is made or given back, what is counted. Private pools (CUDA graphs, ``torch.cuda.MemPool``)
-are not modelled. Nothing here locks: calls must come one after the other.
+segment is made or given back, what is counted. Nothing here locks: calls must come one after the
+other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...errors import UsageError
-from .blocks import Block, BlockPool, ExpandableSegment, segments_of
+from .blocks import Block, BlockPool, ExpandableSegment, PoolId, PrivatePool, segments_of
 from .driver import SimulatedDriver
 from .events import AllocatorEvents, BlockLog, Observer
 from .out_of_memory import (
@@ -54,6 +54,7 @@ class CachingAllocator:
         self._stats = stats = DeviceStats()
         self._small = BlockPool(is_small=True, stats=stats.small_pool)
         self._large = BlockPool(is_small=False, stats=stats.large_pool)
+        self._private: dict[PoolId, PrivatePool] = {}
         self._allocated: dict[int, Block] = {}
         self._segments = Segments(
             driver, stats, settings, self._told, order_by_address=order_by_address
@@ -69,20 +70,29 @@ class CachingAllocator:
         self.change_settings(settings)
         self.set_memory_fraction(settings.per_process_memory_fraction)
 
-    def malloc(self, size: int, stream: int = 0) -> int:
+    def malloc(self, size: int, stream: int = 0, pool_id: PoolId | None = None) -> int:
+        """Serve a request, of a private pool if one is named, and return the address.
+
+        Raises:
+            OutOfMemory: the GPU has no room.
+        """
         if size <= 0:
             if size:
                 raise UsageError(f"size must be 0 or more bytes, not {size}")
             return 0
         if size >= ONE_EXABYTE:
             raise OutOfMemory(TOO_LARGE)
-        if self._events.any_recorded:
+        # While a private pool takes requests, PyTorch asks no stream what it has done.
+        if self._events.any_recorded and pool_id is None:
             self.process_events()
         if self._rounds_to_512:
             rounded = (size + (MIN_BLOCK_SIZE - 1)) & -MIN_BLOCK_SIZE
         else:
             rounded = self.settings.round_size(size)
-        pool = self._small if rounded <= SMALL_SIZE else self._large
+        if pool_id is None:
+            pool = self._small if rounded <= SMALL_SIZE else self._large
+        else:
+            pool = self._pool(rounded <= SMALL_SIZE, pool_id)
         if self._segments.allowed is not None and self.settings.garbage_collection_threshold:
             pool.search_count += 1
         block = pool.get_free_block(stream, rounded, self.settings)
@@ -147,12 +157,24 @@ class CachingAllocator:
             self._free_block(block)
 
     def empty_cache(self) -> None:
-        """Wait for all streams and give every free segment and page back to the GPU."""
+        """Wait for all streams and give every free segment and page back to the GPU.
+
+        Those of a private pool go back if nothing uses the pool any more.
+        """
         self._stats.num_sync_all_streams += 1
         self._events.wait_for_all()
         self.process_events()
         for pool in (self._large, self._small):
             self._segments.release_all(pool)
+        self._empty_private_pools()
+
+    def end_private_pool(self, pool_id: PoolId) -> None:
+        """Tell that no graph and no MemPool uses a private pool any more."""
+        self._private_pool(pool_id).is_freeable = True
+
+    def empty_private_pool(self, pool_id: PoolId) -> None:
+        """Give the free segments and pages of one private pool back, if nothing uses it."""
+        self._empty_private_pools(pool_id)
 
     @property
     def active_bytes(self) -> int:
@@ -173,10 +195,9 @@ class CachingAllocator:
 
     def free_blocks(self) -> list[FreeBlock]:
         """The blocks that are kept for later requests, without those that have no memory."""
-        pools = (self._small, self._large)
         return [
             FreeBlock(block.size, block.stream)
-            for pool in pools
+            for pool in (self._small, self._large)
             for block in pool.free_blocks()
             if block.mapped
         ]
@@ -235,18 +256,23 @@ class CachingAllocator:
     def segments(self) -> list[dict[str, Any]]:
         """As `snapshot`, without an event for the observers."""
         blocks = [
-            *self._small.free_blocks(),
-            *self._large.free_blocks(),
+            *(block for pool in self._pools() for block in pool.free_blocks()),
             *self._allocated.values(),
             *self._events.pending_blocks(),
         ]
         return segments_of(blocks, self.device)
 
     def adopt_segment(
-        self, address: int, stream: int, blocks: list[tuple[int, int | None]], *, is_small: bool
+        self,
+        address: int,
+        stream: int,
+        blocks: list[tuple[int, int | None]],
+        *,
+        is_small: bool,
+        pool_id: PoolId | None = None,
     ) -> None:
         """Take over a segment that exists already, as a recording shows it."""
-        pool = self._small if is_small else self._large
+        pool = self._pool(is_small, pool_id)
         registration = self._segments.register(pool, sum(size for size, _ in blocks))
         parts = [(size, requested, True) for size, requested in blocks]
         self._adopt(pool, address, stream, parts, registration, None)
@@ -258,8 +284,9 @@ class CachingAllocator:
         ranges: list[tuple[int, list[tuple[int, int | None]]]],
         *,
         is_small: bool,
+        pool_id: PoolId | None = None,
     ) -> None:
-        pool = self._small if is_small else self._large
+        pool = self._pool(is_small, pool_id)
         segment, registration = self._segments.adopt_expandable(pool, address)
         parts: list[tuple[int, int | None, bool]] = []
         end = address
@@ -288,7 +315,11 @@ class CachingAllocator:
             if segments.release_available(pool, stream, size):
                 block = segments.make_segment(pool, stream, size)
             if block is None:
-                self.empty_cache()
+                # A request of a private pool lets the cache of all others be.
+                if pool.private is None:
+                    self.empty_cache()
+                else:
+                    self._empty_private_pools()
                 stats.num_alloc_retries += 1
                 # PyTorch asks the GPU alone, though a block that fits may be in the pool by now.
                 block = segments.make_segment(pool, stream, size)
@@ -307,6 +338,12 @@ class CachingAllocator:
                     other_processes=self._driver.other_processes,
                     allowed=segments.allowed,
                     allocated=stats.total.allocated_bytes.current,
+                    private=sum(
+                        block.size
+                        for one in self._pools()
+                        if one.private is not None
+                        for block in one.free_blocks()
+                    ),
                     reserved=stats.total.reserved_bytes.current,
                 )
             )
@@ -398,6 +435,30 @@ class CachingAllocator:
         block.pool.stats.block_allocated(size, requested)
         if size >= self.settings.max_split_size:
             self._stats.oversize_allocations.change(1)
+
+    def _private_pool(self, pool_id: PoolId) -> PrivatePool:
+        """The pool of an id; a new one at the first call."""
+        if pool_id not in self._private:
+            self._private[pool_id] = PrivatePool(pool_id, self._stats)
+        return self._private[pool_id]
+
+    def _pool(self, is_small: bool, pool_id: PoolId | None) -> BlockPool:
+        if pool_id is None:
+            return self._small if is_small else self._large
+        private = self._private_pool(pool_id)
+        return private.small if is_small else private.large
+
+    def _pools(self) -> Iterator[BlockPool]:
+        yield from (self._small, self._large)
+        for private in self._private.values():
+            yield from (private.small, private.large)
+
+    def _empty_private_pools(self, pool_id: PoolId | None = None) -> None:
+        """Give back what private pools, or one of them, keep and nothing uses any more."""
+        for private in self._private.values():
+            if private.is_freeable and pool_id in (None, private.pool_id):
+                for pool in (private.small, private.large):
+                    self._segments.release_all(pool)
 
     def _count_inactive_split(self, pool: BlockPool, blocks: int, size: int) -> None:
         if size:

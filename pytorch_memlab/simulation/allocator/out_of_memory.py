@@ -41,9 +41,13 @@ def out_of_memory_text(
     other_processes: int,
     allowed: int | None,
     allocated: int,
+    private: int,
     reserved: int,
 ) -> str:
     """Return the text of torch.OutOfMemoryError."""
+    pools = ""
+    if private:
+        pools = f"with {format_size(private)} allocated in private pools (e.g., CUDA Graphs), "
     processes = ""
     if process_memory is not None:
         if other_processes:
@@ -57,7 +61,7 @@ def out_of_memory_text(
         f"GPU {device} has a total capacity of {format_size(total)} "
         f"of which {format_size(free)} is free. {processes}{limit}"
         f"Of the allocated memory {format_size(allocated)} is allocated by PyTorch, "
-        f"and {format_size(reserved - allocated)} is reserved by PyTorch but unallocated. "
+        f"{pools}and {format_size(reserved - allocated)} is reserved by PyTorch but unallocated. "
         "If reserved but unallocated memory is large try setting "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  "
         "See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/"

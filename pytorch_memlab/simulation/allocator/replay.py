@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...errors import UsageError
+from .blocks import PoolId
 from .caching_allocator import CachingAllocator
 from .driver import DriverCalls, RecordedDriver, SimulatedDriver
 from .out_of_memory import OutOfMemory
@@ -41,6 +42,7 @@ class RecordedSegment(NamedTuple):
     is_expandable: bool  # whether it is a range of pages of an expandable segment
     # from the first to the last, size and requested size in bytes, None for a free one
     blocks: list[tuple[int, int | None]]
+    pool_id: PoolId | None = None  # the private pool that it belongs to
 
     @property
     def size(self) -> int:
@@ -57,6 +59,8 @@ class AllocationTrace:
     events: Callable[[], Iterable[tuple[str, int, int, int]]]
     final: Sequence[RecordedSegment]  # after the last event
     total_memory: int | None = None  # bytes of the GPU; None if not known
+    # of the events of private pools, by index: requests, and segments that come and go
+    pools: Mapping[int, PoolId] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +151,38 @@ class RequestReplay:
         self._highest = self.allocator.reserved_bytes
         self.result.unused_at_peak = self._highest - self.allocator.active_bytes
 
-    def malloc(self, size: int, stream: int) -> int:
+    def malloc(self, size: int, stream: int, pool_id: PoolId | None) -> int:
         """Make a request.
 
         Raises:
             OutOfMemory: the GPU has no room.
         """
         try:
-            return self.allocator.malloc(size, stream)
+            return self.allocator.malloc(size, stream, pool_id)
         finally:
             reserved = self.allocator.reserved_bytes
             if reserved >= self._highest:
                 unused = reserved - self.allocator.active_bytes
                 if reserved > self._highest or unused < self.result.unused_at_peak:
                     self._highest, self.result.unused_at_peak = reserved, unused
+
+    def release(self, pools: Iterable[PoolId | None], *, is_of_request: bool = False) -> None:
+        """Empty the cache as it was when segments of these pools went back to the GPU.
+
+        A private pool whose segments go back is no longer used. Where no others go back, it was
+        given up by itself.
+        """
+        found = dict.fromkeys(pools)
+        private = [pool_id for pool_id in found if pool_id is not None]
+        for pool_id in private:
+            self.allocator.end_private_pool(pool_id)
+        if is_of_request:
+            return
+        if None in found:
+            self.allocator.empty_cache()
+        else:
+            for pool_id in private:
+                self.allocator.empty_private_pool(pool_id)
 
     def failed(self, index: int, size: int, error: OutOfMemory, *, was_recorded: bool) -> None:
         allocator, free = self.allocator, self.driver.free_memory()
@@ -182,7 +204,7 @@ class RequestReplay:
         tell where its addresses begin: at the lowest that has memory before or during it.
         """
         allocator = self.allocator
-        expandable: dict[tuple[int, bool], list[RecordedSegment]] = {}
+        expandable: dict[tuple[int, bool, PoolId | None], list[RecordedSegment]] = {}
         for one in recording.initial:
             address = one.address
             for size, requested in one.blocks:
@@ -190,17 +212,29 @@ class RequestReplay:
                     self.addresses[address] = address
                 address += size
             if one.is_expandable:
-                expandable.setdefault((one.stream, one.is_small), []).append(one)
+                key = one.stream, one.is_small, one.pool_id
+                expandable.setdefault(key, []).append(one)
             else:
-                allocator.adopt_segment(one.address, one.stream, one.blocks, is_small=one.is_small)
+                allocator.adopt_segment(
+                    one.address,
+                    one.stream,
+                    one.blocks,
+                    is_small=one.is_small,
+                    pool_id=one.pool_id,
+                )
         begins = {key: ranges[0].address for key, ranges in expandable.items()}
-        for action, address, size, stream in recording.events() if expandable else ():
-            key = stream, size % allocator.settings.large_segment_size != 0
+        events = enumerate(recording.events() if expandable else ())
+        for index, (action, address, size, stream) in events:
+            is_small = size % allocator.settings.large_segment_size != 0
+            key = stream, is_small, recording.pools.get(index)
             if action == "segment_map" and key in begins:
                 begins[key] = min(begins[key], address)
-        for (stream, is_small), ranges in expandable.items():
-            begin, parts = begins[stream, is_small], [(one.address, one.blocks) for one in ranges]
-            allocator.adopt_expandable_segment(begin, stream, parts, is_small=is_small)
+        for key, ranges in expandable.items():
+            stream, is_small, pool_id = key
+            parts = [(one.address, one.blocks) for one in ranges]
+            allocator.adopt_expandable_segment(
+                begins[key], stream, parts, is_small=is_small, pool_id=pool_id
+            )
         return list(begins.values())
 
 
@@ -390,7 +424,7 @@ class Comparison(RequestReplay):
         announced = len(driver.expected) + sum(map(len, driver.later))
         driver.freed.clear()
         try:
-            return self.malloc(size, stream)
+            return self.malloc(size, stream, self._recording.pools.get(index))
         finally:
             self.result.segments_checked += announced
             for mismatch in driver.mismatches:
@@ -423,12 +457,14 @@ class Comparison(RequestReplay):
         releases, self._releases = self._releases, []
         if not releases:
             return
+        pools = [self._recording.pools.get(index) for index, *_ in releases]
         if self.driver.expected:
+            self.release(pools, is_of_request=True)
             self._releases_within += releases
             self.driver.later.append([])
         else:
             self.driver.freed.clear()
-            self.allocator.empty_cache()
+            self.release(pools)
             self._compare_releases(releases)
 
     def _compare_releases(self, releases: Sequence[Range]) -> None:

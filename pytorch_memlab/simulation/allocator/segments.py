@@ -58,6 +58,9 @@ class Segments:
         """Count bytes that got memory, or lost it if the number is negative."""
         self._stats.total.reserved_bytes.change(size)
         pool.stats.reserved_bytes.change(size)
+        if pool.private is not None:
+            for name in ("all", "small_pool" if pool.is_small else "large_pool"):
+                pool.private.reserved_bytes[name].change(size)
 
     @property
     def memory_fraction(self) -> float:

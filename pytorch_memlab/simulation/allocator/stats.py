@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ...memory_fields import EVENTS, GROUPS, OVERSIZE_GROUPS, POOLS
+
+PRIVATE_RESERVED: Final = "reserved_bytes_by_private_pools"
 
 
 class Stat:
@@ -118,6 +120,7 @@ class DeviceStats:
         self.num_device_alloc = 0
         self.num_device_free = 0
         self.num_oom_rejections = 0
+        self._private: dict[str, dict[str, Stat]] = {}  # reserved bytes of private pools
         pools = (self.total, self.small_pool, self.large_pool)
         self._groups = [(group, *(getattr(pool, group) for pool in pools)) for group in GROUPS]
         self._stats: dict[tuple[str, ...], Stat] = {
@@ -130,10 +133,7 @@ class DeviceStats:
         }
 
     def as_nested_dict(self) -> dict[str, Any]:
-        """Return what ``torch.cuda.memory_stats_as_nested_dict()`` returns, keys in its order.
-
-        There are no private pools, so ``reserved_bytes_by_private_pools`` is empty.
-        """
+        """Return what ``torch.cuda.memory_stats_as_nested_dict()`` returns, keys in its order."""
         # Every line of a profiled program that allocates comes here.
         found: dict[str, Any] = {
             "num_alloc_retries": self.num_alloc_retries,
@@ -151,7 +151,10 @@ class DeviceStats:
                 "large_pool": large.as_dict(),
             }
             if group == "reserved_bytes":
-                found["reserved_bytes_by_private_pools"] = {}
+                found[PRIVATE_RESERVED] = {
+                    pool: {name: stat.as_dict() for name, stat in stats.items()}
+                    for pool, stats in self._private.items()
+                }
         found["oversize_allocations"] = self.oversize_allocations.as_dict()
         found["oversize_segments"] = self.oversize_segments.as_dict()
         return found
@@ -166,6 +169,14 @@ class DeviceStats:
             stat.allocated = stat.freed = 0
         for name in EVENTS:
             setattr(self, name, 0)
+
+    def add_private_pool(self, pool_id: tuple[int, int]) -> dict[str, Stat]:
+        """Show the reserved bytes of a private pool from now on; they are those returned."""
+        first, second = pool_id
+        stats = self._private[f"{first}_{second}"] = {name: Stat() for name in POOLS}
+        for name, stat in stats.items():
+            self._stats[PRIVATE_RESERVED, f"{first}_{second}", name] = stat
+        return stats
 
     def restore_peaks(self, peaks: Mapping[str, Any]) -> None:
         """Set every peak to the one in `peaks`, or to the current value where that is more."""

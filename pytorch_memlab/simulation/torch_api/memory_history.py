@@ -9,14 +9,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from ..._common.call_stacks import Place, TakenStack, call_stacks
 from ..._common.forward_ops import ForwardOps
 from ..._common.patches import Patches
+from ..._common.torch_release import RELEASE
 from ...errors import UnsupportedCUDACallError
+from ..allocator.blocks import DEFAULT_POOL
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
 from ..machine.streams import handle_of
@@ -298,6 +300,10 @@ class _Frames:
         return [] if stack is None else self._stack(call_stacks.number_of(stack))
 
 
+_POOL: Final = {"pool_id": DEFAULT_POOL} if RELEASE >= (2, 12) else {}
+"""What entries have from PyTorch 2.12 on (pull request 177717)."""
+
+
 def _as_dict(
     entry: _Entry, frames: _Frames, known: dict[Hashable, dict[str, str]]
 ) -> dict[str, Any]:
@@ -310,6 +316,7 @@ def _as_dict(
         "time_us": entry.time // 1000,
         "compile_context": "N/A",
         "user_metadata": entry.metadata,
+        **_POOL,
     }
     if entry.stack is not None:
         described["frames"] = frames.of(entry.stack)
