@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -91,11 +92,11 @@ class CommandParser(argparse.ArgumentParser):
         """Everything that the help shows, options and operands."""
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
 
-    def print_help(self, file: Any = None) -> None:
-        if file is None:
-            print_to_stdout(self.format_help())
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:
+            print_to_stdout(message)
         else:
-            super().print_help(file)
+            super()._print_message(message, file)
 
     def shown_options(self) -> list[str]:
         """All options that the help shows."""

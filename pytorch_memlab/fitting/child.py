@@ -110,7 +110,10 @@ class _Fork:
             _be_fork(work, result)
 
     def poll(self) -> int | None:
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        try:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+        except ChildProcessError:  # it has ended, and this process ignores how (SIGCHLD)
+            return 0
         return os.waitstatus_to_exitcode(status) if pid else None
 
     def kill(self) -> None:
@@ -177,12 +180,14 @@ def _can_train() -> bool:
 
 def _be_fork(work: Work[Any, Any], result: str) -> NoReturn:
     """The body of a fork. It never returns to the code of this process."""
-    status = 1
+    status, process = 1, os.getpid()
     gc.freeze()  # a collection would write to all pages, which the fork shares so far
     try:
         _forget_exit_handlers()
         _redirect(work.output)
-        write(work.function(work.request) if _can_train() else _CannotTrain(), result)
+        found = work.function(work.request) if _can_train() else _CannotTrain()
+        if os.getpid() == process:  # not one that the program forked
+            write(found, result)
         status = 0
         atexit._run_exitfuncs()
         _end_own_children()

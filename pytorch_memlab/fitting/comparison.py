@@ -188,6 +188,8 @@ def compare_gpus(
                 yield index, found
 
     (_, trial), *_ = ran([0])
+    if trial.failed and trial.asked_for_memory:  # no GPU has as much as it was told
+        (_, trial), *_ = ran([0])
     if trial.failed:
         # The GPU may be too old for the program, or it fails on all of them.
         reads = trial.gpu_reads

@@ -32,7 +32,16 @@ if TYPE_CHECKING:
 Value = int | str
 """A number, or a word such as ``bf16``."""
 
-_TOML_TOKEN: Final = re.compile(r"[^\s,\[\]{}#=]+")
+_TOML_TOKEN: Final = re.compile(
+    r"""
+    "(?:[^"\\\n]|\\.)*"  # a string
+    | '[^'\n]*'  # one without escapes
+    | [^\s,\[\]{}\#="']+  # a number, a word, or the name of a key
+    """,
+    re.VERBOSE,
+)
+_YAML_PROPERTIES: Final = re.compile(r"(?:[&!]\S*\s+)*")
+"""The anchor and the tag before a value."""
 
 
 class _NoSuchKeyError(Exception):
@@ -73,12 +82,16 @@ def _toml(text: str, parts: Sequence[str], value: Value) -> str:
     else:
         import tomli as tomllib
 
-    expected = _with_value(tomllib.loads(text), parts, value)
+    # As texts, where 1 is neither 1.0 nor true, and nan is nan.
+    content = tomllib.loads(text)
+    expected = repr(_with_value(content, parts, value))
+    if repr(content) == expected:
+        return text
     written = str(value) if isinstance(value, int) else json.dumps(value)
     for token in _TOML_TOKEN.finditer(text):
         changed = text[: token.start()] + written + text[token.end() :]
         try:
-            if tomllib.loads(changed) == expected:
+            if repr(tomllib.loads(changed)) == expected:
                 return changed
         except tomllib.TOMLDecodeError:
             continue
@@ -107,7 +120,9 @@ def _yaml(text: str, parts: Sequence[str], value: Value) -> str:
         node = items[part]
     if not isinstance(node, yaml.ScalarNode):
         raise ValueError(f"{'.'.join(parts)} is no plain value")
-    return text[: node.start_mark.index] + str(value) + text[node.end_mark.index :]
+    properties = _YAML_PROPERTIES.match(text, node.start_mark.index)
+    begin = properties.end() if properties else node.start_mark.index
+    return text[:begin] + str(value) + text[node.end_mark.index :]
 
 
 def _python(text: str, parts: Sequence[str], value: Value) -> str:

@@ -70,7 +70,8 @@ class ProgramTarget:
             with self._on_path():
                 self._find(self.arguments)
         except SyntaxError as error:
-            raise UsageError(f"{error.filename}:{error.lineno}: {error.msg}") from None
+            line = "" if error.lineno is None else f":{error.lineno}"
+            raise UsageError(f"{error.filename or self.script}{line}: {error.msg}") from None
 
     @contextmanager
     def started(self, changes: Sequence[Change]) -> Iterator[Callable[[], object]]:

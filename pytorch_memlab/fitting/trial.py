@@ -20,7 +20,7 @@ import torch
 from .._common.optimizer_steps import ProgramDone, after_each_step, end_program
 from .._common.patches import Patches
 from .._common.uncaught_errors import chain
-from ..errors import HistoryError
+from ..errors import HistoryError, HostMemoryError
 from ..history.model import AllocationHistory
 from ..records import Approximation, ApproximationKind
 from ..simulation.inspect import GPU, Machine, MemoryOverhead
@@ -215,10 +215,11 @@ class _Run:
             if exit_.code in (None, 0):
                 self._ended(Ending.FINISHED)
             else:
-                self._ended(Ending.ERROR, f"the program ended with exit status {exit_.code}\n")
+                self._ended(Ending.ERROR, _exit_text(exit_.code))
         except BaseException as error:
             text = _traceback(error)
-            self._ended(Ending.OUT_OF_MEMORY if _is_out_of_memory(error) else Ending.ERROR, text)
+            has_run_out = _is_out_of_memory(error, is_limited=self._request.is_limited)
+            self._ended(Ending.OUT_OF_MEMORY if has_run_out else Ending.ERROR, text)
             sys.stderr.write(text)
         finally:
             self._recording.end()
@@ -277,6 +278,14 @@ class _Run:
         )
 
 
+def _exit_text(code: object) -> str:
+    """The end of a program that says how it ended; a message is printed, as Python does it."""
+    if isinstance(code, int):
+        return f"the program ended with exit status {code}\n"
+    print(code, file=sys.stderr)
+    return f"the program ended with exit status 1: {code}\n"
+
+
 def _traceback(error: BaseException) -> str:
     """The traceback of the program, without the frames that launched it."""
     trace = error.__traceback__
@@ -285,10 +294,13 @@ def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    """True if an exception is, or comes from, an out-of-memory error of a GPU."""
-    causes = chain(error, suppressed=True)
-    return any(isinstance(one, torch.OutOfMemoryError) for one in causes)
+def _is_out_of_memory(error: BaseException, *, is_limited: bool) -> bool:
+    """True if an exception is, or comes from, an out-of-memory error of a GPU.
+
+    A GPU without limit has what this machine can map.
+    """
+    kinds = (torch.OutOfMemoryError, *(() if is_limited else (HostMemoryError,)))
+    return any(isinstance(one, kinds) for one in chain(error, suppressed=True))
 
 
 def _approximations(machine: Machine) -> tuple[Approximation, ...]:

@@ -232,7 +232,7 @@ class _FileValue(Place):
 
 def _file_value(name: str, file: str, key: str) -> _FileValue:
     try:
-        with open(file, encoding="utf-8") as opened:
+        with open(file, encoding="utf-8-sig") as opened:
             text = opened.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -114,7 +114,8 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
             replays.append((found, replay(history, device) if ran_out else found))
         limited, unlimited = min(replays, key=_room, default=(None, None))
         failure = None if limited is None else _failed(trial, history, limited)
-    fits = None if trial.ending is Ending.ERROR else failure is None
+    has_failed = trial.ending is Ending.OUT_OF_MEMORY and failure is None
+    fits = None if trial.failed or has_failed else failure is None
     shown = unlimited if fits is False else limited
     return Verdict(
         name=name,

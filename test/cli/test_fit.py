@@ -147,6 +147,7 @@ def test_ctrl_c_shows_what_is_known(write, capsys, monkeypatch):
         (["-m", "nothing"], "there is no module named nothing"),
         (["-"], "fit runs a program several times: give the file of a script, not -"),
         (["broken.py"], "{folder}/broken.py:1: invalid syntax"),
+        (["bytes.py"], "bytes.py: source code "),
         (["--gpu", "rtx409", "script.py"], "unknown GPU 'rtx409' (did you mean rtx4090"),
         (["--gpu", "", "script.py"], "unknown GPU ''"),
         (["--num-gpus", "0", "script.py"], "--num-gpus is a number from 1 to 128, not 0"),
@@ -159,6 +160,7 @@ def test_ctrl_c_shows_what_is_known(write, capsys, monkeypatch):
 )
 def test_what_cannot_be_carried_out_is_said_in_a_line(words, error, write, capsys, tmp_path):
     write("x = = 1\n", "broken.py")
+    write("\0", "bytes.py")
     write(SCRIPT)
     assert main(["fit", *words]) == 2
     out, err = capsys.readouterr()

@@ -157,6 +157,45 @@ def test_a_program_that_asks_and_runs_out_does_not_fit(compare):
     )
 
 
+def test_a_program_that_fails_with_the_memory_of_no_gpu_runs_with_that_of_each(compare):
+    text = """
+        import torch
+        free, total = torch.cuda.mem_get_info()
+        assert total < 2**40
+        kept = torch.empty(free // 2, dtype=torch.uint8, device="cuda")
+    """
+    found = compare(text, "64MiB")
+    assert (found["64MiB"].fits, found["64MiB"].reserved_peak) == (True, 32 * MIB)
+
+
+def test_a_program_that_takes_all_there_is_runs_where_memory_ends(compare):
+    """This machine maps less than the GPU without limit has."""
+    text = """
+        import torch
+        kept, size = [], 2**46
+        while size >= 2 * 2**20:
+            try:
+                kept.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+            except torch.OutOfMemoryError:
+                size //= 2
+    """
+    found = compare(text, "64MiB", "48MiB")
+    assert {name: (one.fits, one.reserved_peak // MIB) for name, one in found.items()} == {
+        "64MiB": (True, 64),
+        "48MiB": (True, 48),
+    }
+
+
+def test_a_program_that_runs_out_of_something_else_has_no_verdict(compare):
+    text = """
+        import torch
+        from pytorch_memlab.errors import HostMemoryError
+        kept = torch.empty(2**20, device="cuda")
+        raise HostMemoryError("no more mappings")
+    """
+    assert compare(text, "64MiB")["64MiB"].fits is None
+
+
 def test_a_program_that_fails_on_old_gpus_runs_on_the_others(compare):
     text = """
         import torch

@@ -92,6 +92,7 @@ def test_an_error_has_the_traceback_of_the_program_alone(tmp_path):
     ("line", "error"),
     [
         ("sys.exit(4)", "the program ended with exit status 4\n"),
+        ("sys.exit('no data')", "the program ended with exit status 1: no data\n"),
         ("os._exit(5)", "the process of the program ended with exit status 5\n"),
         (
             f"os.kill(os.getpid(), {int(signal.SIGKILL)})",
@@ -103,6 +104,35 @@ def test_a_program_that_ends_itself_says_how(line, error, tmp_path):
     trial = trial_of(f"import os, sys\n{line}\n", tmp_path)
     assert trial.ending is Ending.ERROR
     assert trial.error == error
+
+
+def test_the_message_of_an_exit_is_printed(tmp_path):
+    trial_of("import sys; sys.exit('no data')", tmp_path, output=str(tmp_path))
+    assert (tmp_path / "output.txt").read_text() == "no data\n"
+
+
+def test_a_process_that_the_program_forks_leaves_its_result_alone(tmp_path):
+    """The fork ends when the result of the program is written."""
+    text = """
+        import atexit, os, sys, torch
+        reads, writes = os.pipe()
+        fork = os.fork()
+        if not fork:
+            os.read(reads, 1)
+            sys.exit(0)
+        kept = torch.zeros(3 * 2**20, dtype=torch.uint8, device="cuda")
+        atexit.register(os.waitpid, fork, 0)
+        atexit.register(os.write, writes, b"x")
+    """
+    assert kept(trial_of(text, tmp_path)) == 3
+
+
+def test_a_process_that_ignores_how_its_children_end_gets_results(tmp_path):
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert trial_of("", tmp_path).ending is Ending.FINISHED
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_an_exit_with_code_zero_is_an_end(tmp_path):

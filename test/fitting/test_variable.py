@@ -106,6 +106,8 @@ def test_what_it_does_not_take(text: str, message: str) -> None:
 
 YAML = "train: &t  # of all\n  batch_size: 4  # items\n  layers: [1, 'two']\nother: *t\n"
 TOML = '[model]\nbatch_size = 4\n[train]\nbatch_size = 4 # items\nname = "4"\n'
+NAN = 'lr = 8.0\ntemperature = nan\nname = "a # b"  # c\nlength = 8\n'
+ANCHORED = "size: &size 8  # items\neval: *size\nnumber: !!int '9'\n"
 PYTHON = (
     "batch_size = 4  # ä\n"
     "class Config:\n    batch_size: int = 2 * 2\n"
@@ -120,6 +122,11 @@ PYTHON = (
         ("a.yml", YAML, "train.layers.1", "three", YAML.replace("'two'", "three")),
         ("a.toml", TOML, "train.batch_size", 9, TOML.replace("4 #", "9 #")),
         ("a.toml", TOML, "train.name", "nine", TOML.replace('"4"', '"nine"')),
+        ("a.toml", NAN, "length", 8, NAN),
+        ("a.toml", NAN, "lr", 8, NAN.replace("8.0", "8")),
+        ("a.toml", NAN, "name", "x", NAN.replace("a # b", "x")),
+        ("a.yaml", ANCHORED, "size", 9, ANCHORED.replace("8", "9")),
+        ("a.yaml", ANCHORED, "number", 8, ANCHORED.replace("'9'", "8")),
         ("a.py", PYTHON, "batch_size", 9, PYTHON.replace("= 4  #", "= 9  #")),
         ("a.py", PYTHON, "Config.batch_size", 9, PYTHON.replace("2 * 2", "9")),
         ("a.py", PYTHON, "config.train.batch_size", 9, PYTHON.replace(": 4}", ": 9}")),
@@ -201,6 +208,15 @@ def test_the_program_reads_the_value_and_the_file_stays(
     assert path.read_text() == "batch = 4\n"
     assert importlib.import_module(path.stem).batch == 4
     del sys.modules[path.stem]
+
+
+def test_a_file_that_begins_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("\ufeff" + '{"batch": 4}')
+    setting = read_variable(f"{path}:batch=1:64").place.set_to(9)
+
+    with setting.applied(), open(path, encoding="utf-8-sig") as opened:
+        assert json.load(opened) == {"batch": 9}
 
 
 def test_other_files_and_links(tmp_path: Path) -> None:

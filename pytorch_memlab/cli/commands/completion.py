@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
+from ..._common.standard_output import print_to_stdout
 from ..parser import CommandParser
 
 _BASH = """\
@@ -64,8 +65,9 @@ class CompletionCommand:
 
     def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
         if options.shell != _CANDIDATES:
-            return partial(print, _SCRIPTS[options.shell], end="")
-        return lambda: print("\n".join(candidates(options.words or [""], self._parsers())))
+            return partial(print_to_stdout, _SCRIPTS[options.shell])
+        words = options.words or [""]
+        return lambda: print_to_stdout("\n".join(candidates(words, self._parsers())) + "\n")
 
 
 def candidates(words: Sequence[str], parsers: Parsers) -> list[str]:
