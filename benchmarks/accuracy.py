@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
-from pytorch_memlab.simulation.allocator.driver import RecordedDriver
+from pytorch_memlab.simulation.allocator.driver import RecordedDriver, Step
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 from pytorch_memlab.utils import readable_size
 
@@ -124,7 +124,7 @@ def recorded_peaks(trace: dict[str, Any], adopt: Any) -> Peaks:
             if index == 0:  # the recorded program's own, before what is simulated begins
                 allocator.reset_peak_stats()
         elif kind == "segment_alloc":
-            driver.expected.append((index, address, size))
+            driver.expected.append(Step(index, address, size))
         elif kind == "alloc":
             allocator.malloc(size)
         elif kind == "free":

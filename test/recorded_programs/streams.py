@@ -12,7 +12,7 @@ import torch
 
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
-from pytorch_memlab.simulation.allocator.driver import RecordedDriver
+from pytorch_memlab.simulation.allocator.driver import RecordedDriver, Step
 from pytorch_memlab.simulation.machine.cublas_workspaces import workspace_size
 
 FOLDER = Path(__file__).parents[1] / "data" / "recordings"
@@ -109,7 +109,7 @@ def simulate_recorded(
             if trace["events"][0][0] == "segment_free":
                 allocator.empty_cache()
             driver.expected.extend(
-                (index, address, size)
+                Step(index, address, size)
                 for index, (kind, address, size, *_) in enumerate(trace["events"])
                 if kind == "segment_alloc"
             )

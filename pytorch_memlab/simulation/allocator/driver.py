@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 PAGE = 2 * 2**20
 """Bytes of a page of device memory; cudaMalloc takes and aligns by it."""
@@ -130,6 +131,15 @@ class SimulatedDriver:
             self._reserved.give(address, size)
 
 
+class Step(NamedTuple):
+    """Memory of a recording that comes from the GPU, or goes back to it."""
+
+    event: int  # its index
+    address: int  # where it begins
+    size: int  # bytes of it
+    noun: str = "segment"  # or "range", of pages
+
+
 class RecordedDriver(SimulatedDriver):
     """A GPU that hands out the memory of a recording, in order.
 
@@ -139,18 +149,14 @@ class RecordedDriver(SimulatedDriver):
 
     def __init__(self) -> None:
         super().__init__(total=2**62, base=2**62)
-        # segments and pages that get memory next: a number for the caller's use, address, size in
-        # bytes
-        self.expected: deque[tuple[int, int, int]] = deque()
-        # the same, for requests that follow after a request failed and memory was freed
-        self.later: deque[list[tuple[int, int, int]]] = deque()
+        # what gets memory next; None: not before something goes back to the GPU
+        self.expected: deque[Step | None] = deque()
         self.mapped: list[int] = []  # addresses of all pages that get memory in the recording
         # bytes free on the GPU, which refuses what is not expected; None: no limit
         self.available: int | None = None
-        self.freed: list[int] = []  # addresses of the segments and pages given back
-        self.unmapped: dict[int, int] = {}  # bytes given back at the address of each range of pages
+        # address of what went back since this was cleared; bytes of pages, None for a segment
+        self.freed: dict[int, int | None] = {}
         self.mismatches: list[str] = []  # what differs from the recording
-        self._refused = False
         self._ranges: dict[int, range] = {}
 
     @property
@@ -164,25 +170,25 @@ class RecordedDriver(SimulatedDriver):
         """Return the address recorded next."""
         if self._refuses():
             return None
-        if not self.expected:
+        step = self._next_step()
+        if step is None:
             self.mismatches.append(f"a segment of {size} bytes that was not recorded")
             return super().malloc(size)
         self.call_counts.mallocs += 1
-        _, address, recorded_size = self.expected.popleft()
-        if size != recorded_size:
-            self.mismatches.append(f"a segment of {size} bytes, recorded {recorded_size}")
-        return address
+        if size != step.size:
+            self.mismatches.append(f"a segment of {size} bytes, recorded {step.size}")
+        return step.address
 
     def free(self, address: int) -> None:
         """Note that the segment at `address` was freed."""
         self.call_counts.frees += 1
-        self.freed.append(address)
-        self._go_on()
+        self._goes_back(address, None)
 
     def reserve(self, size: int) -> int:
         """Return the address that gets memory next, while it refuses one that does so later."""
-        if self.expected:
-            address = self.expected[0][1]
+        step = self.expected[0] if self.expected else None
+        if step is not None:
+            address = step.address
         else:
             known = self._ranges.values()
             unknown = (one for one in self.mapped if not any(one in taken for taken in known))
@@ -200,30 +206,29 @@ class RecordedDriver(SimulatedDriver):
         if self._refuses():
             return False
         self.call_counts.maps += 1
-        if not self.expected:
+        step = self._next_step()
+        if step is None:
             self.mismatches.append(f"{size} bytes mapped at {address:#x}, which was not recorded")
-            return True
-        _, recorded, recorded_size = self.expected.popleft()
-        if (address, size) != (recorded, recorded_size):
+        elif (address, size) != (step.address, step.size):
             self.mismatches.append(
-                f"{size} bytes mapped at {address:#x}, recorded {recorded_size} at {recorded:#x}"
+                f"{size} bytes mapped at {address:#x}, recorded {step.size} at {step.address:#x}"
             )
         return True
 
     def unmap(self, address: int, size: int) -> None:
         self.call_counts.unmaps += 1
-        self.freed.append(address)
-        self.unmapped[address] = size
-        self._go_on()
+        self._goes_back(address, size)
 
     def release(self, address: int, size: int) -> None:
         self._ranges.pop(address, None)
 
     def _refuses(self) -> bool:
-        self._refused = not self.expected and (bool(self.later) or self.available is not None)
-        return self._refused
+        return self.expected[0] is None if self.expected else self.available is not None
 
-    def _go_on(self) -> None:
-        if self._refused and self.later:
-            self.expected.extend(self.later.popleft())
-            self._refused = False
+    def _next_step(self) -> Step | None:
+        return self.expected.popleft() if self.expected else None
+
+    def _goes_back(self, address: int, size: int | None) -> None:
+        self.freed[address] = size
+        if self.expected and self.expected[0] is None:
+            self.expected.popleft()

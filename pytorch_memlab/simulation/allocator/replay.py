@@ -13,24 +13,14 @@ from typing import Any, NamedTuple
 from ...errors import UsageError
 from .blocks import PoolId
 from .caching_allocator import CachingAllocator
-from .driver import DriverCalls, RecordedDriver, SimulatedDriver
+from .driver import DriverCalls, RecordedDriver, SimulatedDriver, Step
 from .out_of_memory import OutOfMemory
 from .settings import AllocatorSettings
 
 GROWTH = frozenset({"segment_alloc", "segment_map"})
 RELEASES = frozenset({"segment_free", "segment_unmap"})
-_NOUNS = {
-    "segment_alloc": "segment",
-    "segment_free": "segment",
-    "segment_map": "range",
-    "segment_unmap": "range",
-}
-_KINDS = frozenset(
-    {"alloc", "free", "free_completed", "free_requested", "oom", "snapshot", *_NOUNS}
-)
-
-Range = tuple[int, int, int]
-"""Index of an event, address, and size in bytes."""
+_KINDS = GROWTH | RELEASES
+_KINDS |= {"alloc", "free", "free_completed", "free_requested", "oom", "snapshot"}
 
 
 class RecordedSegment(NamedTuple):
@@ -335,9 +325,8 @@ class Comparison(RequestReplay):
         super().__init__(recording, driver, settings, order_by_address=order_by_address)
         for begin in self.begins:
             driver.adopt_range(begin)
-        self._nouns: dict[int, str] = {}  # of events that change segments
-        self._releases: list[Range] = []
-        self._releases_within: list[Range] = []
+        self._released: list[Step] = []  # while nothing is expected: the program empties the cache
+        self._released_within: list[Step] = []  # for the request that follows
 
     def run(self) -> Replay:
         """Replay all events, or as many as are needed for the most differences."""
@@ -354,31 +343,28 @@ class Comparison(RequestReplay):
             )
             for one in self._recording.final
         )
-        self.result.final_matches = not self._releases_within and self._state() == recorded
+        self.result.final_matches = not self._released_within and self._state() == recorded
         return self.finish()
 
     def _follow(self) -> None:
-        handlers = {
-            **dict.fromkeys(GROWTH, self._grow),
-            "alloc": self._alloc,
-            "free_completed": self._free,
-            "oom": self._oom,
-        }
+        requests = {"alloc": self._alloc, "free_completed": self._free, "oom": self._oom}
+        expected = self.driver.expected
         for index, (action, address, size, stream) in enumerate(self._recording.events()):
-            if action in _NOUNS:
-                self._nouns[index] = _NOUNS[action]
-            if action in RELEASES:
-                self._releases.append((index, address, size))
-            elif action in handlers:
-                self._release()
-                handlers[action](index, address, size, stream)
-        self._release()
+            if action in requests:
+                self._empty_cache()
+                requests[action](index, address, size, stream)
+            elif action in GROWTH:
+                self._empty_cache()
+                expected.append(Step(index, address, size, _noun(action)))
+            elif action in RELEASES and not expected:
+                self._released.append(Step(index, address, size, _noun(action)))
+            elif action in RELEASES:
+                self._released_within.append(Step(index, address, size, _noun(action)))
+                self.release([self._recording.pools.get(index)], is_of_request=True)
+                if expected[-1] is not None:
+                    expected.append(None)
+        self._empty_cache()
         self._tell_unneeded()
-
-    def _grow(self, index: int, address: int, size: int, _stream: int) -> None:
-        later = self.driver.later
-        growth = later[-1] if later else self.driver.expected
-        growth.append((index, address, size))
 
     def _alloc(self, index: int, address: int, size: int, stream: int) -> None:
         self.result.allocations += 1
@@ -409,10 +395,12 @@ class Comparison(RequestReplay):
         """The GPU's capacity, or the least that it can be when a request fails."""
         if self._recording.total_memory is not None:
             return self._recording.total_memory
-        growth = [*self.driver.expected, *(one for some in self.driver.later for one in some)]
-        grown = sum(size for _, _, size in growth)
-        released = sum(size for _, _, size in self._releases_within)
+        grown = sum(step.size for step in self._expected())
+        released = sum(step.size for step in self._released_within)
         return free + self.allocator.reserved_bytes + grown - released
+
+    def _expected(self) -> list[Step]:
+        return [step for step in self.driver.expected if step is not None]
 
     def _malloc(self, index: int, size: int, stream: int) -> int:
         """Allocate, and compare what the allocator asked the driver for.
@@ -421,29 +409,23 @@ class Comparison(RequestReplay):
             OutOfMemory: as the recording has it, or else the allocator differs from it.
         """
         driver = self.driver
-        announced = len(driver.expected) + sum(map(len, driver.later))
+        self.result.segments_checked += len(self._expected())
         driver.freed.clear()
         try:
             return self.malloc(size, stream, self._recording.pools.get(index))
         finally:
-            self.result.segments_checked += announced
             for mismatch in driver.mismatches:
                 self._differs(index, mismatch)
             driver.mismatches.clear()
             self._tell_unneeded()
-            if self._releases_within:
-                self._compare_releases(self._releases_within)
-                self._releases_within = []
+            if self._released_within:
+                self._compare_releases(self._released_within)
+                self._released_within = []
 
     def _tell_unneeded(self) -> None:
-        driver = self.driver
-        for growth in (driver.expected, *driver.later):
-            for index, address, size in growth:
-                self._differs(
-                    index, f"no {self._nouns[index]} of {size} bytes was needed at {address:#x}"
-                )
-        driver.expected.clear()
-        driver.later.clear()
+        for index, address, size, noun in self._expected():
+            self._differs(index, f"no {noun} of {size} bytes was needed at {address:#x}")
+        self.driver.expected.clear()
 
     def _free(self, index: int, address: int, size: int, _stream: int) -> None:
         actual = self.addresses.pop(address, None)
@@ -452,40 +434,35 @@ class Comparison(RequestReplay):
         else:
             self.allocator.free(actual)
 
-    def _release(self) -> None:
-        """Take a run of releases over: one after growth belongs to the request that follows."""
-        releases, self._releases = self._releases, []
-        if not releases:
-            return
-        pools = [self._recording.pools.get(index) for index, *_ in releases]
-        if self.driver.expected:
-            self.release(pools, is_of_request=True)
-            self._releases_within += releases
-            self.driver.later.append([])
-        else:
+    def _empty_cache(self) -> None:
+        releases, self._released = self._released, []
+        if releases:
             self.driver.freed.clear()
-            self.release(pools)
+            self.release(self._recording.pools.get(step.event) for step in releases)
             self._compare_releases(releases)
 
-    def _compare_releases(self, releases: Sequence[Range]) -> None:
+    def _compare_releases(self, releases: Sequence[Step]) -> None:
         """Compare recorded releases with those that the allocator made."""
         self.result.segments_checked += len(releases)
-        recorded = [address for _, address, _ in releases]
         freed = self.driver.freed
-        for index, address, size in releases:
-            noun = self._nouns[index]
+        for index, address, size, noun in releases:
             if address not in freed:
                 self._differs(index, f"the {noun} at {address:#x} is not free")
-            elif noun == "range" and self.driver.unmapped.get(address) != size:
-                actual = self.driver.unmapped.get(address)
-                self._differs(index, f"{actual} bytes unmapped at {address:#x}, recorded {size}")
-        last = releases[-1][0]
-        for address in sorted(set(freed).difference(recorded)):
-            noun = "range" if address in self.driver.unmapped else "segment"
-            self._differs(last, f"the {noun} at {address:#x} is free, recorded as kept")
-        if freed != recorded and sorted(freed) == sorted(recorded):
-            same = [mine == theirs for mine, theirs in zip(freed, recorded, strict=True)]
-            self._differs(releases[same.index(False)][0], "segments are freed in another order")
+            elif noun == "range" and freed[address] != size:
+                self._differs(
+                    index, f"{freed[address]} bytes unmapped at {address:#x}, recorded {size}"
+                )
+        recorded = [step.address for step in releases]
+        for address in sorted(freed.keys() - set(recorded)):
+            noun = "segment" if freed[address] is None else "range"
+            self._differs(
+                releases[-1].event, f"the {noun} at {address:#x} is free, recorded as kept"
+            )
+        if sorted(freed) == sorted(recorded):
+            for step, address in zip(releases, freed, strict=True):
+                if step.address != address:
+                    self._differs(step.event, "segments are freed in another order")
+                    break
 
     def _differs(self, index: int, message: str) -> None:
         mismatches = self.result.mismatches
@@ -503,3 +480,7 @@ class Comparison(RequestReplay):
             )
             for one in self.allocator.segments()
         ]
+
+
+def _noun(action: str) -> str:
+    return "range" if action.endswith("map") else "segment"

@@ -1,4 +1,4 @@
-from pytorch_memlab.simulation.allocator.driver import RecordedDriver, SimulatedDriver
+from pytorch_memlab.simulation.allocator.driver import RecordedDriver, SimulatedDriver, Step
 
 MB = 2**20
 BASE = 0x7000_0000_0000
@@ -47,7 +47,7 @@ def test_cards_can_have_addresses_of_their_own():
 
 def test_a_recording_hands_its_addresses_out_and_notes_what_it_has_not():
     driver = RecordedDriver()
-    driver.expected.append((0, 77, 2 * MB))
+    driver.expected.append(Step(0, 77, 2 * MB))
     assert driver.malloc(2 * MB) == 77
     assert driver.mismatches == []
     assert driver.malloc(4 * MB) != driver.malloc(4 * MB)

@@ -21,7 +21,7 @@ from torch.cuda import _memory_viz
 from pytorch_memlab.errors import UnsupportedCUDACallError
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
-from pytorch_memlab.simulation.allocator.driver import RecordedDriver
+from pytorch_memlab.simulation.allocator.driver import RecordedDriver, Step
 from pytorch_memlab.simulation.torch_api import memory_history
 
 MB = 2**20
@@ -403,7 +403,7 @@ def test_the_attention_program_has_the_events_of_its_recording(compute):
 
     driver = RecordedDriver()
     driver.expected.extend(
-        (index, address, size)
+        Step(index, address, size)
         for index, (kind, address, size, *_) in enumerate(recorded["events"])
         if kind == "segment_alloc"
     )
