@@ -24,7 +24,6 @@ _MOST: Final = 3
 _LARGE_VOCABULARY: Final = 8192
 _LONG_SEQUENCE: Final = 128
 _LOSSES = ("cross_entropy", "CrossEntropyLoss", "log_softmax", "nll_loss", "criterion")
-_PRODUCTS = (" @ ", "matmul(", "bmm(", "einsum(", "mm(")
 _FLOAT32: Final = 4
 """Bytes of a float32."""
 
@@ -218,10 +217,8 @@ def _attention_dimensions(oom: OutOfMemory) -> Remedy | None:
 
 def _attention_matrices(oom: OutOfMemory) -> Remedy | None:
     places = _places(oom, oom.frames[:1])
-    sources = " ".join(place.source for place in places)
-    if "softmax(" not in sources or not any(product in sources for product in _PRODUCTS):
-        return None
-    if "scaled_dot_product_attention" in sources:
+    line = next((place.line for place in places if place in oom.softmaxes), None)
+    if line is None or any("scaled_dot_product_attention" in place.source for place in places):
         return None
     matrices = [block for block in oom.blocks if _is_score_matrix(block)]
     shapes = {block.shape[-2:] for block in matrices}
@@ -229,7 +226,6 @@ def _attention_matrices(oom: OutOfMemory) -> Remedy | None:
     if len(shapes) != 1 or not _is_much(size, oom):
         return None
     rows, columns = next(iter(shapes))
-    line = next(place.line for place in places if "softmax(" in place.source)
     return Remedy(Cause.ATTENTION_MATRICES, size, {"rows": rows, "columns": columns, "line": line})
 
 

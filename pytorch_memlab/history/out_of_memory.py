@@ -106,6 +106,7 @@ class OutOfMemory:
     optimizers: tuple[OptimizerFacts, ...] = ()
     model: ModelFacts = ModelFacts()
     attention: tuple[Place, ...] = ()  # lines that call it with three dimensions
+    softmaxes: tuple[Place, ...] = ()  # lines that take one, next to a product of matrices
     checks: tuple[SettingsCheck, ...] = ()
     unchecked: str = ""  # why settings were not checked; empty if they were or nothing is cached
     missing: tuple[str, ...] = ()

@@ -60,6 +60,9 @@ _ADDITIONS = frozenset({"AddBackward0", "AddBackward1"})
 _UNNAMED: Final = re.compile(r"saved by |[A-Z]\w*?\d+(\.\w+)*$")
 """Rows of tensors that no variable leads to."""
 _ATTENTION: Final = "scaled_dot_product_attention"
+_PRODUCTS: Final = (" @ ", "matmul(", "bmm(", "einsum(", "mm(")
+_NEAR: Final = 8
+"""Number of lines from a softmax to the product of matrices that it belongs to."""
 
 
 def facts_of(
@@ -94,7 +97,7 @@ class _Search:
                 with self._part("the lines"):
                     self._find(blocks=self._blocks({}, ()))
         with self._part("attention"):
-            self._find(attention=self._attention())
+            self._find(attention=self._attention(), softmaxes=self._softmaxes())
         with self._part("settings"):
             checks, unchecked = self._checks()
             self._find(checks=checks, unchecked=unchecked)
@@ -346,6 +349,13 @@ class _Search:
                 calls.setdefault((found.file, found.line), (found, len(block.shape)))
         return tuple(place for place, dimensions in calls.values() if dimensions == 3)
 
+    def _softmaxes(self) -> tuple[Place, ...]:
+        # The product itself may hold nothing any more.
+        places = {frame.place for frame in self._oom.frames} | set(self._places.values())
+        return tuple(
+            place for place in places if "softmax(" in place.source and _is_near_product(place)
+        )
+
     def _dimensions(self, place: Place) -> int:
         """Of the first argument of a call that failed, by the variables of its function."""
         for frame, line in traceback.walk_tb(self._error.__traceback__):
@@ -392,6 +402,12 @@ def _runs(stack: Stack, codes: Iterable[CodeType]) -> bool:
         for code in codes
         for file, line, name in stack
     )
+
+
+def _is_near_product(place: Place) -> bool:
+    lines = range(max(1, place.line - _NEAR), place.line + _NEAR + 1)
+    near = " ".join(linecache.getline(place.file, line) for line in lines)
+    return any(product in near for product in _PRODUCTS)
 
 
 def _last_line(code: CodeType) -> int:
