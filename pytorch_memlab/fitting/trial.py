@@ -18,6 +18,7 @@ from typing import Any, Final
 import torch
 
 from .._common.optimizer_steps import ProgramDone, after_each_step, end_program
+from .._common.own_frames import drop_own_frames
 from .._common.patches import Patches
 from .._common.uncaught_errors import chain
 from ..errors import HistoryError, HostMemoryError
@@ -41,8 +42,6 @@ _NEEDED: Final = (
 )
 _HARMLESS: Final = ("0", "equal")
 """Value that is assumed for data that decides no shape by itself."""
-
-_OWN_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class Ending(Enum):
@@ -287,11 +286,10 @@ def _exit_text(code: object) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """The traceback of the program, without the frames that launched it."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+    """The traceback of the program; that of this package for an error in it alone."""
+    whole = error.__traceback__
+    drop_own_frames(error)
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__ or whole))
 
 
 def _is_out_of_memory(error: BaseException, *, is_limited: bool) -> bool:

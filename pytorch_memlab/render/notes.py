@@ -165,11 +165,15 @@ def share(peak: PeakShare) -> str:
     >>> share(PeakShare("cuda:0", 1000, 13, (mean,)))
     'cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated'
     """
-    # Rounded down: what is not all exact is never 100 %.
-    exact = (peak.active - peak.estimated) * 1000 // peak.active
-    parts = [f"{_percent(exact)} of the peak of {prose_size(peak.active)} is exact"]
+    whole = f"the peak of {prose_size(peak.active)}"
     if peak.estimated:
-        parts.append(f"{_percent(1000 - exact)} ({prose_size(peak.estimated)}) estimated")
+        # Rounded down: what is not all exact is never 100 %.
+        exact = (peak.active - peak.estimated) * 1000 // peak.active
+        estimated = "100 %" if not exact else f"{(1000 - exact) / 10:.1f} %"
+        parts = [f"{exact / 10:.1f} % of {whole} is exact"]
+        parts.append(f"{estimated} ({prose_size(peak.estimated)}) estimated")
+    else:
+        parts = [f"no estimate is part of {whole}"]
     found = dict(_by_kind(peak.approximations))
     memory = dict.fromkeys(one.unknown for one in found.get(ApproximationKind.UNCOUNTED, ()))
     ops = dict.fromkeys(one.name for one in found.get(ApproximationKind.UNMODELLED, ()))
@@ -181,10 +185,6 @@ def share(peak: PeakShare) -> str:
     if ApproximationKind.ASSUMED in found:
         parts.append("if the assumed values hold")
     return f"{peak.device}: {', '.join(parts)}"
-
-
-def _percent(thousandths: int) -> str:
-    return "100 %" if thousandths == 1000 else f"{thousandths / 10:.1f} %"
 
 
 def _enumerated(names: Sequence[str], noun: str) -> str:
@@ -216,13 +216,14 @@ def _named(approximations: Sequence[Approximation], most: int) -> str:
 def _name(approximation: Approximation) -> str:
     name, count = approximation.name, approximation.calls
     calls, size = f"{count} call{'s' * (count != 1)}", prose_size(approximation.nbytes)
+    in_all = " in all" if count > 1 else ""
     match approximation.kind:
         case ApproximationKind.UNMODELLED:
-            return f"{name} ({calls}, {size} of outputs)"
+            return f"{name} ({calls}, {size} of outputs{in_all})"
         case ApproximationKind.UNCOUNTED:
             return f"{approximation.unknown} of {name} ({calls})"
         case ApproximationKind.ESTIMATED:
-            return f"{name} ({calls}, {size} of kernel memory)"
+            return f"{name} ({calls}, {size} of kernel memory{in_all})"
     place = f" at {approximation.place}" if approximation.place else ""
     times = "once" if count == 1 else f"{count} times"
     return f"{name}{place} ({times}, assumed {approximation.assumption})"

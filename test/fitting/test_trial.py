@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from contextlib import contextmanager
+from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import torch
@@ -86,6 +89,23 @@ def test_an_error_has_the_traceback_of_the_program_alone(tmp_path):
         "    raise KeyError('lost')",
         "KeyError: 'lost'",
     ]
+
+
+def test_an_error_in_a_module_names_no_frame_of_this_package(tmp_path):
+    text = """
+    import torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x.view(3)
+
+    Net()(torch.zeros(2, device="cuda"))
+    """
+    trial = trial_of(dedent(text), tmp_path)
+    files = re.findall(r'File "(.*)", line (\d+)', trial.error)
+    program = str(tmp_path / "program.py")
+    assert [line for file, line in files if file == program] == ["8", "6"]
+    assert {Path(file).name for file, _ in files} == {"program.py", "module.py"}
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_control_characters_of_code_do_not_hide_it() -> None:
 
 
 MEAN_NOTE = "estimated: mean (1 call, 3.0 MiB of kernel memory)"
-QR_NOTE = "not modelled: linalg_qr (2 calls, 1.0 KiB of outputs)"
+QR_NOTE = "not modelled: linalg_qr (2 calls, 1.0 KiB of outputs in all)"
 READ_NOTE = "dry run: Tensor.item (2 times, assumed 0): a real run may branch differently"
 
 

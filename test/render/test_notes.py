@@ -31,8 +31,8 @@ WORDS = {
     Remark(NoteKind.CPU_TENSORS): CPU,
     Remark(NoteKind.CPU_TENSORS_WITHOUT_GPU): f"no GPU here: {CPU}",
     Approximated((QR, SORT)): (
-        "not modelled: sort (1 call, 4.0 KiB of outputs), linalg_qr (2 calls, 1.0 KiB of outputs): "
-        "only outputs are counted, so the true peak may be higher"
+        "not modelled: sort (1 call, 4.0 KiB of outputs), linalg_qr (2 calls, 1.0 KiB of "
+        "outputs in all): only outputs are counted, so the true peak may be higher"
     ),
     PeakShare("cuda:0", 1000, 13, (QR,)): (
         "cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated, kernel memory of "

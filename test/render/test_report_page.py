@@ -128,7 +128,7 @@ def test_marks_and_failures_are_explained():
     profile = replace(PROFILE, failures={(0, 3): 512 * MIB})
     page = read(page_of(profile))
     marks = {mark.text: mark.attributes["title"] for mark in page.all("span", "mark")}
-    note = "not modelled: mystery (2 calls, 4.0 KiB of outputs)"
+    note = "not modelled: mystery (2 calls, 4.0 KiB of outputs in all)"
     assert marks == {"?": note, "!": "out of memory: asked for 512.0 MiB"}
     assert [one.text for one in page.all("span", "failed")] == [
         "# out of memory: asked for 512.0 MiB"

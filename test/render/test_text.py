@@ -50,7 +50,7 @@ hits line  code
    1    1
    1    2?
 
-line 2: not modelled: linalg_qr (2 calls, 1.0 KiB of outputs)
+line 2: not modelled: linalg_qr (2 calls, 1.0 KiB of outputs in all)
 """
     )
 

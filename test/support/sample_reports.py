@@ -125,7 +125,7 @@ active_bytes reserved_bytes line  code
      120.00K          2.00M   10?     inner()
 
 line 8: estimated: mean (1 call, 3.0 MiB of kernel memory)
-line 10: not modelled: linalg_qr (2 calls, 1.0 KiB of outputs)
+line 10: not modelled: linalg_qr (2 calls, 1.0 KiB of outputs in all)
 line 10: estimated: mean (1 call, 3.0 MiB of kernel memory)
 line 10: dry run: Tensor.item (2 times, assumed 0): a real run may branch differently
 

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import groupby
 from types import TracebackType
 
-import pytorch_memlab
-
-from ..._common.uncaught_errors import chain
-
-_CALLING_FILES = (
-    os.path.join("torch", "_ops.py"),
-    os.path.join("torch", "overrides.py"),
-    os.path.join("torch", "utils", "_python_dispatch.py"),
-    "<frozen importlib._bootstrap>",
-    "<frozen importlib._bootstrap_external>",
-)
-"""Files on the way between torch and the modes of a simulation, and those that import modules."""
-_OWN_FOLDER = os.path.join(os.path.dirname(str(pytorch_memlab.__file__)), "")
-
+from ..._common.own_frames import drop_own_frames, is_own
 
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -47,33 +32,8 @@ def without_own_frames(process: ExitStack) -> Iterator[None]:
 def _show(
     hook: ExceptHook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    while trace is not None and not _is_own(trace):
+    while trace is not None and not is_own(trace):
         trace = trace.tb_next  # who launched us
     error.__traceback__ = trace
-    for one in chain(error, suppressed=True):
-        one.__traceback__ = _without_own(one.__traceback__)
+    drop_own_frames(error)
     hook(kind, error, error.__traceback__)
-
-
-def _without_own(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without our frames, and without the machinery on the way to or from ours."""
-    frames = []
-    while trace is not None:
-        frames.append(trace)
-        trace = trace.tb_next
-    kept: list[TracebackType] = []
-    for is_machinery, group in groupby(frames, _is_machinery):
-        run = list(group)
-        if not (is_machinery and any(map(_is_own, run))):
-            kept += run
-    for frame in reversed(kept):
-        trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return trace
-
-
-def _is_own(trace: TracebackType) -> bool:
-    return trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER)
-
-
-def _is_machinery(trace: TracebackType) -> bool:
-    return _is_own(trace) or trace.tb_frame.f_code.co_filename.endswith(_CALLING_FILES)

@@ -1,0 +1,51 @@
+"""Tracebacks of a program without the frames of this package."""
+
+from __future__ import annotations
+
+import os
+from itertools import groupby
+from types import TracebackType
+
+import pytorch_memlab
+
+from .uncaught_errors import chain
+
+_CALLING_FILES = (
+    os.path.join("torch", "_ops.py"),
+    os.path.join("torch", "overrides.py"),
+    os.path.join("torch", "utils", "_python_dispatch.py"),
+    "<frozen importlib._bootstrap>",
+    "<frozen importlib._bootstrap_external>",
+)
+"""Files on the way between torch and the modes of a simulation, and those that import modules."""
+_OWN_FOLDER = os.path.join(os.path.dirname(str(pytorch_memlab.__file__)), "")
+
+
+def drop_own_frames(error: BaseException) -> None:
+    """Let an error, and those that led to it, name no frame of this package."""
+    for one in chain(error, suppressed=True):
+        one.__traceback__ = _without_own(one.__traceback__)
+
+
+def is_own(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER)
+
+
+def _without_own(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without our frames, and without the machinery on the way to or from ours."""
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    kept: list[TracebackType] = []
+    for is_machinery, group in groupby(frames, _is_machinery):
+        run = list(group)
+        if not (is_machinery and any(map(is_own, run))):
+            kept += run
+    for frame in reversed(kept):
+        trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return trace
+
+
+def _is_machinery(trace: TracebackType) -> bool:
+    return is_own(trace) or trace.tb_frame.f_code.co_filename.endswith(_CALLING_FILES)
