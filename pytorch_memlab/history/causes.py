@@ -217,16 +217,27 @@ def _attention_dimensions(oom: OutOfMemory) -> Remedy | None:
 
 def _attention_matrices(oom: OutOfMemory) -> Remedy | None:
     places = _places(oom, oom.frames[:1])
-    line = next((place.line for place in places if place in oom.softmaxes), None)
-    if line is None or any("scaled_dot_product_attention" in place.source for place in places):
+    place = next((place for place in places if place in oom.softmaxes), None)
+    if place is None or any("scaled_dot_product_attention" in one.source for one in places):
         return None
-    matrices = [block for block in oom.blocks if _is_score_matrix(block)]
-    shapes = {block.shape[-2:] for block in matrices}
-    size = sum(block.size for block in matrices)
-    if len(shapes) != 1 or not _is_much(size, oom):
+    matrices = Counter[tuple[int, int]]()
+    for block in oom.blocks:
+        if block.place is None or not _is_score_matrix(block):
+            continue
+        rows, columns = block.shape[-2:]
+        # The first softmax holds nothing while it runs: the scores do.
+        if block.place == place or (rows == columns and block.place.file == place.file):
+            matrices[rows, columns] += block.size
+    if not matrices:
         return None
-    rows, columns = next(iter(shapes))
-    return Remedy(Cause.ATTENTION_MATRICES, size, {"rows": rows, "columns": columns, "line": line})
+    rows, columns = matrices.most_common(1)[0][0]
+    if rows != columns and columns >= _LARGE_VOCABULARY:  # probabilities of words
+        return None
+    size = sum(block.size for block in oom.blocks if block.shape[-2:] == (rows, columns))
+    if not _is_much(size, oom):
+        return None
+    details: _Details = {"rows": rows, "columns": columns, "line": place.line}
+    return Remedy(Cause.ATTENTION_MATRICES, size, details)
 
 
 def _logits(oom: OutOfMemory) -> Remedy | None:
@@ -358,10 +369,17 @@ def _batch(oom: OutOfMemory) -> Remedy | None:
     for block in oom.blocks:
         if block.category not in _FIXED and len(block.shape) > 1:
             sizes[block.shape[0]] += block.size
-    if not sizes:
+    # Samples times heads, or times words, are multiples of the samples.
+    least = sizes.total() / 10
+    multiples = {
+        batch: sum(size for one, size in sizes.items() if one % batch == 0)
+        for batch, size in sizes.most_common()
+        if batch > 1 and size >= least
+    }
+    if not multiples:
         return None
-    batch, size = sizes.most_common(1)[0]
-    if batch < 2 or size * 4 < oom.in_use:
+    batch, size = max(multiples.items(), key=lambda one: one[1])
+    if size * 4 < oom.in_use:
         return None
     total = size + oom.request.requested
     fitting = max(1, int(batch * (total - oom.shortage) / total))

@@ -14,6 +14,7 @@ from support.saved_tensors import knows_saved_tensors
 from pytorch_memlab import explain_oom, simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.history.causes import Cause, remedies
+from pytorch_memlab.history.model import Category
 
 pytestmark = pytest.mark.usefixtures("short_search")
 
@@ -90,6 +91,16 @@ def test_the_line_that_keeps_tensors_is_named(tmp_path):
     source = program("kept_graphs").text.splitlines()
     assert kept.details["name"] == "losses"
     assert "losses.append(loss)" in source[int(kept.details["line"]) - 1]
+
+
+def test_samples_times_heads_count_for_the_samples(tmp_path):
+    facts = explained(program("batch_of_heads"), tmp_path).facts
+    [batch] = remedies(facts)
+
+    with_shape = facts.of_category(Category.SAVED, Category.OTHERS)
+    assert {block.shape[0] for block in facts.blocks if block.shape} >= {24, 24 * 8}
+    assert batch.details["batch"] == 24
+    assert batch.details["each"] == (with_shape + facts.request.requested) // 24
 
 
 def test_settings_are_proposed_only_if_the_requests_fit_with_them(tmp_path):
