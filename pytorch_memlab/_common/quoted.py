@@ -30,6 +30,8 @@ def printable(text: str) -> str:
 
 def visible(text: str, kept: str = "") -> str:
     """A text without signs that change how it is read."""
+    if text.isprintable():
+        return text
     return "".join(one if one.isprintable() or one in kept else _UNPRINTABLE for one in text)
 
 

@@ -16,15 +16,14 @@ a table with a row for each line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
 from typing import Any
 
 from .._common.prose_size import prose_size
-from .._common.quoted import printable, visible
-from ..records import Report
+from .._common.quoted import listed, printable, visible
+from ..records import FunctionTable, Report
 from .notes import line_mark, table_notes, texts
 from .page import fill
 from .rows import cut, section_lines
@@ -56,26 +55,34 @@ _Line = tuple[int, int]
 
 def render(report: Report) -> str:
     """The report as a whole page, which loads nothing from elsewhere."""
-    names = dict.fromkeys(table.function.qual_name for table in report.tables)
-    title = f"Line profile of {', '.join(names)}" if names else "Line profile"
+    names = listed(table.function.qual_name for table in report.tables)
+    title = f"Line profile of {visible(names)}" if names else "Line profile"
     # The title of the page is a heading of the first level, those of the tables of the second.
     body = fragment(report).replace("<h3 ", "<h2 ").replace("</h3>", "</h2>")
-    return fill("tables.html", title=escape(title), body=body) + "\n"
+    return fill("tables.html", title=title, body=body) + "\n"
 
 
 def fragment(report: Report) -> str:
     """The report as a piece of a page, as a notebook shows it."""
     size, peaks = _peak(report)
+    cells = [
+        {line: list(map(cell, report.columns, row)) for line, row in table.rows.items()}
+        for table in report.tables
+    ]
+    columns = _columns(report, [row for rows in cells for row in rows.values()])
+    marked = set(peaks)
     return fill(
         "line_profile.html",
         peak=_peak_sentence(report, size, peaks) if size else "",
-        columns=_columns(report),
-        tables=list(_tables(report, peaks)),
+        columns=columns,
+        tables=[
+            _table(place, heading, table, rows, columns, marked)
+            for place, (heading, table, rows) in enumerate(
+                zip(headings(report), report.tables, cells, strict=True)
+            )
+        ],
         sections=[(one.title, "\n".join(section_lines(one))) for one in report.sections],
         notes=texts(report.notes) if report.tables else no_data(report),
-        head_of=head_of,
-        bar_of=_bar,
-        cell=cell,
     )
 
 
@@ -84,7 +91,8 @@ class _Column:
     """A column of values, alike in all tables, so that bars can be compared."""
 
     name: str
-    place: int
+    head: str
+    is_first: bool
     least: float  # value of all tables, at most 0
     largest: float  # value of all tables, at least 0
     width: int
@@ -104,40 +112,53 @@ def head_of(column: str) -> str:
     return " ".join(words).replace("_", " ")
 
 
-def _columns(report: Report) -> list[_Column]:
-    rows = [row for table in report.tables for row in table.rows.values()]
-    columns = []
+def _columns(report: Report, rows: Sequence[Sequence[str]]) -> list[_Column]:
+    found = []
     for place, (name, limits) in enumerate(zip(report.columns, column_ranges(report), strict=True)):
-        cells = [head_of(name), *(cell(name, row[place]) for row in rows)]
-        columns.append(_Column(name, place, *limits, _CHARACTER * max(map(len, cells))))
-    return columns
+        head = head_of(name)
+        longest = max([len(head), *(len(row[place]) for row in rows)])
+        found.append(_Column(name, head, not place, *limits, _CHARACTER * longest))
+    return found
 
 
-def _tables(report: Report, peaks: Sequence[_Line]) -> Iterator[dict[str, Any]]:
-    """The tables, with the lines that have values and those between them in groups."""
-    for place, (name, table) in enumerate(zip(headings(report), report.tables, strict=True)):
-        lines = []
-        for line, code in source_lines(table).items():
-            text = visible(code, "\t")
-            lines.append(
-                {
-                    "number": line,
-                    "mark": line_mark(table, line),
-                    "said": visible("\n".join(line_remarks(table, line)), "\n"),
-                    "code": cut(text, _LONGEST_CODE),
-                    "title": text.strip() if len(text) > _LONGEST_CODE else "",
-                    "failure": failure_note(table, line),
-                    "row": table.rows.get(line),
-                    "is_peak": (place, line) in peaks,
-                }
+def _table(
+    place: int,
+    heading: str,
+    table: FunctionTable,
+    rows: Mapping[int, Sequence[str]],
+    columns: Sequence[_Column],
+    peaks: Collection[_Line],
+) -> dict[str, Any]:
+    """A table, with the lines that have values and those between them in groups."""
+    code = source_lines(table)
+    width = len(str(max(code, default=0)))
+    lines = []
+    for line, text in code.items():
+        shown, mark, cells = visible(text, "\t"), line_mark(table, line), None
+        if line in table.rows:
+            values = zip(columns, table.rows[line], rows[line], strict=True)
+            # A zero has no unit: what is left stands out.
+            cells = [("0" if value == 0 else text, _bar(one, value)) for one, value, text in values]
+        # A tuple, since looking names up would take the template a third of its time.
+        lines.append(
+            (
+                f"{line:>{width}}",
+                mark,
+                visible("\n".join(line_remarks(table, line)), "\n") if mark else "",
+                cut(shown, _LONGEST_CODE),
+                shown.strip() if len(shown) > _LONGEST_CODE else "",
+                failure_note(table, line),
+                (place, line) in peaks,
+                cells,
             )
-        yield {
-            "heading": visible(name),
-            "label": f"Lines of {printable(name)}",
-            "width": max((len(str(line["number"])) for line in lines), default=1),
-            "groups": [list(group) for _, group in groupby(lines, lambda one: one["row"] is None)],
-            "notes": [visible(note) for note in table_notes(table)],
-        }
+        )
+    return {
+        "heading": visible(heading),
+        "label": f"Lines of {printable(heading)}",
+        "width": width,
+        "groups": [list(group) for _, group in groupby(lines, lambda one: one[-1] is None)],
+        "notes": [visible(note) for note in table_notes(table)],
+    }
 
 
 def _peak(report: Report) -> tuple[int, list[_Line]]:
@@ -171,10 +192,10 @@ def _peak_sentence(report: Report, size: int, lines: Sequence[_Line]) -> str:
     return f"Peak {prose_size(size)}{on}, at {where}"
 
 
-def _bar(column: _Column, value: float) -> str:
+def _bar(column: _Column, value: float | None) -> str:
     """The style of a bar as long as the share of a value in its column; none for zero."""
     # Only the first column and those of what was kept or freed: more bars would compete.
-    if not value or (column.place and column.least >= 0):
+    if not value or (column.least >= 0 and not column.is_first):
         return ""
     if not column.least:
         return f"box-shadow:inset {column.width * value / column.largest:.0f}px 0 {_BAR}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from .._common.prose_size import prose_size
@@ -43,6 +44,7 @@ def cell(column: str, value: float | None) -> str:
     return f"{value * 1000:.3f}ms" if column == "time" else str(value)
 
 
+@lru_cache
 def is_of_bytes(column: str) -> bool:
     """True if the values of a column are bytes.
 

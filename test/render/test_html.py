@@ -1,6 +1,7 @@
 """HTML of a report, read back with the standard library's parser."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from read_page import read
@@ -201,6 +202,13 @@ def test_control_characters_of_code_do_not_hide_it() -> None:
 MEAN_NOTE = "estimated: mean (1 call, 3.0 MiB of kernel memory)"
 QR_NOTE = "not modelled: linalg_qr (2 calls, 1.0 KiB of outputs in all)"
 READ_NOTE = "dry run: Tensor.item (2 times, assumed 0): a real run may branch differently"
+
+
+def test_the_title_names_the_first_functions_of_many() -> None:
+    functions = {n: replace(OUTER, qual_name=f"f{n}\u202e") for n in range(12)}
+    report = LineRecords([entry(n, 8, KIB) for n in functions], functions).display().report
+    named = ", ".join(f"f{n}\ufffd" for n in range(10))
+    assert texts(html.render(report), "title") == [f"Line profile of {named} and 2 more"]
 
 
 def test_marks_have_titles_and_each_table_its_own_notes() -> None:
