@@ -1,6 +1,7 @@
 """Arguments as messages repeat them, and names as an enumeration."""
 
 from collections.abc import Iterable
+from unicodedata import category
 
 _LONGEST = 100
 _MOST_NAMES = 10
@@ -29,10 +30,17 @@ def printable(text: str) -> str:
 
 
 def visible(text: str, kept: str = "") -> str:
-    """A text without signs that change how it is read."""
+    r"""A text without signs that change how it is read; spaces of all widths stay.
+
+    >>> visible("a\u3000\x1b[1mb") == "a\u3000" + _UNPRINTABLE + "[1mb"
+    True
+    """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in kept else _UNPRINTABLE for one in text)
+    return "".join(
+        one if one.isprintable() or one in kept or category(one) == "Zs" else _UNPRINTABLE
+        for one in text
+    )
 
 
 def listed(names: Iterable[str]) -> str:

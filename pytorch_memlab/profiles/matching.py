@@ -51,7 +51,8 @@ def match_functions(before: Sequence[FunctionInfo], after: Sequence[FunctionInfo
             for one in same
         )
         found.update(_greedy((one, place) for _, _, one, place in scores))
-    free_before = [place for place in range(len(before)) if place not in set(found.values())]
+    taken = set(found.values())
+    free_before = [place for place in range(len(before)) if place not in taken]
     free_after = [place for place in range(len(after)) if place not in found]
     bodies = {place: _body(before[place]) for place in free_before}
     others = {place: _body(after[place]) for place in free_after}

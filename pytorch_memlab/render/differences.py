@@ -8,7 +8,7 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..profiles.differences import Change, Differences, LineChange
 from ..profiles.recorded import RecordedProfile
-from .rows import code_of, place_of, ranked, signed
+from .rows import code_of, document, padded, place_of, ranked, signed
 from .run_notes import command
 
 
@@ -42,7 +42,7 @@ def text(
         or ["the peak of every line is as it was"],
         *_holders(found, rows),
     ]
-    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+    return document(parts)
 
 
 def change_of(size: int) -> str:
@@ -97,7 +97,7 @@ def _warnings(before: RecordedProfile, after: RecordedProfile) -> list[str]:
 def _peaks(found: Differences) -> list[str]:
     lines = []
     for device in found.devices:
-        lines.append(f"{device.name}{'before':>{29 - len(device.name)}}{'after':>12}{'change':>13}")
+        lines.append(f"{padded(device.name, 17)}{'before':>12}{'after':>12}{'change':>13}")
         for kind in ("active", "allocated", "reserved"):
             change: Change = getattr(device, kind)
             lines.append(

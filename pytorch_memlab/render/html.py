@@ -22,7 +22,7 @@ from itertools import groupby
 from typing import Any
 
 from .._common.prose_size import prose_size
-from .._common.quoted import listed, printable, visible
+from .._common.quoted import listed, printable
 from ..records import FunctionTable, Report
 from .notes import line_mark, table_notes, texts
 from .page import fill
@@ -56,7 +56,7 @@ _Line = tuple[int, int]
 def render(report: Report) -> str:
     """The report as a whole page, which loads nothing from elsewhere."""
     names = listed(table.function.qual_name for table in report.tables)
-    title = f"Line profile of {visible(names)}" if names else "Line profile"
+    title = f"Line profile of {names}" if names else "Line profile"
     # The title of the page is a heading of the first level, those of the tables of the second.
     body = fragment(report).replace("<h3 ", "<h2 ").replace("</h3>", "</h2>")
     return fill("tables.html", title=title, body=body) + "\n"
@@ -134,7 +134,7 @@ def _table(
     width = len(str(max(code, default=0)))
     lines = []
     for line, text in code.items():
-        shown, mark, cells = visible(text, "\t"), line_mark(table, line), None
+        mark, cells = line_mark(table, line), None
         if line in table.rows:
             values = zip(columns, table.rows[line], rows[line], strict=True)
             # A zero has no unit: what is left stands out.
@@ -144,20 +144,20 @@ def _table(
             (
                 f"{line:>{width}}",
                 mark,
-                visible("\n".join(line_remarks(table, line)), "\n") if mark else "",
-                cut(shown, _LONGEST_CODE),
-                shown.strip() if len(shown) > _LONGEST_CODE else "",
+                "\n".join(line_remarks(table, line)) if mark else "",
+                cut(text, _LONGEST_CODE),
+                text.strip() if len(text) > _LONGEST_CODE else "",
                 failure_note(table, line),
                 (place, line) in peaks,
                 cells,
             )
         )
     return {
-        "heading": visible(heading),
+        "heading": heading,
         "label": f"Lines of {printable(heading)}",
         "width": width,
         "groups": [list(group) for _, group in groupby(lines, lambda one: one[-1] is None)],
-        "notes": [visible(note) for note in table_notes(table)],
+        "notes": table_notes(table),
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from .._common.ipython import cell_name
 from .._common.prose_size import prose_size
+from .._common.quoted import visible
 from ..history.causes import Basis, Cause, Remedy, remedies
 from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, Place
@@ -90,8 +91,7 @@ def text(oom: OutOfMemory) -> str:
     advice = _advice(oom, remedies(oom))
     room = LINES - len(advice)
     lines = [*head[:room], *_lines(oom, room - len(head)), *advice][:LINES]
-    shown = ("".join(one if one.isprintable() else "?" for one in line) for line in lines)
-    return "".join(f"{cut(line)}\n" for line in shown)
+    return "".join(f"{cut(visible(line))}\n" for line in lines)
 
 
 def fragment(report: str) -> str:

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from .._common.prose_size import prose_size
-from .._common.quoted import printable
+from .._common.quoted import printable, visible
 from ..utils import readable_size
 from .rows import place, source_line
 
@@ -53,7 +53,7 @@ def page(title: str, fragments: Sequence[Fragment], heading: str = "") -> str:
 
 
 def fill(template: str, **values: Any) -> str:
-    """A template with its values, each of which is escaped."""
+    """A template with its values, of which each text is made visible and escaped."""
     return _environment().get_template(template).render(**values)
 
 
@@ -77,6 +77,11 @@ def script_data(value: object) -> str:
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
+def _shown(value: Any) -> Any:
+    """A text without signs that change how it is read; other values, and HTML, as they are."""
+    return visible(value, "\n\t") if type(value) is str else value
+
+
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -86,14 +91,15 @@ def _environment() -> Environment:
         loader=PackageLoader(__package__, _TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {
         "basename": os.path.basename,
-        "code": lambda text: Markup(escape(text, quote=False)),
+        "code": lambda text: Markup(escape(_shown(text), quote=False)),
         "count": "{:,}".format,
-        "escaped": lambda text: Markup(escape(text)),
+        "escaped": lambda text: Markup(escape(_shown(text))),
         "percent": "{:.1%}".format,
         "printable": printable,
         "prose_size": prose_size,

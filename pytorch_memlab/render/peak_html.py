@@ -155,19 +155,18 @@ def _box(call: Call, total: int) -> dict[str, object]:
     if call.frame is None:
         name, place, source, is_users = "all", "", "", True
     else:
-        frame = call.frame
-        name = printable(frame.name)
-        is_users = is_of_user(frame.filename)
-        place = printable(f"{frame.filename}:{frame.line}") if frame.filename else ""
-        source = printable(source_line(frame.filename, frame.line)) if is_users else ""
+        file, line, name = call.frame
+        is_users = is_of_user(file)
+        place = f"{file}:{line}" if file else ""
+        source = printable(source_line(file, line)) if is_users else ""
     return {
         "depth": call.depth,
         "start": call.start,
         "size": call.size,
         "left": f"{100 * call.start / total:.4g}",
         "width": f"{100 * call.size / total:.4g}",
-        "label": f"{name} {os.path.basename(place)}".rstrip(),
-        "said": " · ".join(part for part in (name, share, place, source) if part),
+        "label": f"{printable(name)} {printable(os.path.basename(place))}".rstrip(),
+        "said": " · ".join(filter(None, (printable(name), share, place, source))),
         "is_library": not is_users,
         "colour": sum(map(ord, place)) % 3,
     }

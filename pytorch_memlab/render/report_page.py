@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from .._common.prose_size import prose_size
-from .._common.quoted import printable, visible
+from .._common.quoted import printable
 from ..history.holders import PeakHolders
 from ..history.model import Frame
 from ..history.timeline import Timeline, timeline_of
@@ -78,12 +78,12 @@ def _body(
         failed=_failure(report),
         facts=_facts(profile, report, views),
         devices=devices,
-        reasons=() if report.tables else [visible(reason) for reason in no_data(report)],
+        reasons=() if report.tables else no_data(report),
         sections=[
-            (printable(section.title), visible("\n".join(section_lines(section)), "\n"))
+            (printable(section.title), "\n".join(section_lines(section)))
             for section in report.sections
         ],
-        notes=[visible(note) for note in texts(report.notes)] if report.tables else (),
+        notes=texts(report.notes) if report.tables else (),
     )
     return Fragment(html, "report_page.css", "report_page.js", tuple(inner))
 

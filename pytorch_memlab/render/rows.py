@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 from .._common.prose_size import prose_size
-from .._common.quoted import printable
+from .._common.quoted import printable, visible
 from ..records import Section
 from ..utils import readable_size
 
@@ -163,6 +163,11 @@ HEADING: Final = "heading"
 _WRAPPED: Final = {NOTE: "", HEADING: "bold"}
 
 
+def document(parts: Iterable[Iterable[str]]) -> str:
+    """Paragraphs of lines as one text, in which no name acts on a terminal."""
+    return "\n\n".join("\n".join(map(visible, part)) for part in parts) + "\n"
+
+
 def plain_text(rows: Iterable[Row]) -> str:
     """Rows as plain text, each with a newline."""
     return "".join(f"{_plain(row)}\n" for row in rows)
@@ -189,15 +194,14 @@ def is_colourful(stream: TextIO) -> bool:
 def highlighted(lines: list[str]) -> list[Text]:
     """Lines of Python in colour."""
     from rich.syntax import Syntax
-    from rich.text import Text
 
-    found = Syntax("", "python", theme="ansi_dark").highlight("\n".join(lines)).split("\n")
-    # Rare line ends inside of strings split differently: such code stays uncoloured.
-    return list(found) if len(found) == len(lines) else list(map(Text, lines))
+    code = "\n".join(visible(line, "\t") for line in lines)
+    found = Syntax("", "python", theme="ansi_dark").highlight(code)
+    return list(found.split("\n", allow_blank=True))[: len(lines)]
 
 
 def _plain(row: Row) -> str:
-    text = "".join(str(piece) for piece, _ in row)
+    text = visible("".join(str(piece) for piece, _ in row), "\t")
     return text.rstrip() if any(style == CODE for _, style in row) else text
 
 
@@ -205,12 +209,12 @@ def _print(row: Row, console: Console) -> None:
     from rich.text import Text
 
     if row and row[0][1] in _WRAPPED:
-        console.print(Text(str(row[0][0]), _WRAPPED[row[0][1]]))
+        console.print(Text(visible(str(row[0][0])), _WRAPPED[row[0][1]]))
         return
     text = Text()
     for place, (piece, style) in enumerate(row):
         if style != CODE:
-            text.append(str(piece), style)
+            text.append(visible(str(piece)), style)
             continue
         code = piece.copy() if isinstance(piece, Text) else Text(piece)
         if len(row) > place + 1:

@@ -104,7 +104,7 @@ def _order(one: MeasuredTable) -> tuple[bool, int, int]:
 
 def _notes(table: FunctionTable) -> list[tuple[int, str]]:
     return [
-        (line, visible(note))
+        (line, note)
         for line in sorted(table.approximations)
         for note in line_notes(table.approximations[line])
     ]
@@ -131,7 +131,7 @@ def _rows(
         yield {
             "number": line,
             "mark": line_mark(table, line),
-            "said": visible("; ".join(line_remarks(table, line))),
+            "said": "; ".join(line_remarks(table, line)),
             "cells": cells,
             "kept": signed(kept, minus=_MINUS) if kept else "",
             "bar": f"--{'k' if kept > 0 else 'f'}:{share}" if kept else "",

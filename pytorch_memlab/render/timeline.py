@@ -92,7 +92,7 @@ def step_note(timeline: Timeline) -> str:
     count, every = len(timeline.steps), _every(timeline)
     if not count:
         return ""
-    which = "" if every == 1 else f", every {every}. one is marked"
+    which = "" if every == 1 else f", one in {every} is marked"
     least = "" if timeline.has_all_steps else "at least "
     return f"{least}{count:,} optimizer step{'s' if count > 1 else ''}{which}"
 

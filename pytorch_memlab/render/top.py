@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .._common.prose_size import prose_size
 from ..profiles.ranking import RankedLine
 from ..profiles.recorded import RecordedProfile
-from .rows import code_of, place_of, ranked
+from .rows import code_of, document, place_of, ranked
 from .run_notes import run_notes
 
 
@@ -36,4 +36,4 @@ def text(
         else ["no line has a peak: no memory was in use"],
         run_notes(profile),
     ]
-    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+    return document(parts)

@@ -130,6 +130,14 @@ def test_the_flame_graph_has_each_call_as_wide_as_its_bytes():
     assert focusable == ["0", "-1", "-1", "-1", "-1", "-1"]
 
 
+def test_a_call_in_a_deep_folder_keeps_its_file_and_line():
+    file = f"/{'deep/' * 30}train.py"
+    section = read(flame_graph([((Frame(file, 12, "main"),), MIB)]).html)
+    call = list(section.all("div", "call"))[-1]
+    assert call.text == "main train.py:12"
+    assert call.attributes["title"] == f"main · 1.0 MiB, 100.0% · {file}:12"
+
+
 def test_a_flame_graph_of_too_many_calls_leaves_out_the_smallest():
     stacks = [
         ((Frame("a.py", n, "inner"), Frame("a.py", n, "outer")), 1000 - n % 500)

@@ -113,6 +113,13 @@ def test_without_a_history_the_page_says_how_to_get_one():
     assert "run --history -o FILE.json keeps it" in page.text
 
 
+def test_the_filter_finds_a_file_in_a_deep_folder():
+    file = f"/{'deep/' * 30}train.py"
+    functions = (replace(MAIN, filename=file), *PROFILE.functions[1:])
+    page = read(page_of(replace(PROFILE, functions=functions)))
+    assert file in [one.attributes["data-file"] for one in page.all("section", "function")]
+
+
 def test_bars_are_as_long_as_what_a_line_keeps_or_frees():
     page = read(page_of(PROFILE))
     bars = {

@@ -136,7 +136,7 @@ def test_the_largest_timeline_is_well_below_5_mib():
 def test_no_more_than_100_steps_are_marked():
     many = dataclasses.replace(SMALL, events=1000, steps=tuple(range(0, 1000, 4)))
     figure = read(render([many])).one("figure")
-    assert "250 optimizer steps, every 3. one is marked." in figure.one("figcaption").text
+    assert "250 optimizer steps, one in 3 is marked." in figure.one("figcaption").text
     (path,) = figure.all("path", "line-steps")
     assert path.attributes["d"].count("M") == 84
 
