@@ -8,6 +8,7 @@ import operator
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,6 +48,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _TORCHS_OWN = {"torch.manual_seed"}
 _PATCHED = [torch, torch.cuda, torch.cuda.memory, torch.cuda.random, torch._C, torch.Tensor]
 _PATCHED += [torch.UntypedStorage, torch.autograd, threading.Thread, torch.version]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Files that a command leaves for its user, as ``fit`` does, go with those of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
+        patch.setattr(tempfile, "tempdir", None)
+        yield
 
 
 def _names() -> list[dict[str, Any]]:
