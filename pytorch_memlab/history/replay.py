@@ -349,6 +349,7 @@ class WhatIf:
     events: EventLog
     stacks: Sequence[Stack]
     earlier: int  # bytes of the segments from before the first event
+    private_pools: int  # how many private pools have segments
     recorded: Figures
     check: ReplayCheck
     settings: str
@@ -387,11 +388,14 @@ def what_if(
         )
         for name, gpu, capacity, taken in cases
     ]
+    first = first_state(one, found)
+    private = {*first.pools.values(), *(segment.pool_id for segment in first.segments)}
     return WhatIf(
         device,
         one.events,
         history.stacks,
-        sum(segment.size for segment in first_state(one, found).segments),
+        sum(segment.size for segment in first.segments),
+        len(private - {None}),
         recorded,
         check,
         settings,

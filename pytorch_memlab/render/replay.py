@@ -48,6 +48,11 @@ def _table(found: WhatIf) -> Iterator[str]:
 def _notes(found: WhatIf) -> Iterator[str]:
     yield "unused: reserved and not in use, when the reserved bytes were highest"
     yield from _check(found)
+    if found.private_pools:
+        yield (
+            f"private pools, of CUDA graphs or torch.cuda.MemPool: {found.private_pools:,}; each "
+            "keeps its blocks for itself, here too"
+        )
     if found.recorded.out_of_memory is not None:
         yield "recorded:"
         yield from _failure(found.recorded, found)

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from support.spied_allocator import MB, allocator
 
-from pytorch_memlab.history.replay import check_replay, replay
+from pytorch_memlab.history.replay import check_replay, replay, what_if
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.render.checked_json import Checked
+from pytorch_memlab.render.replay import text
 from pytorch_memlab.render.saved_history import history_data, read_history
 
 GRAPH, POOL = (0, 1), (2, 0)
@@ -98,6 +99,18 @@ def test_requests_of_other_settings_keep_to_their_pools():
     shared = replay(one_pool, settings="expandable_segments:True")
     assert result.peak_active == shared.peak_active
     assert result.peak_reserved > shared.peak_reserved
+
+
+def test_the_report_names_private_pools():
+    note = (
+        "private pools, of CUDA graphs or torch.cuda.MemPool: 2; each keeps its blocks for itself"
+    )
+    snapshot = recorded("")
+    assert note in " ".join(text(what_if(history_of(snapshot))).split())
+    for one in (*snapshot["segments"], *snapshot["device_traces"][0]):
+        one.pop("segment_pool_id", None)
+        one.pop("pool_id", None)
+    assert "private pools" not in text(what_if(history_of(snapshot)))
 
 
 def test_a_saved_history_has_its_pools():
