@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import reprlib
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,6 +28,8 @@ from ..errors import UsageError
 from . import third_party
 from .autocast import autocast
 from .child_processes import start as child_processes
+from .dispatch.device_mode import SimulatedDeviceMode
+from .dispatch.function_mode import SimulatedFunctionMode
 from .hardware.gpu import DEFAULT_GPU, GPU
 from .hardware.presets import find_gpu
 from .machine import active
@@ -44,13 +47,11 @@ from .torch_api import (
     cuda,
     cuda_comm,
     files,
-    legacy_types,
     memory_history,
     nn,
     profiler,
     storage,
     tensor,
-    threading,
 )
 from .torch_api.distributed import process_groups
 
@@ -241,7 +242,6 @@ class simulate:  # noqa: N801 - reads as the verb that it is
 _INSTALLED_IN_ORDER = (
     compilers,  # TorchScript's table of functions, before any of them is replaced
     constructors,
-    legacy_types,
     backends,
     process_groups,
     nn,
@@ -251,7 +251,6 @@ _INSTALLED_IN_ORDER = (
     storage,
     files,
     autograd,
-    threading,
     memory_history,
     profiler,
     cuda,  # refuses every call of CUDA that none before has replaced
@@ -266,10 +265,37 @@ def _installed(machine: Machine) -> Iterator[None]:
         exits.callback(patches.undo)
         for module in _INSTALLED_IN_ORDER:
             module.install(machine, patches)
+        patches.around(threading.Thread, "start")(partial(_start_simulated, machine))
         exits.enter_context(cuda_dispatch.installed())
-        exits.enter_context(threading.modes(machine))
+        exits.enter_context(_modes(machine))
         exits.enter_context(_default_device_kept())
         yield
+
+
+@contextmanager
+def _modes(machine: Machine) -> Iterator[None]:
+    """Simulate in this thread: CUDA's autocast, and the two modes."""
+    with (
+        autocast.autocast_key_included(),
+        SimulatedDeviceMode(machine),
+        SimulatedFunctionMode(machine),
+    ):
+        yield
+
+
+def _start_simulated(
+    machine: Machine, start: Callable[[threading.Thread], None], thread: threading.Thread
+) -> None:
+    """Start a thread of the program, in which the simulation holds too."""
+    run = thread.run
+
+    def simulated() -> None:
+        del thread.run
+        with _modes(machine):
+            run()
+
+    thread.run = simulated  # type: ignore[method-assign]
+    start(thread)
 
 
 @contextmanager

@@ -7,8 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-PAGE = 2 * 2**20
-"""Bytes of a page of device memory; cudaMalloc takes and aligns by it."""
+PAGE = 2 * 2**20  # bytes of a page of device memory; cudaMalloc takes and aligns by it
 
 
 class AddressSpace:

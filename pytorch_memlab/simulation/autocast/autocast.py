@@ -32,8 +32,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-OnGPU = Callable[[Args, Kwargs], Any]
-"""Runs an op of which a tensor lives on a simulated GPU."""
+OnGPU = Callable[[Args, Kwargs], Any]  # runs an op of which a tensor lives on a simulated GPU
 
 _KEY: Final = torch._C.DispatchKey.AutocastCUDA
 _THIS: Final = torch._C.DispatchKeySet(_KEY)
@@ -207,8 +206,7 @@ class WeightCache:
         self._outlived.clear()
 
 
-cached_casts = WeightCache()
-"""One for all threads, as CUDA's is."""
+cached_casts = WeightCache()  # one for all threads, as CUDA's is
 
 
 @once

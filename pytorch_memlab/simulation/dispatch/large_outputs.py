@@ -17,8 +17,7 @@ from ..machine.tensor_values import uncommitted
 from ..ops.meta_results import MetaResults, TensorMeta, tensors_of
 from ..ops.op_info import OpInfo
 
-_LARGEST_ELEMENT = 16
-"""Bytes of a complex number of two doubles."""
+_LARGEST_ELEMENT = 16  # bytes of a complex number of two doubles
 
 
 class LargeOutputs:

@@ -22,8 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Watcher = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 """Gets a marked function, the GPU, and the other arguments; returns the result."""
 
-watcher: Watcher | None = None
-"""Makes all decisions while it is set."""
+watcher: Watcher | None = None  # makes all decisions while it is set
 
 
 def decision(function: Function) -> Function:

@@ -7,8 +7,7 @@ import re
 from ..._common.quoted import quoted
 from ...errors import UsageError
 
-_TOO_LARGE = 2**63
-"""A count of bytes is an ``int64`` in CUDA and PyTorch."""
+_TOO_LARGE = 2**63  # a count of bytes is an ``int64`` in CUDA and PyTorch
 
 _SIZE = re.compile(r"([+-]?[0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
 

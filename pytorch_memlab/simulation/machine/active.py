@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
     from .machine import Machine
 
-machine: Machine | None = None
-"""The machine that programs run on now, None outside ``simulate``."""
+machine: Machine | None = None  # the machine that programs run on now, None outside ``simulate``
 
 simulations: dict[int, AbstractContextManager[Machine]] = {}
 """The simulations that are on: one that the program does not keep goes on all the same."""

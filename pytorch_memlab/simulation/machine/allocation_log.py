@@ -17,8 +17,7 @@ from typing import Any, Final, Protocol
 
 from ..._common.call_stacks import SKIPPED, TakenStack, call_stacks, capture
 
-CodeStack = tuple[tuple[CodeType, int], ...]
-"""Code and line of each frame, innermost first."""
+CodeStack = tuple[tuple[CodeType, int], ...]  # code and line of each frame, innermost first
 
 _DEEPEST: Final = 64
 _LONGEST: Final = 150_000

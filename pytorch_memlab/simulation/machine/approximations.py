@@ -11,8 +11,7 @@ import torch
 
 _Key = TypeVar("_Key", str, tuple[str, str])
 
-_name_of = cache(str)
-"""An op's name, which PyTorch would put together at every call."""
+_name_of = cache(str)  # an op's name, which PyTorch would put together at every call
 
 
 @dataclass(frozen=True, slots=True)

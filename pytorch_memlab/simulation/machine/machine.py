@@ -107,13 +107,11 @@ class Machine:
         """Called with every op before it runs."""
         self.gradient_observers: tuple[Callable[[torch.Tensor], object], ...] = ()
         """Called with a gradient that the program replaces or drops by ``tensor.grad = ...``."""
-        self.recorder: Any = None
-        """Follows the blocks of all GPUs, once it was asked for."""
+        self.recorder: Any = None  # follows the blocks of all GPUs, once it was asked for
         self._stream_ids = [StreamIds() for _ in self._all_gpus]
         self.replacements: dict[Callable[..., Any], Callable[..., Any]] = {}
         """Functions of torch and what stands for each, for programs that hold the original."""
-        self.execute: Execute = compute
-        """Runs ops on CPU tensors."""
+        self.execute: Execute = compute  # runs ops on CPU tensors
         self.kept_files: KeptFiles | None = None
         """The files that a dry run does not write; None where files are written."""
 

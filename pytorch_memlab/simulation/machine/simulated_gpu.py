@@ -100,8 +100,7 @@ class SimulatedGPU:
         )
         self.log = AllocationLog()
         self.allocator = CachingAllocator(self.driver, device=index, log=self.log)
-        self.failure: SimulatedFailure | None = None
-        """The last request that failed."""
+        self.failure: SimulatedFailure | None = None  # the last request that failed
         self._dead: deque[int] = deque()
         self.sweep: Callable[[], object] = lambda: None
         """Gives back what storages held that died; called before every question."""

@@ -16,11 +16,9 @@ from typing import Any
 import torch
 
 STREAMS_PER_PRIORITY = 32
-PRIORITIES = 4
-"""The most that PyTorch uses of what a GPU offers (``c10/cuda/CUDAStream.cpp``)."""
+PRIORITIES = 4  # the most that PyTorch uses of what a GPU offers (``c10/cuda/CUDAStream.cpp``)
 
-_DEVICE_SHIFT = 16
-"""Of a handle: the bits of a stream's id, which are fewer, lie below."""
+_DEVICE_SHIFT = 16  # of a handle: the bits of a stream's id, which are fewer, lie below
 
 
 class StreamIds:
@@ -84,8 +82,7 @@ class StreamChanges:
         self._numbers: list[int] = []
         self._streams: list[dict[int, int]] = []
         self._node: int | None = None
-        self.any_change = False
-        """True if the thread ever used another stream than the default ones."""
+        self.any_change = False  # whether the thread ever used another stream than the default ones
 
     def use(self, index: int, stream: int) -> None:
         if self.current.get(index, 0) == stream:

@@ -29,8 +29,7 @@ Tensors = Sequence[torch.Tensor]
 Copies = Iterable[tuple[torch.Tensor, torch.Tensor]]
 """Tensors that are written, and what is written to them."""
 
-_CPU_INDEX = -1
-"""The CPU as a destination of ``gather``."""
+_CPU_INDEX = -1  # the CPU as a destination of ``gather``
 _COMBINE: dict[int, Callable[[Any, Any], Any]] = {
     0: operator.add,
     1: operator.mul,

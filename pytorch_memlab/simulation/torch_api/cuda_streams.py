@@ -21,8 +21,7 @@ from ..machine.machine import Machine
 from ..machine.streams import PRIORITIES, handle_of, priority_of
 from ..machine.unsupported import refusal
 
-CUDA_DEVICE_TYPE = 1
-"""``c10::DeviceType::CUDA``, as stream triples name it."""
+CUDA_DEVICE_TYPE = 1  # ``c10::DeviceType::CUDA``, as stream triples name it
 
 _new_event_handles = itertools.count(0x1000, 0x10)
 

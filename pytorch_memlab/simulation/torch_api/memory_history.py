@@ -37,16 +37,12 @@ class _Entry(NamedTuple):
     action: str
     address: int
     size: int
-    stream: int
-    """The handle."""
-    time: int
-    """In nanoseconds since the epoch."""
+    stream: int  # the handle
+    time: int  # in nanoseconds since the epoch
     stack: TakenStack | None
-    forward: TakenStack | None
-    """Of an allocation in the backward pass, the stack of the forward op."""
+    forward: TakenStack | None  # of an allocation in the backward pass, the stack of the forward op
     metadata: str
-    block: Hashable = None
-    """Of an allocation, what a profiler that is on knows of it."""
+    block: Hashable = None  # of an allocation, what a profiler that is on knows of it
 
 
 class _State(NamedTuple):

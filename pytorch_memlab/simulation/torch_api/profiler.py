@@ -33,8 +33,7 @@ _NEEDED: Final = ("record_shapes", "profile_memory", "with_stack")
 
 _Events = list[dict[str, Any]]
 
-_BEFORE: Final = -1
-"""Time of what was there before the profile."""
+_BEFORE: Final = -1  # time of what was there before the profile
 
 
 class _Node(NamedTuple):

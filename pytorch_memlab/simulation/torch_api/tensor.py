@@ -18,7 +18,7 @@ from ..dispatch.transfers import move
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.tensor_values import TensorValues
-from . import legacy_types
+from .constructors import dtype_of
 from .files.numpy_arrays import ArrayWithoutValues
 
 _Base = torch._C.TensorBase
@@ -122,7 +122,7 @@ def _moves(machine: Machine) -> tuple[Callable[..., Any], ...]:
                 name: str = _Base.type(self)
             on_gpu = machine.gpu_of(self) is not None
             return name.replace("torch.", "torch.cuda.", 1) if on_gpu else name
-        legacy = legacy_types.dtype_of(dtype)
+        legacy = dtype_of(dtype)
         if legacy is not None:
             return move(machine, self, machine.current_gpu(), {"dtype": legacy})
         if isinstance(dtype, torch.dtype):

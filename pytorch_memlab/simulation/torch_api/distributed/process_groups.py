@@ -21,11 +21,9 @@ from ....errors import UnsupportedCUDACallError
 from ...machine.machine import Machine
 from ...machine.unsupported import refusal
 
-_MOST_SENT = 8
-"""Objects that are remembered until they come back."""
+_MOST_SENT = 8  # objects that are remembered until they come back
 
-_NCCL_VERSION = 2 << 32 | 29 << 16 | 7
-"""2.29.7, which torch 2.13.0+cu130 is installed with."""
+_NCCL_VERSION = 2 << 32 | 29 << 16 | 7  # 2.29.7, which torch 2.13.0+cu130 is installed with
 
 
 def install(machine: Machine, patches: Patches) -> None:
