@@ -92,6 +92,8 @@ def _from_stdin(arguments: Sequence[str]) -> Program:
 
 def _module(name: str, arguments: Sequence[str]) -> Program:
     """The program in a module, or in the ``__main__`` of a package, as ``python -m`` finds it."""
+    if name.endswith(".py") and os.path.isfile(name):  # to look for it would run the script
+        raise UsageError(f"{name} is a file and no module: leave out -m")
     try:
         spec = importlib.util.find_spec(name)
         if spec and spec.submodule_search_locations is not None:

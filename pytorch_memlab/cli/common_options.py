@@ -69,6 +69,17 @@ def add_memory_overhead(add: Add, gpu: str) -> None:
     add("--reserve SIZE", f"memory that other processes use on each {gpu} (default: 0)")
 
 
+def memory_overhead(options: argparse.Namespace) -> tuple[int | None, int]:
+    """Bytes of the CUDA context, None for the estimate, and of other processes."""
+    from ..simulation.inspect import read_size
+
+    context = options.cuda_context
+    return (
+        None if context is None else read_size("--cuda-context", context),
+        read_size("--reserve", options.reserve or 0),
+    )
+
+
 def add_report_options(add: Add) -> None:
     """Declare the options that choose a part of the report."""
     add(
@@ -98,20 +109,24 @@ def report_choice(options: argparse.Namespace) -> Choice | None:
     return None if options.columns and choice == Choice() else choice
 
 
-def number_from(least: int, noun: str = "") -> Callable[[str], int]:
+def number_from(least: int, noun: str = "", *, most: int | None = None) -> Callable[[str], int]:
     """The type of an option that takes a whole number; ``noun`` is what it counts, if not clear."""
     kind = f"a number of {noun}" if noun else "a number"
+    limits = f"from {least} on" if most is None else f"from {least} to {most}"
 
     def read(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
             number = least - 1
-        if number < least:
-            raise argparse.ArgumentTypeError(f"is {kind} from {least} on, not {shortened(text)}")
+        if number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"is {kind} {limits}, not {shortened(text)}")
         return number
 
     return read
+
+
+number_of_gpus = number_from(1, most=128)  # torch keeps the index of a device in 8 bits
 
 
 def _gpu_index(text: str) -> int:

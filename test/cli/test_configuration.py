@@ -90,7 +90,7 @@ def test_no_option_differs_from_what_a_file_may_fill_in():
     [
         ("gpus = 't4'", "[tool.pytorch-memlab] has no option gpus: did you mean gpu?"),
         ("module = true", "[tool.pytorch-memlab] has no option module: the options are function, "),
-        ("num-gpus = 'two'", "argument --num-gpus: invalid int value: 'two'"),
+        ("num-gpus = 'two'", "--num-gpus is a number from 1 to 128, not two"),
         ("dry-run = 'yes'", "--dry-run takes no value 'yes': --help shows what it takes"),
         ("gpu = true", "gpu is not true or false: see pytorch-memlab run --help"),
         ("gpu = 2026-01-01", "gpu is a string, a number, true, false or a list of those"),

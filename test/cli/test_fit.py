@@ -150,7 +150,6 @@ def test_ctrl_c_shows_what_is_known(write, capsys, monkeypatch):
         (["bytes.py"], "bytes.py: source code "),
         (["--gpu", "rtx409", "script.py"], "unknown GPU 'rtx409' (did you mean rtx4090"),
         (["--gpu", "", "script.py"], "unknown GPU ''"),
-        (["--num-gpus", "0", "script.py"], "--num-gpus is a number from 1 to 128, not 0"),
         (["--reserve", "24GiB", "--gpu", "t4", "script.py"], "nothing is left of the GPU's"),
         (
             ["--reserve", "much", "script.py"],
@@ -174,6 +173,7 @@ def test_what_cannot_be_carried_out_is_said_in_a_line(words, error, write, capsy
     [
         (["--gpus", "t4", "script.py"], "unknown option --gpus: did you mean --gpu?"),
         ([], "SCRIPT is missing: see --help"),
+        (["--num-gpus", "0", "s.py"], "--num-gpus is a number from 1 to 128, not 0"),
         (["--steps", "0", "s.py"], "--steps is a number of optimizer steps from 1 on, not 0"),
         (["--steps", "many", "s.py"], "--steps is a number of optimizer steps from 1 on, not many"),
     ],

@@ -38,7 +38,14 @@ from ..._common.standard_output import print_to_stdout
 from ...errors import UsageError
 from ...fitting.remedies.catalogue import NAMES, WITH_VALUE, chosen, nearest
 from ...simulation.inspect import DEFAULT_GPU
-from ..common_options import add_list, add_memory_overhead, add_program, number_from
+from ..common_options import (
+    add_list,
+    add_memory_overhead,
+    add_program,
+    memory_overhead,
+    number_from,
+    number_of_gpus,
+)
 from ..exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
 from ..notices import tell, tell_in_terminal
 from ..output import OutputFile
@@ -75,7 +82,7 @@ def add_arguments(parser: CommandParser) -> None:
         " repeatable (default: all GPUs that have a name)",
     )
     text = "number of GPUs that the program has, all alike (default: 1)"
-    add("--num-gpus N", text, type=int, default=1)
+    add("--num-gpus N", text, type=number_of_gpus, default=1)
     add_memory_overhead(add, "GPU")
     add = parser.group("remedies")
     names = [f"{name}[={WITH_VALUE[name]}]" if name in WITH_VALUE else name for name in NAMES]
@@ -145,17 +152,9 @@ def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
 
 def _settings(options: argparse.Namespace) -> Settings:
     from ...fitting.trial import Settings
-    from ...simulation.inspect import read_size
 
-    if not 1 <= options.num_gpus <= 128:
-        raise UsageError(f"--num-gpus is a number from 1 to 128, not {options.num_gpus}")
-    context = options.cuda_context
-    return Settings(
-        steps=options.steps,
-        num_gpus=options.num_gpus,
-        context=None if context is None else read_size("--cuda-context", context),
-        others=read_size("--reserve", options.reserve or 0),
-    )
+    context, others = memory_overhead(options)
+    return Settings(steps=options.steps, num_gpus=options.num_gpus, context=context, others=others)
 
 
 def _target(options: argparse.Namespace) -> ProgramTarget:

@@ -48,7 +48,9 @@ from ..common_options import (
     add_output_files,
     add_program,
     add_report_options,
+    memory_overhead,
     number_from,
+    number_of_gpus,
     report_choice,
 )
 from ..configuration import add_configured
@@ -147,7 +149,7 @@ def add_arguments(parser: CommandParser) -> None:
         " its memory (24GiB), or a TOML file with its name, memory, compute_capability and"
         f" multiprocessors (default: the GPU of this machine, or {DEFAULT_GPU} if it has none)",
     )
-    add("--num-gpus N", "number of GPUs to simulate (default: 1)", type=int)
+    add("--num-gpus N", "number of GPUs to simulate (default: 1)", type=number_of_gpus)
     add(
         "--dry-run",
         "simulate shapes only: nothing is computed and tensors take no host memory, so that a"
@@ -179,7 +181,7 @@ def add_arguments(parser: CommandParser) -> None:
         const="estimates",
     )
     # Options that shipped under these names keep them, unseen.
-    add("--count", argparse.SUPPRESS, dest="num_gpus", type=int)
+    add("--count", argparse.SUPPRESS, dest="num_gpus", type=number_of_gpus)
     add("--context", argparse.SUPPRESS, dest="cuda_context")
     add("--others", argparse.SUPPRESS, dest="reserve")
 
@@ -285,15 +287,16 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
                     f"{option} is for simulated GPUs: this machine has a GPU, so give --gpu too"
                 )
         return
+    context, others = memory_overhead(options)
     process.enter_context(
         simulate(
             options.gpu or DEFAULT_GPU,
-            1 if options.num_gpus is None else options.num_gpus,
+            options.num_gpus or 1,
             compute=not options.dry_run,
             strict=options.strict,
             allow_writes=options.allow_writes,
-            context=options.cuda_context,
-            others=options.reserve or 0,
+            context=context,
+            others=others,
         )
     )
 

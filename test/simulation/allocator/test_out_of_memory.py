@@ -161,7 +161,8 @@ def test_the_command_takes_them(tmp_path: Any, capsys: pytest.CaptureFixture[str
     assert printed == [str(4096 - 300 - 1024), str(PRESETS["t4"].total_memory // MIB - 135)]
     assert main(["run", "--context", "3 sheep", str(script)]) == 2
     assert capsys.readouterr().err == (
-        "pytorch-memlab run: error: context is a size such as '450MiB', or bytes, not '3 sheep'\n"
+        "pytorch-memlab run: error: --cuda-context is a size such as '450MiB', or bytes, not"
+        " '3 sheep'\n"
     )
 
 
