@@ -66,6 +66,8 @@ def cuda_dispatch_of(op: Any) -> Callable[..., Any] | None:
         if not has_kernel(op.name(), "CPU"):
             keys = (key for key in _EXPLICIT if has_kernel(op.name(), key))
             kernel = next((functools.partial(op._op_dk, key) for key in keys), _refuse_on_cpu)
+        if kernel is _refuse_on_cpu and definition.composite is as_on_cpu:
+            return None
         return functools.partial(_dispatch, definition.composite, kernel)
     if has_kernel(op.name(), _COMPOSITE) and not has_kernel(op.name(), "CPU"):
         return functools.partial(op._op_dk, _COMPOSITE)

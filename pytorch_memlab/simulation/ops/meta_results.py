@@ -97,7 +97,7 @@ def _ask(info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if "device" in options or info.is_factory:
         options["device"] = _META
     try:
-        result = info.meta(*on_meta, **options)
+        result = (info.meta or func)(*on_meta, **options)
     except (NotImplementedError, RuntimeError) as error:
         if not isinstance(error, NotImplementedError) and "meta" not in str(error):
             raise

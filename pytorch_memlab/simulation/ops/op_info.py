@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +15,10 @@ from .library_ops import cpu_kernel_of, has_cpu_kernel, is_of_library, python_ke
 from .random.random_draws import draws
 from .registry import OpDefinition, Provenance, definition_of
 
+_UNREGISTERED: Final = OpDefinition(name="")
+_SIZES: Final = frozenset({"size", "output_size", "repeats", "pad", "scale_factors"})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class OpInfo(OpDefinition):
     """The facts of an op that are known before it runs, those of its definition among them.
 
@@ -24,46 +26,59 @@ class OpInfo(OpDefinition):
     autograd has taken other composites apart, except in inference mode.
 
     Args:
-        makes_tensors: some output may own new memory.
-        returns_tensors: some output is a tensor, or a list of tensors.
-        is_factory: it takes no tensor and makes one.
-        writes_out: it writes to ``out=``, whose size may change.
-        may_resize: it may change the size of a storage that exists.
-        mutates_first: it writes to its first argument; a sparse one gets new parts.
-        may_outgrow: its outputs may be larger than its arguments.
-        is_pointwise: it computes element by element of its broadcast arguments.
-        sizes: where among the arguments sizes or factors of sizes of the output are.
-        is_foreach: the n-th output belongs where the n-th tensor of the first list is.
-        is_confirmed: a recording confirms the temporaries.
-        is_modelled: what its kernels allocate is known.
-        draws: it draws random numbers.
-        device_position: where among the positional arguments a device may be; None: nowhere.
-        python_kernel: registered in Python to run on CUDA, for an op of another library.
-        runs_on_cpu: the CPU has a kernel of it.
-        written: position and name of each argument that it writes to.
-        returned: for each output the position of it in ``written`` if it is that argument,
-            None if the output is new.
+        op: a ``torch._ops.OpOverload``.
     """
 
-    meta: Callable[..., Any]
-    makes_tensors: bool
-    returns_tensors: bool
-    is_factory: bool
-    writes_out: bool
-    may_resize: bool
-    mutates_first: bool
-    may_outgrow: bool
-    is_pointwise: bool
-    sizes: tuple[int, ...]
-    is_foreach: bool
-    is_confirmed: bool
-    is_modelled: bool
-    draws: bool
-    device_position: int | None
-    python_kernel: Callable[..., Any] | None
-    runs_on_cpu: bool
-    written: tuple[tuple[int, str], ...]
-    returned: tuple[int | None, ...]
+    def __init__(self, op: Any) -> None:
+        known = definition_of(op) or _UNREGISTERED
+        super().__init__(**{one.name: getattr(known, one.name) for one in fields(known)})
+        schema = op._schema
+        arguments = list(enumerate(schema.arguments))
+        tensors = [result for result in schema.returns if "Tensor" in str(result.type)]
+        aliases = [result.alias_info for result in tensors]
+        is_library = is_of_library(op)
+        is_view = bool(tensors) and all(info is not None and not info.is_write for info in aliases)
+
+        self.name = schema.name
+        self.touches_no_element |= is_view or torch.Tag.inplace_view in op.tags
+        self.takes_cpu_tensors |= is_library
+        self.composite = cuda_dispatch_of(op)
+        self.reference = cpu_kernel_of(op) or known.reference
+
+        # Position and name of each argument that it writes to; for each output the position among
+        # these if it is that argument, None if the output is new.
+        self.written, self.returned = _written(schema, known.writes)
+        self.mutates_first = any(position == 0 for position, _ in self.written)
+        self.writes_out = any(argument.is_out for _, argument in arguments)
+        self.may_resize = self.writes_out or known.resizes
+
+        self.returns_tensors = bool(tensors)  # or lists of tensors
+        self.makes_tensors = None in aliases  # some may own new memory
+        self.is_factory = bool(tensors) and not any("Tensor" in str(a.type) for _, a in arguments)
+        self.is_pointwise = torch.Tag.pointwise in op.tags
+        # Of a foreach op the n-th output is where the n-th tensor of the first list is.
+        self.is_foreach = schema.name.startswith("aten::_foreach_")
+        self.may_outgrow = (  # its arguments
+            self.makes_tensors
+            and not (self.written or self.is_foreach)
+            and known.data_dependence is None
+        )
+        # Positions of sizes, or factors of sizes, of the output, and of a positional device.
+        self.sizes = tuple(position for position, a in arguments if a.name in _SIZES)
+        devices = (place for place, a in arguments if "Device" in str(a.type) and not a.kwarg_only)
+        self.device_position = next(devices, None)
+        self.draws = draws(op)
+
+        is_modelled = known.provenance is not None
+        self.is_confirmed = known.provenance is Provenance.RECORDING
+        self.runs_on_cpu = not is_library or has_cpu_kernel(op)
+        # Registered in Python to run on CUDA, for an op of another library.
+        self.python_kernel = None if is_modelled else python_kernel_of(op)
+        if is_library:
+            takes_no_more = self.python_kernel is not None or op.is_view
+        else:
+            takes_no_more = _has_no_workspace(op) or not (self.makes_tensors or self.writes_out)
+        self.is_modelled = is_modelled or takes_no_more
 
     @property
     def only_writes(self) -> bool:
@@ -97,16 +112,11 @@ class OpInfo(OpDefinition):
         return results[0] if len(results) == 1 else results or None
 
 
-_known: dict[Any, OpInfo] = {}
-_NOTHING = OpDefinition(name="")
-_SIZES = frozenset({"size", "output_size", "repeats", "pad", "scale_factors"})
+_known: Final[dict[Any, OpInfo]] = {}
 
 
 def op_info(op: Any) -> OpInfo:
-    """The record of an op.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
+    """The record of an op, made once.
 
     >>> op_info(torch.ops.aten.t.default).touches_no_element
     True
@@ -115,75 +125,8 @@ def op_info(op: Any) -> OpInfo:
     """
     info = _known.get(op)
     if info is None:
-        info = _known[op] = _read(op)
+        info = _known[op] = OpInfo(op)
     return info
-
-
-def _read(op: Any) -> OpInfo:
-    schema = op._schema
-    name: str = schema.name
-    definition = definition_of(op) or _NOTHING
-    tensors = [result for result in schema.returns if "Tensor" in str(result.type)]
-    aliases = [result.alias_info for result in tensors]
-    writes_out = any(argument.is_out for argument in schema.arguments)
-    makes_tensors = any(info is None for info in aliases)
-    is_library = is_of_library(op)
-    runs_on_cpu = not is_library or has_cpu_kernel(op)
-    is_modelled = definition.provenance is not None
-    python_kernel = None if is_modelled else python_kernel_of(op)
-    if is_library:
-        has_none = python_kernel is not None or op.is_view
-    else:
-        has_none = _has_no_workspace(op) or not (makes_tensors or writes_out)
-    written, returned = _written(schema, definition.writes)
-    is_view = bool(tensors) and all(info is not None and not info.is_write for info in aliases)
-    touches_no_element = (
-        is_view or definition.touches_no_element or torch.Tag.inplace_view in op.tags
-    )
-    facts = {one.name: getattr(definition, one.name) for one in fields(definition)}
-    derived = {
-        "name": name,
-        "touches_no_element": touches_no_element,
-        "takes_cpu_tensors": definition.takes_cpu_tensors or is_library,
-        "composite": cuda_dispatch_of(op),
-        "reference": cpu_kernel_of(op) or definition.reference,
-        "meta": definition.meta or op,
-    }
-    return OpInfo(
-        **{**facts, **derived},
-        makes_tensors=makes_tensors,
-        returns_tensors=bool(tensors),
-        is_factory=bool(tensors) and not any("Tensor" in str(one.type) for one in schema.arguments),
-        writes_out=writes_out,
-        may_resize=writes_out or definition.resizes,
-        mutates_first=any(position == 0 for position, _ in written),
-        may_outgrow=makes_tensors
-        and not written
-        and definition.data_dependence is None
-        and not name.startswith("aten::_foreach_"),
-        is_pointwise=torch.Tag.pointwise in op.tags,
-        sizes=tuple(
-            position
-            for position, argument in enumerate(schema.arguments)
-            if argument.name in _SIZES
-        ),
-        is_foreach=name.startswith("aten::_foreach_"),
-        is_confirmed=definition.provenance is Provenance.RECORDING,
-        is_modelled=is_modelled or has_none,
-        draws=draws(op),
-        device_position=next(
-            (
-                position
-                for position, argument in enumerate(schema.arguments)
-                if "Device" in str(argument.type) and not argument.kwarg_only
-            ),
-            None,
-        ),
-        python_kernel=python_kernel,
-        runs_on_cpu=runs_on_cpu,
-        written=written,
-        returned=returned,
-    )
 
 
 def _written(

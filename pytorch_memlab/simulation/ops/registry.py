@@ -73,7 +73,7 @@ class Provenance(Enum):
     ESTIMATE = "estimate"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class OpDefinition:
     """The facts of an op beyond its schema and PyTorch's kernels for the CPU.
 
@@ -227,9 +227,11 @@ def definition_of(op: Any) -> OpDefinition | None:
     overloads = (getattr(packet, overload) for overload in packet.overloads())
     alike = (one for one in overloads if one is not op and _inputs(one) == inputs)
     found = next((one for one in map(_named, alike) if one is not None), None)
-    if found is None or found.composite not in (None, as_on_cpu):
+    if found is None or (found.composite is not None and found.memory is not None):
         return None
-    return OpDefinition(**{fact: getattr(found, fact) for fact in _FOR_OUT})
+    # PyTorch generates such overloads of composites: they call the one without.
+    composite = None if found.composite is None else as_on_cpu
+    return OpDefinition(composite=composite, **{fact: getattr(found, fact) for fact in _FOR_OUT})
 
 
 def provenances() -> Iterator[tuple[str, Provenance, str]]:
@@ -240,8 +242,7 @@ def provenances() -> Iterator[tuple[str, Provenance, str]]:
 
 
 _FOR_OUT: Final = (
-    *("name", "memory", "composite", "provenance", "source"),
-    *("takes_cpu_tensors", "data_dependence"),
+    *("name", "memory", "provenance", "source", "takes_cpu_tensors", "data_dependence"),
 )
 """Facts that hold for the overload that writes to ``out=`` too."""
 
