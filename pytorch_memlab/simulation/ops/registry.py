@@ -73,7 +73,7 @@ class Provenance(Enum):
     ESTIMATE = "estimate"
 
 
-@dataclass(kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class OpDefinition:
     """The facts of an op beyond its schema and PyTorch's kernels for the CPU.
 

@@ -7,6 +7,7 @@ import torch
 from support.computed_or_dry import computed_or_dry
 from support.op_memory import aten, events, indices, peak_beyond_results, randn, temporaries
 
+from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops.reduction_workspace import reduction_of, staging_of
 
@@ -172,6 +173,23 @@ def test_a_trace_is_the_sum_of_a_diagonal(compute):
     count = 10**6
     band = [lambda: torch.zeros(count, device="cuda").as_strided((count, count), (1, 0))]
     assert events(torch.trace, *band, compute=compute) == [4, *temporaries(123 * 4, 4)]
+
+
+@computed_or_dry
+def test_a_trace_of_a_mask_is_a_number(compute):
+    mask = [lambda: torch.ones(4, 4, dtype=torch.bool, device="cuda")]
+    assert events(torch.trace, *mask, compute=compute) == [8, 32, -32]
+    with simulate("1GiB"):
+        assert torch.trace(mask[0]()).item() == 4
+        with pytest.raises(RuntimeError, match="expected a matrix"):
+            torch.trace(torch.ones(2, 2, 2, device="cuda"))
+
+
+@computed_or_dry
+def test_a_trace_that_is_written_is_made_first(compute):
+    given = [lambda: randn(9, 9), lambda: randn(1).squeeze()]
+    written = events(lambda x, out: aten.trace.out(x, out=out), *given, compute=compute)
+    assert written == [4, -4]
 
 
 @computed_or_dry
