@@ -116,9 +116,10 @@ class StepLeaks:
         if len(self._looked_at) < self._watch.fewest:
             few = (
                 f"{steps}: {self._watch.fewest} are needed to tell what grows; for a loop without"
-                " an optimizer,\nwrite `for batch in MemReporter().leaks(batches)` in the program"
+                " an optimizer,",
+                "write `for batch in MemReporter().leaks(batches)` in the program",
             )
-            return (Section(_TITLE, notes=(few,)),)
+            return (Section(_TITLE, notes=few),)
         growing = self._watch.growing
         if not growing:
             return (Section(_TITLE, notes=(f"no growth over {steps}",)),)
