@@ -1,4 +1,4 @@
-"""Sizes in sentences."""
+"""Sizes and numbers of things in sentences."""
 
 from __future__ import annotations
 
@@ -19,3 +19,12 @@ def prose_size(nbytes: int) -> str:
     if nbytes < 2**30 - 2**20 // 20:
         return f"{nbytes / 2**20:.1f} MiB"
     return f"{nbytes / 2**30:.2f} GiB"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "line"), counted(0, "line"), counted(2000, "more line")
+    ('1 line', '0 lines', '2,000 more lines')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.quoted import quoted
 from .._common.uninterrupted import KeptInterrupt, uninterrupted
 from ..devices import get_device
@@ -67,8 +67,7 @@ class Courtesy:
         if not self.lends:
             return "<Courtesy: nothing is lent>"
         nbytes = sum(moved.host.nbytes() for moved in self._moved)
-        plural = "s" * (len(self._moved) != 1)
-        return f"<Courtesy: {prose_size(nbytes)} in {len(self._moved)} storage{plural} lent>"
+        return f"<Courtesy: {prose_size(nbytes)} in {counted(len(self._moved), 'storage')} lent>"
 
     @property
     def lends(self) -> bool:

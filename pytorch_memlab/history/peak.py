@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from ..errors import AllocatorSettingsError
 from ..simulation.allocator.replay import GROWTH, RELEASES, AllocationTrace, RecordedSegment
 from ..simulation.allocator.settings import (
@@ -295,9 +295,7 @@ class Peak:
         return f"<{type(self).__name__} of {self.summary()}>"
 
     def summary(self) -> str:
-        count = len(self.blocks)
-        size = f"{prose_size(self.active)} in {count:,} block{'s' * (count != 1)}"
-        return f"{self.name}: {size}"
+        return f"{self.name}: {prose_size(self.active)} in {counted(len(self.blocks), 'block')}"
 
 
 def find_peak(history: AllocationHistory, device: int = 0) -> Peak:

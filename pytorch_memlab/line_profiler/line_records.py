@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from pytorch_memlab._common.call_results import is_result_dropped
 from pytorch_memlab._common.checked_file import CheckedFile
 from pytorch_memlab._common.ipython import ipython_shell
-from pytorch_memlab._common.prose_size import prose_size
+from pytorch_memlab._common.prose_size import counted, prose_size
 from pytorch_memlab._common.quoted import listed, quoted, shortened
 from pytorch_memlab._common.ranks import path_of_rank
 from pytorch_memlab.errors import UsageError
@@ -87,7 +87,7 @@ class LineRecords:
         names = listed(info.qual_name for info in self._code_infos.values()) or "no function"
         entries = tuple(self._raw_line_records)
         lines = len({(one.code_id, one.line) for one in entries})
-        text = f"{names}: {lines} line{'s' * (lines != 1)} recorded"
+        text = f"{names}: {counted(lines, 'line')} recorded"
         if not entries:
             return text
         highest = max(entries, key=peak_of)

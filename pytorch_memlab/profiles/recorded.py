@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from ..records import DeviceInfo, FunctionInfo, LineEntry, Note, Section
 
 if TYPE_CHECKING:
@@ -101,14 +101,10 @@ class RecordedProfile:
         """Programs, how many functions and lines, and the peaks, in a few words."""
         names = dict.fromkeys(os.path.basename(run.program) or "a notebook" for run in self.runs)
         lines = len({(one.code_id, one.line) for one in self.entries})
-        parts = [_counted(len(self.functions), "function"), _counted(lines, "line")]
+        parts = [counted(len(self.functions), "function"), counted(lines, "line")]
         parts += [
             f"peak {prose_size(one.peak_active)} on {one.device.name}"
             for one in self.devices
             if one.peak_active
         ]
         return f"{', '.join(names) or 'no run'}: {', '.join(parts)}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from .._common.checked_file import CheckedFile
+from .._common.prose_size import counted
 from .._common.switch import is_switched_off
 from ..errors import MemlabError
 from ..profiles.changed_tests import ChangedTest, MeasuredTest
@@ -98,5 +99,5 @@ class SessionResults:
         except MemlabError as error:
             terminalreporter.write_line(str(error), red=True)
             return
-        tests = memory_of_tests.counted(len(self._tests))
+        tests = counted(len(self._tests), "test")
         terminalreporter.write_line(f"GPU memory of {tests} written to {name}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable
 from ..fitting.trial import Ending
 from .fit import COLUMNS, NO_TENSOR
@@ -68,8 +68,7 @@ def fragment(report: GridSearch) -> str:
 
 def heading(report: GridSearch) -> str:
     """The program, and how often it ran."""
-    count = len(report.trials)
-    return f"{printable(report.program)}: {count} run{'s' * (count != 1)} without values"
+    return f"{printable(report.program)}: {counted(len(report.trials), 'run')} without values"
 
 
 def refusal(report: GridSearch) -> str:

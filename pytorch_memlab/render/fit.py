@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable
 from ..fitting.trial import Ending
 from ..history.holders import innermost_of_user
@@ -45,11 +45,11 @@ def text(report: FitReport) -> str:
 def heading(report: FitReport) -> Iterator[str]:
     """The program, and the number of GPUs that it fits on."""
     steps = max((len(one.step_peaks) for one in report.trials), default=0)
-    ran = f"{steps} step{'s' * (steps != 1)}" if steps else "run"
+    ran = counted(steps, "step") if steps else "run"
     each = f" on {report.num_gpus} GPUs" if report.num_gpus > 1 else ""
     yield from paragraph(f"{cut(printable(report.program))}: {ran} without values{each}")
     known, fitting = report.verdicts, report.fitting
-    count = f"{len(known)} GPU{'s' * (len(known) != 1)}"
+    count = counted(len(known), "GPU")
     if not known:
         yield "nothing is known yet of any GPU"
     elif fitting:

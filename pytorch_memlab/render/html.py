@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.quoted import listed, printable
 from ..records import FunctionTable, Report
 from .notes import line_mark, table_notes, texts
@@ -184,7 +184,7 @@ def _peak_sentence(report: Report, size: int, lines: Sequence[_Line]) -> str:
     ]
     more = len(lines) - _NAMED
     if more > 0:
-        places.append(f"{more} more line{'s' * (more > 1)}")
+        places.append(counted(more, "more line"))
     *first, last = places
     where = f"{', '.join(first)} and {last}" if first else last
     devices = {table.device.name for table in report.tables}

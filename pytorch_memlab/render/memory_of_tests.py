@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable
 from ..history.holders import PeakHolders
 from ..history.model import Category, device_name
@@ -51,10 +51,10 @@ def increased(test: MeasuredTest, change: Change, limit: str, lines: Sequence[Ch
 
 def leak(device: int, size: int, blocks: int, limit: int, holders: PeakHolders | None) -> str:
     """A test of which too much stayed in use, and the lines that allocated it."""
-    count = f"{blocks} block{'s' * (blocks != 1)}"
     head = (
-        f"GPU memory leak of {prose_size(size)} in {count} on {device_name(device)}, more"
-        f" than {prose_size(limit)}: it stays in use when the test and its fixtures are over"
+        f"GPU memory leak of {prose_size(size)} in {counted(blocks, 'block')} on"
+        f" {device_name(device)}, more than {prose_size(limit)}: it stays in use when the test and"
+        " its fixtures are over"
     )
     return "\n".join([*wrapped(head, ""), *_held(holders)])
 
@@ -65,11 +65,6 @@ def unused(name: str) -> str:
         f"{name} has a mark for GPU memory and made no CUDA tensor: a device that was chosen when"
         " the file was imported is the CPU; choose it in the test or in a fixture"
     )
-
-
-def counted(tests: int) -> str:
-    """A number of tests."""
-    return f"{tests} test{'s' * (tests != 1)}"
 
 
 def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str]:
@@ -113,7 +108,7 @@ def differences(names: tuple[str, str], tests: Sequence[ChangedTest], rows: int)
         if len(others) > rows:
             lines.append(f"{len(others) - rows} more: a larger --rows shows them")
     if same:
-        lines.append(f"{counted(len(same))} as before")
+        lines.append(f"{counted(len(same), 'test')} as before")
     for one in others[:rows]:
         if one.before is not None and one.after is not None and one.change is not None:
             found = changed_lines(one.before, one.after)[:rows]

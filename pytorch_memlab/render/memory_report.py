@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from ..reporter.snapshot import (
     ALLOCATION_UNIT,
     CATEGORIES,
@@ -95,8 +95,7 @@ def leaks(watch: LeakWatch[object]) -> str:
     """A table of the names that grew with every iteration."""
     done = watch.iterations
     if done < watch.fewest:
-        plural = "s"[: done != 1]
-        return f"{done} iteration{plural} done: {watch.fewest} are needed to tell a leak"
+        return f"{counted(done, 'iteration')} done: {watch.fewest} are needed to tell a leak"
     if not watch.growing:
         return f"nothing grew with every one of {done} iterations"
     lines = [_line(f"grew with each of {done} iterations", "by each", "now"), "-" * LEN]

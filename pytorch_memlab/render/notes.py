@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.quoted import listed
 from .._common.switch import SWITCHED_OFF
 from ..records import (
@@ -128,7 +128,7 @@ def table_notes(table: FunctionTable) -> list[str]:
     ]
     others = len(lines) - _LINES_WITH_NOTES
     if others > 0:
-        notes.append(f"and {others} more line{'s' * (others > 1)} marked above")
+        notes.append(f"and {counted(others, 'more line')} marked above")
     return notes
 
 
@@ -215,7 +215,7 @@ def _named(approximations: Sequence[Approximation], most: int) -> str:
 
 def _name(approximation: Approximation) -> str:
     name, count = approximation.name, approximation.calls
-    calls, size = f"{count} call{'s' * (count != 1)}", prose_size(approximation.nbytes)
+    calls, size = counted(count, "call"), prose_size(approximation.nbytes)
     in_all = " in all" if count > 1 else ""
     match approximation.kind:
         case ApproximationKind.UNMODELLED:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable, visible
 from .fit import PEAK
 from .notes import summary_of_runs
@@ -117,7 +117,7 @@ def _smallest(found: Smallest, step_flops: int) -> Iterator[str]:
         f"to fit: checkpoint {count} of {total} blocks ({finding.kind}): peak"
         f" {peak}{again}{'; none of them can be left out' * (count > 1)}"
     )
-    yield from _code(f"checkpoint {count} block{'s' * (count != 1)}", finding)
+    yield from _code(f"checkpoint {counted(count, 'block')}", finding)
 
 
 # Code

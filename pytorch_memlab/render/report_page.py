@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable
 from ..history.holders import PeakHolders
 from ..history.model import Frame
@@ -243,7 +243,4 @@ def _when(run: Run) -> str:
 def _count(report: Report) -> str:
     functions = len({(one.function.filename, one.function.first_line) for one in report.tables})
     lines = len({(one.function.filename, line) for one in report.tables for line in one.rows})
-    return (
-        f"{functions:,} function{'s' * (functions != 1)}, {lines:,} measured"
-        f" line{'s' * (lines != 1)}"
-    )
+    return f"{counted(functions, 'function')}, {counted(lines, 'measured line')}"

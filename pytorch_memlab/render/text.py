@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final, TextIO
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable
 from ..profiles.overview import Headline, Overview, Place, ShownFunction
 from ..records import FunctionTable, Report, Section
@@ -111,8 +111,8 @@ def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
         yield from table_rows(
             table, overview.report.columns, lines, widths, width, _cell, _style, ends
         )
-    more = _counted(overview.more_functions, overview.more_lines)
-    idle = _counted(overview.idle_functions, overview.idle_lines)
+    more = _functions_and_lines(overview.more_functions, overview.more_lines)
+    idle = _functions_and_lines(overview.idle_functions, overview.idle_lines)
     folded = [f"{more} more: a larger --top shows them"] * bool(more)
     folded += [f"{idle} added nothing: --all shows them"] * bool(idle)
     if folded:
@@ -210,11 +210,11 @@ def _style(_place: int, value: float | None) -> str:
     return "" if value else "dim"
 
 
-def _counted(functions: int, lines: int) -> str:
-    """Functions and lines, of which there are any.
+def _functions_and_lines(functions: int, lines: int) -> str:
+    """The numbers of both; empty without any.
 
-    >>> _counted(12, 1), _counted(1, 0), _counted(0, 0)
-    ('12 functions and 1 line', '1 function', '')
+    >>> [_functions_and_lines(*numbers) for numbers in ((12, 1), (1, 0), (0, 0))]
+    ['12 functions and 1 line', '1 function', '']
     """
     counts = [(functions, "function"), (lines, "line")]
-    return " and ".join(f"{count:,} {name}{'s' * (count != 1)}" for count, name in counts if count)
+    return " and ".join(counted(count, noun) for count, noun in counts if count)

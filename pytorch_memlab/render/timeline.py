@@ -8,7 +8,7 @@ from itertools import accumulate
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable
 from ..history.model import Category
 from ..history.timeline import OTHER_LINES
@@ -94,7 +94,7 @@ def step_note(timeline: Timeline) -> str:
         return ""
     which = "" if every == 1 else f", one in {every} is marked"
     least = "" if timeline.has_all_steps else "at least "
-    return f"{least}{count:,} optimizer step{'s' if count > 1 else ''}{which}"
+    return f"{least}{counted(count, 'optimizer step')}{which}"
 
 
 def band_colours(timeline: Timeline) -> list[int]:

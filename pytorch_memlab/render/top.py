@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from ..profiles.ranking import RankedLine
 from ..profiles.recorded import RecordedProfile
 from .rows import code_of, document, place_of, ranked
@@ -21,9 +21,8 @@ def text(
     several = len(profile.devices) > 1
 
     def entry(one: RankedLine, size: int) -> tuple[str, str, str]:
-        hits = f"{one.hits:,} hit{'s' * (one.hits != 1)}"
         device = f"  on {one.device}" if several else ""
-        where = f"{place_of(one.function, one.line)}  {hits}{device}"
+        where = f"{place_of(one.function, one.line)}  {counted(one.hits, 'hit')}{device}"
         return prose_size(size), where, code_of(one.function, one.line)
 
     kept = [entry(one, one.kept) for one in keeping]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.quoted import quoted
 from .._common.rendered import rendered
 from ..devices import get_device
@@ -244,8 +244,7 @@ class MemorySnapshot:
         parts = []
         for device in self.devices():
             sizes = [row.nbytes for row in self.rows if row.device == device]
-            plural = "s" * (len(sizes) != 1)
-            parts.append(f"{prose_size(sum(sizes))} in {len(sizes)} tensor{plural} on {device}")
+            parts.append(f"{prose_size(sum(sizes))} in {counted(len(sizes), 'tensor')} on {device}")
         return ", ".join(parts) or "no tensors"
 
     def __str__(self) -> str:

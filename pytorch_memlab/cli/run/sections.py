@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from ..._common.optimizer_steps import after_each_step
+from ..._common.prose_size import counted
 from ...errors import HistoryError
 from ...records import Section
 
@@ -112,14 +113,11 @@ class StepLeaks:
 
     def sections(self) -> tuple[Section, ...]:
         """The variables that grew, or a note that none did."""
-        steps = f"{self._steps:,} optimizer step" + "s"[: self._steps != 1]
+        steps = counted(self._steps, "optimizer step")
         if len(self._looked_at) < self._watch.fewest:
-            few = (
-                f"{steps}: {self._watch.fewest} are needed to tell what grows; for a loop without"
-                " an optimizer,",
-                "write `for batch in MemReporter().leaks(batches)` in the program",
-            )
-            return (Section(_TITLE, notes=few),)
+            few = f"{steps}: {self._watch.fewest} are needed to tell what grows"
+            way = "write `for batch in MemReporter().leaks(batches)` in the program"
+            return (Section(_TITLE, notes=(f"{few}; for a loop without an optimizer,", way)),)
         growing = self._watch.growing
         if not growing:
             return (Section(_TITLE, notes=(f"no growth over {steps}",)),)
