@@ -10,6 +10,7 @@ here do not exist in the fork, and work given to them would wait forever.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import os
 import pickle
@@ -33,6 +34,8 @@ Result = TypeVar("Result")
 
 _PAUSE: Final = 0.005
 """Seconds between two looks at the processes."""
+
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def can_fork() -> bool:
@@ -183,6 +186,7 @@ def _be_fork(work: Work[Any, Any], result: str) -> NoReturn:
     status, process = 1, os.getpid()
     gc.freeze()  # a collection would write to all pages, which the fork shares so far
     try:
+        _end_with_parent()
         _forget_exit_handlers()
         _redirect(work.output)
         found = work.function(work.request) if _can_train() else _CannotTrain()
@@ -196,6 +200,11 @@ def _be_fork(work: Work[Any, Any], result: str) -> NoReturn:
     finally:
         _flush()
         os._exit(status)
+
+
+def _end_with_parent() -> None:
+    """Let the system end this fork if its parent is killed: see prctl(2)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def _flush() -> None:

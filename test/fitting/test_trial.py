@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
@@ -282,6 +284,40 @@ def test_trials_that_still_run_end_with_the_one_who_asked(tmp_path):
     trials.close()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "long").read_text()), 0)
+
+
+@pytest.mark.skipif(not child.can_fork(), reason="new Pythons are not ended")
+def test_trials_end_with_a_process_that_is_killed(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+    run = (
+        "from pytorch_memlab.fitting.target import ProgramTarget\n"
+        "from pytorch_memlab.fitting.trial import Settings, TrialRequest, run\n"
+        "from pytorch_memlab.simulation.hardware.presets import find_gpu\n"
+        f"settings = Settings(output={str(tmp_path)!r})\n"
+        f"run(TrialRequest(ProgramTarget({str(path)!r}), find_gpu('a100'), settings))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", run])
+    output = tmp_path / "output.txt"
+    while not output.exists() or not output.read_text().endswith("\n"):
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    assert _ends(int(output.read_text()))
+
+
+def _ends(process):
+    """True once a process is gone, or a zombie of a parent that does not ask for it."""
+    for _ in range(6000):
+        try:
+            status = Path(f"/proc/{process}/stat").read_text()
+        except OSError:
+            return True
+        if status.rpartition(")")[2].split()[0] in "ZX":
+            return True
+        time.sleep(0.01)
+    os.kill(process, signal.SIGKILL)
+    return False
 
 
 def test_a_tensor_of_more_than_any_gpu_has_fits_nowhere(tmp_path):
