@@ -13,7 +13,7 @@ from .fit import COLUMNS, NO_TENSOR
 from .notes import summary_of_runs
 from .page import fill
 from .picture import ALARM, COLOURS, drawn, finish, shortened
-from .rows import WIDTH, cut, padded, paragraph, signed
+from .rows import WIDTH, cut, padded, signed, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ def text(report: GridSearch) -> str:
     """The largest value on each GPU, what the next one needs, and the curve."""
     lines = [cut(heading(report))]
     if report.problem is not None:
-        lines += paragraph(refusal(report))
+        lines += wrapped(refusal(report))
         return "\n".join(lines) + "\n"
     if len(report.others) == 1 and len(report.combinations) > 1:
         lines += ["", *_matrix(report)]
@@ -43,10 +43,10 @@ def text(report: GridSearch) -> str:
             lines += [_cells(one.name, cells_of(one), next_value(one)) for one in answers]
             lines.append("")
             for line in curve_lines(report, combination):
-                lines += paragraph(line)
+                lines += wrapped(line)
     lines += [""]
     for note in notes(report):
-        lines += paragraph(note)
+        lines += wrapped(note)
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,7 @@ from ..fitting.trial import Ending
 from ..history.holders import innermost_of_user
 from .notes import summary_of_runs
 from .page import fill
-from .rows import cut, padded, paragraph, place, signed, source_line
+from .rows import cut, padded, place, signed, source_line, wrapped
 
 if TYPE_CHECKING:
     from ..fitting.verdict import FailedAllocation, FitReport, Verdict
@@ -38,7 +38,7 @@ def text(report: FitReport) -> str:
         lines += [f"{padded(name, _NAME)}{'not reached':>12}" for name in report.unknown]
     for part in (list(failures(report)), list(notes(report))):
         lines += [""] * bool(part)
-        lines += [row for line in part for row in paragraph(line)]
+        lines += [row for line in part for row in wrapped(line)]
     return "\n".join(lines) + "\n"
 
 
@@ -47,7 +47,7 @@ def heading(report: FitReport) -> Iterator[str]:
     steps = max((len(one.step_peaks) for one in report.trials), default=0)
     ran = counted(steps, "step") if steps else "run"
     each = f" on {report.num_gpus} GPUs" if report.num_gpus > 1 else ""
-    yield from paragraph(f"{cut(printable(report.program))}: {ran} without values{each}")
+    yield from wrapped(f"{cut(printable(report.program))}: {ran} without values{each}")
     known, fitting = report.verdicts, report.fitting
     count = counted(len(known), "GPU")
     if not known:
@@ -55,7 +55,7 @@ def heading(report: FitReport) -> Iterator[str]:
     elif fitting:
         smallest = f"{fitting[0].name} ({prose_size(fitting[0].capacity)})"
         more = f"; the smallest is {smallest}" if len(known) > 1 else f": {smallest}"
-        yield from paragraph(f"fits on {len(fitting)} of {count}{more}")
+        yield from wrapped(f"fits on {len(fitting)} of {count}{more}")
     elif all(one.fits is None for one in known):
         yield f"the program failed on {'all ' * (len(known) > 1)}{count}"
     else:

@@ -43,7 +43,7 @@ _NEGATIVE = "#8886"
 _CHARACTER = 8
 """Pixels that a character of a table has at most."""
 _LONGEST_CODE = 64
-"""Characters of a line of code; what is cut off stands in its title."""
+"""Columns of a line of code; what is cut off stands in its title."""
 _NAMED = 3
 
 _BLOCKS = {"active": "active blocks", "inactive_split": "inactive split blocks"}
@@ -130,11 +130,11 @@ def _table(
     peaks: Collection[_Line],
 ) -> dict[str, Any]:
     """A table, with the lines that have values and those between them in groups."""
-    code = source_lines(table)
-    width = len(str(max(code, default=0)))
+    source = source_lines(table)
+    width = len(str(max(source, default=0)))
     lines = []
-    for line, text in code.items():
-        mark, cells = line_mark(table, line), None
+    for line, text in source.items():
+        mark, code, cells = line_mark(table, line), cut(text, _LONGEST_CODE), None
         if line in table.rows:
             values = zip(columns, table.rows[line], rows[line], strict=True)
             # A zero has no unit: what is left stands out.
@@ -145,8 +145,8 @@ def _table(
                 f"{line:>{width}}",
                 mark,
                 "\n".join(line_remarks(table, line)) if mark else "",
-                cut(text, _LONGEST_CODE),
-                text.strip() if len(text) > _LONGEST_CODE else "",
+                code,
+                "" if code == text else text.strip(),
                 failure_note(table, line),
                 (place, line) in peaks,
                 cells,

@@ -31,7 +31,7 @@ _LOWER_BOUND: Final = "?: a lower bound, the simulation did not count all memory
 
 def over_limit(test: MeasuredTest, limit: int, holders: PeakHolders | None) -> str:
     """A test that used more than its mark allows, and what held the memory."""
-    lines = wrapped(f"GPU memory is over the limit of {prose_size(limit)}: {_peak(test)}", "")
+    lines = wrapped(f"GPU memory is over the limit of {prose_size(limit)}: {_peak(test)}")
     if test.before:
         before = f"  {prose_size(test.before)} were in use before it began"
         lines.append(f"{before}, by fixtures or earlier tests")
@@ -42,8 +42,8 @@ def increased(test: MeasuredTest, change: Change, limit: str, lines: Sequence[Ch
     """A test whose peak grew too much since the baseline, and the lines that did it."""
     growth = f"{prose_size(change.before)} to {prose_size(change.after)} ({percent(change)})"
     head = [
-        *wrapped(f"GPU memory grew from {growth}, more than --memlab-fail-on-increase {limit}", ""),
-        *wrapped(_peak(test)),
+        *wrapped(f"GPU memory grew from {growth}, more than --memlab-fail-on-increase {limit}"),
+        *wrapped(f"  {_peak(test)}"),
     ]
     rows = [row for one in lines[:_LINES] for row in _changed(one)]
     return "\n".join([*head, *(["", "lines that hold more or less:", *rows] if rows else [])])
@@ -56,7 +56,7 @@ def leak(device: int, size: int, blocks: int, limit: int, holders: PeakHolders |
         f" {device_name(device)}, more than {prose_size(limit)}: it stays in use when the test and"
         " its fixtures are over"
     )
-    return "\n".join([*wrapped(head, ""), *_held(holders)])
+    return "\n".join([*wrapped(head), *_held(holders)])
 
 
 def unused(name: str) -> str:
@@ -174,10 +174,10 @@ def _held(holders: PeakHolders | None) -> Iterator[str]:
     categories = holders.by_category()
     # On a real GPU no block has a category.
     if any(one.name != Category.UNKNOWN.value for one in categories):
-        yield from wrapped(f"as: {shares_text(categories, _PARTS)}", "")
+        yield from wrapped(f"as: {shares_text(categories, _PARTS)}")
     modules = [one for one in holders.by_module() if one.name]
     if modules:
-        yield from wrapped(f"in modules: {shares_text(modules, _PARTS)}", "")
+        yield from wrapped(f"in modules: {shares_text(modules, _PARTS)}")
 
 
 def _changed(one: ChangedLine) -> Iterator[str]:

@@ -20,6 +20,7 @@ from ..reporter.snapshot import (
 )
 from ..utils import readable_size
 from .page import fill, notebook_text
+from .rows import filled
 
 if TYPE_CHECKING:
     from ..reporter.differences import Difference
@@ -209,11 +210,11 @@ def _line(name: str, size: str, memory: str) -> str:
 
     >>> _line("weight", "(1024, 1024)", "4.00M")
     'weight                                          (1024, 1024)     4.00M'
+    >>> _line("权重", "(1024, 1024)", "4.00M")
+    '权重                                            (1024, 1024)     4.00M'
     """
-    left = f"{name:<{_NAME}s}"
-    if len(name) > _NAME:
-        left += " "
-    return f"{left}{size:>{max(0, _NAME_AND_SIZE - len(left))}s}{memory:>{_MEMORY}s}"
+    left = filled(name, _NAME) + " " * (len(name) > _NAME)
+    return f"{filled(left, _NAME_AND_SIZE - len(size))}{size}{memory:>{_MEMORY}}"
 
 
 # In a notebook

@@ -15,7 +15,7 @@ from ..history.causes import Basis, Cause, Remedy, remedies
 from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, Place
 from .page import notebook_text
-from .rows import WIDTH, cut
+from .rows import WIDTH, cut, filled
 
 LINES: Final = 20
 _HOLDERS: Final = 4
@@ -203,7 +203,7 @@ def _lines(oom: OutOfMemory, room: int) -> list[str]:
         names = _names(holder.names)
         room_left = WIDTH - 14 - width - 2 - len(names)
         code = cut(source, room_left)
-        lines.append(f"  {prose_size(holder.size):>10}  {place:<{width}}  {code}{names}")
+        lines.append(f"  {prose_size(holder.size):>10}  {filled(place, width)}  {code}{names}")
     return [*lines, *([grown] if grown else [])]
 
 

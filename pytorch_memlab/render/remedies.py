@@ -12,7 +12,7 @@ from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable, visible
 from .fit import PEAK
 from .notes import summary_of_runs
-from .rows import WIDTH, paragraph, signed
+from .rows import WIDTH, signed, wrapped
 
 if TYPE_CHECKING:
     from ..fitting.remedies.remedy import Finding
@@ -32,7 +32,7 @@ def text(found: Remedies) -> str:
     gpu = found.unchanged
     taken = f", {prose_size(gpu.taken)} of it taken" if gpu.taken else ""
     size = f"({prose_size(gpu.capacity)}{taken})"
-    lines = paragraph(f"{printable(found.program)} on {printable(gpu.name)} {size}")
+    lines = wrapped(f"{printable(found.program)} on {printable(gpu.name)} {size}")
     if gpu.fits is None:
         return "\n".join([*lines, "the program fails as it is, so no remedy was tried"]) + "\n"
     lines += ["", *_table(found)]
@@ -44,7 +44,7 @@ def text(found: Remedies) -> str:
             lines += ["", *_code(one.name, one.finding)]
     shown = [found.unchanged, *(one.verdict for one in found.tried if one.verdict is not None)]
     notes = [_ABOUT, *summary_of_runs(one.trial for one in shown)]
-    return "\n".join([*lines, "", *(part for note in notes for part in paragraph(note))]) + "\n"
+    return "\n".join([*lines, "", *(part for note in notes for part in wrapped(note))]) + "\n"
 
 
 # The table
@@ -107,13 +107,13 @@ def _smallest(found: Smallest, step_flops: int) -> Iterator[str]:
     finding, peak = found.finding, prose_size(found.verdict.reserved_peak)
     total = len(found.candidates)
     if not found.verdict.fits:
-        yield from paragraph(
+        yield from wrapped(
             f"to fit: checkpointing all {total} blocks ({finding.kind}) is not enough: {peak}"
         )
         return
     count = len(finding.blocks)
     again = f", {_flops(finding.flops, step_flops)} more" if finding.flops else ""
-    yield from paragraph(
+    yield from wrapped(
         f"to fit: checkpoint {count} of {total} blocks ({finding.kind}): peak"
         f" {peak}{again}{'; none of them can be left out' * (count > 1)}"
     )

@@ -8,7 +8,7 @@ import re
 import stat
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
@@ -31,14 +31,34 @@ _UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|%|calls?)")
 
 
 def cut(line: str, longest: int = WIDTH) -> str:
-    """A line of at most 80 columns, or so many characters."""
-    return line if len(line) <= longest else f"{line[: max(longest - 1, 0)]}…"
+    """A line of at most so many columns; some characters take two.
+
+    >>> cut("abcdef", 4), cut("计算机", 5)
+    ('abc…', '计算…')
+    """
+    if len(line) <= longest and line.isascii():
+        return line
+    from rich.cells import cell_len, set_cell_size
+
+    return line if cell_len(line) <= longest else f"{set_cell_size(line, longest - 1)}…"
 
 
 def padded(name: str, width: int) -> str:
     """A name of the program in a column of some width, cut where it is longer."""
-    shown = printable(name)
-    return f"{shown if len(shown) < width else shown[: width - 2] + '…':{width}}"
+    return filled(cut(printable(name), width - 1), width)
+
+
+def filled(text: str, width: int) -> str:
+    """A text with spaces up to so many columns.
+
+    >>> filled("abc", 5), filled("计算", 5)
+    ('abc  ', '计算 ')
+    """
+    if text.isascii():
+        return text.ljust(width)
+    from rich.cells import cell_len
+
+    return text + " " * (width - cell_len(text))
 
 
 def place_of(function: FunctionInfo, line: int) -> str:
@@ -107,19 +127,15 @@ def fitted(line: str, width: int) -> list[str]:
     """A line cut to 80 columns; in a narrower terminal it is wrapped, so that nothing is lost."""
     if width == WIDTH or len(line) <= width:
         return [cut(line)]
-    text = line.lstrip()
-    return wrapped(text, line[: len(line) - len(text)], width)
+    return wrapped(line, width)
 
 
-def wrapped(text: str, indent: str = "  ", width: int = WIDTH) -> list[str]:
-    """Lines that keep a number and its unit together."""
-    return _wrapped(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ")
-
-
-def paragraph(line: str) -> list[str]:
-    """A line with its own indentation, wrapped where it is longer than 80 columns."""
+def wrapped(line: str, width: int = WIDTH) -> list[str]:
+    """A line, its rest below it and further right; a number and its unit stay together."""
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return _wrapped(line, WIDTH, subsequent_indent=indent, break_long_words=False)
+    joined = _UNIT.sub("\N{NO-BREAK SPACE}", line)
+    lines = textwrap.wrap(joined, width, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def section_lines(section: Section) -> list[str]:
@@ -135,15 +151,10 @@ def section_lines(section: Section) -> list[str]:
     return [*(_section_row(name, values) for name, values in [*heads, *rows]), *section.notes]
 
 
-def _wrapped(text: str, width: int, **options: Any) -> list[str]:
-    joined = _UNIT.sub("\N{NO-BREAK SPACE}", text)
-    lines = textwrap.wrap(joined, width, break_on_hyphens=False, **options)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
-
-
 def _section_row(name: str, values: tuple[str, ...]) -> str:
     room = WIDTH - _SECTION_VALUE * len(values)
-    return f"{cut(name, room):<{room}}" + "".join(f"{value:>{_SECTION_VALUE}}" for value in values)
+    cells = "".join(f"{value:>{_SECTION_VALUE}}" for value in values)
+    return filled(cut(name, room), room) + cells
 
 
 # Pieces with styles

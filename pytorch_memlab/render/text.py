@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, TextIO
 
@@ -54,7 +54,7 @@ def _rows(shown: Report | Overview, width: int | None) -> Iterator[Row]:
 
 def _rows_of_tables(report: Report, width: int | None) -> Iterator[Row]:
     if not report.tables:
-        yield from ([(line, NOTE)] for line in no_data(report))
+        yield from _styled(no_data(report), NOTE)
     largest = [most for _, most in column_ranges(report)]
 
     def style(place: int, value: float | None) -> str:
@@ -76,13 +76,17 @@ def _rows_of_tables(report: Report, width: int | None) -> Iterator[Row]:
 
 def _section(section: Section, style: str) -> Iterator[Row]:
     yield from ([], [(f"## {section.title}", style)], [])
-    yield from ([(row, "")] for row in section_lines(section))
+    yield from _styled(section_lines(section))
 
 
 def _notes(notes: Sequence[str]) -> Iterator[Row]:
     if notes:
         yield []
-    yield from ([(note, NOTE)] for note in notes)
+    yield from _styled(notes, NOTE)
+
+
+def _styled(lines: Iterable[str], style: str = "") -> Iterator[Row]:
+    return ([(line, style)] for line in lines)
 
 
 # The report of a run
@@ -93,14 +97,13 @@ def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
     for headline in overview.headlines:
         yield from _headline(headline, room)
         if headline.verdict is not None:
-            yield from ([(line, "")] for line in wrapped(sentence(headline.verdict), width=room))
+            yield from _styled(wrapped(f"  {sentence(headline.verdict)}", room))
     failure = overview.failure
     if failure is not None:
         place = failure.place
         where = "outside of the profiled lines" if place is None else f"at {_at(place)}"
         asked = "" if failure.asked is None else f", asked for {prose_size(failure.asked)}"
-        line = f"out of memory {where}{asked}"
-        yield from ([(one, "bold red")] for one in fitted(line, room))
+        yield from _styled(fitted(f"out of memory {where}{asked}", room), "bold red")
     several = len({one.table.device.name for one in overview.functions}) > 1
     shown = [(one.table, _lines(one)) for one in overview.functions]
     widths = widths_of(overview.report.columns, shown, _cell)
@@ -117,7 +120,7 @@ def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
     folded += [f"{idle} added nothing: --all shows them"] * bool(idle)
     if folded:
         yield []
-        yield from ([(one, "dim")] for line in folded for one in fitted(line, room))
+        yield from (row for line in folded for row in _styled(fitted(line, room), "dim"))
     for section in overview.report.sections:
         yield from _section(section, "bold")
     yield from _notes(texts(overview.report.notes))
@@ -131,8 +134,7 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
     name = measured.device.name
     kind = _kind(headline)
     if not measured.peak_active:
-        nothing = f"no memory was in use on {name}{kind}"
-        yield from ([(line, "bold")] for line in fitted(nothing, room))
+        yield from _styled(fitted(f"no memory was in use on {name}{kind}", room), "bold")
         return
     bound = "at least " * headline.is_lower_bound
     share = ""
@@ -140,11 +142,13 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
         percent = _percent(measured.peak_active, measured.capacity)
         share = f", {percent} of {prose_size(measured.capacity)}"
     peak = f"peak {bound}{prose_size(measured.peak_active)} on {name}{share}{kind}"
-    yield from ([(line, "bold")] for line in wrapped(peak, "", room))
-    yield from ([(one, "")] for line in _where(headline) for one in fitted(line, room))
+    yield from _styled(wrapped(peak, room), "bold")
+    for line in _where(headline):
+        yield from _styled(fitted(line, room))
     if headline.categories:
-        held = f"held by {shares_text(headline.categories, _CATEGORIES)}"
-        yield from ([(line, "")] for line in wrapped(held, width=room))
+        yield from _styled(
+            wrapped(f"  held by {shares_text(headline.categories, _CATEGORIES)}", room)
+        )
 
 
 def _kind(headline: Headline) -> str:
