@@ -90,7 +90,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
     ) -> Any:
         if fake_tensors.are_on():
             return func(*args, **(kwargs or {}))
-        if any(_handles_dispatch(kind) for kind in types):
+        if types and any(map(_handles_dispatch, types)):
             return NotImplemented
         try:
             if isinstance(func, HigherOrderOperator):
@@ -156,11 +156,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
             if outputs is not None:  # an error for lack of memory, before host memory is full
                 self._allocate(func, info, gpu, gpu, args, kwargs, outputs)
         has_model = info.memory is not None
-        if (
-            not has_model
-            or runs_on is None
-            or any(tensor.layout is not torch.strided for tensor in tensors_in(args, kwargs))
-        ):
+        if not has_model or runs_on is None or any(map(_is_sparse, tensors_in(args, kwargs))):
             result = self._computed(func, info, gpu, args, kwargs, pin)
             self._allocate_outputs(info, gpu, args, kwargs, result)
             if gpu is not None and (info.makes_tensors if has_model else not info.is_modelled):

@@ -77,9 +77,9 @@ def _batch_is_readable(matrix: torch.Tensor, is_transposed: bool, leading: int, 
 def mm_memory(call: OpCall) -> None:
     """Copies of operands that are neither row- nor column-major."""
     call.alloc_outputs()
-    first, _ = factors(call)
+    first, second = factors(call)
     if call.result.numel() and first.shape[1]:
-        copy_unreadable(call)
+        copy_unreadable(call, first, second)
         call.ensure_cublas_workspace()
 
 
@@ -88,19 +88,18 @@ def mm_memory(call: OpCall) -> None:
 def addmm_memory(call: OpCall) -> None:
     """As ``mm``, where cuBLASLt does not add the bias itself."""
     call.alloc_outputs()
-    first, _ = factors(call)
+    first, second = factors(call)
     if not call.result.numel() or not first.shape[1]:
         return
-    copy_unreadable(call)
+    copy_unreadable(call, first, second)
     if cublaslt.adds_bias(call):
         cublaslt.need(call)
     else:
         call.ensure_cublas_workspace()
 
 
-def copy_unreadable(call: OpCall) -> None:
+def copy_unreadable(call: OpCall, first: torch.Tensor, second: torch.Tensor) -> None:
     """Copies of matrices that are neither row- nor column-major."""
-    first, second = factors(call)
     for matrix in (second, first) if call.result.is_contiguous() else (first, second):
         if not _is_readable(matrix):
             call.alloc_copy(matrix)
@@ -112,10 +111,10 @@ def factors(call: OpCall) -> list[torch.Tensor]:
 
 
 def _is_readable(matrix: torch.Tensor) -> bool:
-    rows, columns = matrix.shape
-    row_stride, column_stride = matrix.stride()
     if matrix.is_contiguous() or matrix.t().is_contiguous():
         return True
+    rows, columns = matrix.shape
+    row_stride, column_stride = matrix.stride()
     return (row_stride == 1 and column_stride >= max(1, rows)) or (
         column_stride == 1 and row_stride >= max(1, columns)
     )

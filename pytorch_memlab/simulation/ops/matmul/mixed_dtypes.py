@@ -108,7 +108,7 @@ for _name, _product, _memory, _out_memory in (
 def _int_mm_memory(call: OpCall) -> None:
     """CuBLASLt is given no workspace, but its handle may come with that of cuBLAS."""
     call.alloc_outputs()
-    copy_unreadable(call)
+    copy_unreadable(call, *call.args[:2])
     if cublaslt.handle_needs_cublas():
         call.ensure_cublas_workspace()
 
