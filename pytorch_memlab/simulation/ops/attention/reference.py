@@ -9,6 +9,8 @@ the random state.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -46,56 +48,88 @@ class Attention(NamedTuple):
     seed: int
 
 
-def forward_reference(op: Any, meta: Implementation) -> Implementation:
+View = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+class Part(NamedTuple):
+    """What is computed at once: one sequence, or all sequences of one length.
+
+    Args:
+        attention: of this part.
+        queries: its part of a tensor laid out as the query, as that of the attention.
+        keys: its part of a tensor laid out as the key, as that of the attention.
+        rows: its part of the logsumexp, [batch, heads, queries].
+    """
+
+    attention: Attention
+    queries: View = _same
+    keys: View = _same
+    rows: View = partial(torch.flatten, start_dim=2)
+
+
+Parts = Callable[[Any, dict[str, Any], int], Iterable[Part]]
+
+
+def _whole(_op: Any, named: dict[str, Any], seed: int) -> Iterable[Part]:
+    names = ("query", "key", "value", "attn_bias", "dropout_p", "is_causal", "scale")
+    return [Part(Attention._make([*map(named.get, names), seed]))]
+
+
+def forward_reference(op: Any, meta: Implementation, parts: Parts = _whole) -> Implementation:
     """The results of a fused kernel, laid out as a meta kernel says."""
     names = [one.name for one in op._schema.returns]
     state = min(names.index(name) for name in ("rng_state", "philox_seed") if name in names)
 
     def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
         results: tuple[Any, ...] = meta(*args, **kwargs)
+        output, logsumexp = results[:2]
         named = named_arguments(op, args, kwargs)
         seed = int(torch.randint(2**62, ())) if named["dropout_p"] else 0
-        result, logsumexp = forward(_attention(named, seed))
-        results[0].copy_(result)
-        if results[1] is not None and results[1].numel():
-            rows = results[1].fill_(float("inf")).flatten(2)
-            rows[..., : logsumexp.shape[2]].copy_(logsumexp)
         for tensor in results[state : state + 2]:
             tensor.view(torch.int64).zero_()
         results[state].view(torch.int64).view(-1)[0] = seed
+        has_rows = logsumexp is not None and logsumexp.numel()
+        if has_rows:
+            logsumexp.fill_(float("inf"))
+        for part in parts(op, named, seed):
+            result, sums = forward(part.attention)
+            part.queries(output).copy_(result)
+            if has_rows:
+                part.rows(logsumexp)[..., : sums.shape[2]].copy_(sums)
         return results
 
     return reference
 
 
-def backward_reference(op: Any) -> Implementation:
+def backward_reference(op: Any, parts: Parts = _whole) -> Implementation:
     """The gradients that a fused kernel returns, laid out as PyTorch's meta kernel says."""
 
     def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
         named = named_arguments(op, args, kwargs)
-        state = named["philox_seed"].view(torch.int64).view(-1)
-        attention = _attention(named, int(state[0]) if named["dropout_p"] else 0)
-        wants_bias = attention.bias is not None and named.get("grad_input_mask", [False])[-1]
-        values = gradients_of(attention, args[0], wants_bias=wants_bias)
-        results = empty_results(op, args, kwargs)
-        for result, value in zip(results, values, strict=False):
-            if result is not None:
-                result.copy_(value)
+        results = empty_results(op, *args, **kwargs)
+        state = named["rng_state" if "rng_state" in named else "philox_seed"]
+        seed = int(state.view(torch.int64).view(-1)[0]) if named["dropout_p"] else 0
+        for attention, queries, keys, _ in parts(op, named, seed):
+            wants_bias = attention.bias is not None and named.get("grad_input_mask", [False])[-1]
+            values = gradients_of(attention, queries(args[0]), wants_bias=wants_bias)
+            views = (queries, keys, keys, _same)
+            for result, view, value in zip(results, views, values, strict=False):
+                if result is not None:
+                    view(result).copy_(value)
         return results
 
     return reference
 
 
-def empty_results(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def empty_results(op: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     """Tensors for the results of an op, laid out as PyTorch's meta kernel says."""
     args, kwargs = tree_map_only(torch.Tensor, on_meta, (args, kwargs))
     results: tuple[Any, ...] = tree_map_only(torch.Tensor, _on_cpu, op(*args, **kwargs))
     return results
-
-
-def _attention(named: dict[str, Any], seed: int) -> Attention:
-    names = ("query", "key", "value", "attn_bias", "dropout_p", "is_causal", "scale")
-    return Attention._make([*map(named.get, names), seed])
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,16 +8,17 @@ attention. Without offsets they have a batch of sequences of one length.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import torch
 
 from ...machine.unsupported import unsupported
-from ..op_call import OpCall, named_arguments
+from ..op_call import OpCall
 from ..registry import Implementation, op
 from . import efficient, flash
-from .reference import Attention, empty_results, forward, gradients_of
+from .reference import Attention, Part, backward_reference, empty_results, forward_reference
 
 _FOLDER: Final = "aten/src/ATen/native/transformers/cuda"
 _aten: Final = torch.ops.aten
@@ -28,39 +29,22 @@ _FROM_THE_END: Final = 2
 _UNLIMITED: Final = 2**31
 
 
-class _Sequence(NamedTuple):
-    """The place of a sequence.
-
-    Args:
-        attention: of this sequence, [1, heads, sequence, head dimension].
-        queries: index of its queries in tensors that are laid out as the query.
-        keys: index of its keys.
-    """
-
-    attention: Attention
-    queries: Any
-    keys: Any
-
-
-def _sequences(op: Any, named: dict[str, Any]) -> Iterator[_Sequence]:
+def _sequences(op: Any, named: dict[str, Any], seed: int) -> Iterator[Part]:
     for name in _REFUSED:
         if named.get(name) is not None:
             raise unsupported(f"{op} with {name}")
     queries = _indices(named["query"], named.get("cum_seq_q", named.get("cu_seqlens_q")))
     keys = _indices(named["key"], named.get("cum_seq_k", named.get("cu_seqlens_k")))
     used = named.get("seqused_k")
-    seed = _seed(named)
     for number, (of_query, of_key) in enumerate(zip(queries, keys, strict=True)):
-        query, key, value = (
-            named[name][index].transpose(0, 1).unsqueeze(0)
-            for name, index in (("query", of_query), ("key", of_key), ("value", of_key))
-        )
+        in_query, in_key = partial(_heads_first, of_query), partial(_heads_first, of_key)
+        query, key, value = in_query(named["query"]), in_key(named["key"]), in_key(named["value"])
         if used is not None:
             key, value = (one[:, :, : int(used[number])] for one in (key, value))
         bias = _mask(named, query.shape[2], key.shape[2])
-        dropout, scale = named["dropout_p"], named["scale"]
-        attention = Attention(query, key, value, bias, dropout, False, scale, seed + number)
-        yield _Sequence(attention, of_query, of_key)
+        options = (named["dropout_p"], False, named["scale"], seed + number)
+        rows = partial(_rows, number, of_query)
+        yield Part(Attention(query, key, value, bias, *options), in_query, in_key, rows)
 
 
 def _indices(tensor: torch.Tensor, offsets: torch.Tensor | None) -> list[Any]:
@@ -71,12 +55,14 @@ def _indices(tensor: torch.Tensor, offsets: torch.Tensor | None) -> list[Any]:
     return rows if tensor.dim() == 3 else [(0, part) for part in rows]
 
 
-def _seed(named: dict[str, Any]) -> int:
-    """Of the dropout: a new one in a forward pass, that of the forward pass in a backward pass."""
-    if not named["dropout_p"]:
-        return 0
-    state = named.get("rng_state", named.get("philox_seed"))
-    return int(torch.randint(2**62, ()) if state is None else state.view(torch.int64).view(-1)[0])
+def _heads_first(index: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """A sequence as [1, heads, sequence, head dimension]."""
+    return tensor[index].transpose(0, 1).unsqueeze(0)
+
+
+def _rows(number: int, index: Any, logsumexp: torch.Tensor) -> torch.Tensor:
+    """The part of a sequence in the logsumexp: of all tokens, or padded for each sequence."""
+    return (logsumexp[:, index] if logsumexp.dim() == 2 else logsumexp[number]).unsqueeze(0)
 
 
 def _mask(named: dict[str, Any], queries: int, keys: int) -> torch.Tensor | None:
@@ -95,38 +81,7 @@ def _mask(named: dict[str, Any], queries: int, keys: int) -> torch.Tensor | None
 
 
 def _forward_reference(op: Any) -> Implementation:
-    def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        named = named_arguments(op, args, kwargs)
-        results = empty_results(op, args, kwargs)
-        output, logsumexp, state, other = results[:4]
-        logsumexp.fill_(float("inf"))
-        for tensor in (state, other):
-            tensor.view(torch.int64).zero_()
-        for number, (attention, queries, _) in enumerate(_sequences(op, named)):
-            result, sums = forward(attention)
-            output[queries] = result[0].transpose(0, 1)
-            rows = logsumexp[:, queries] if logsumexp.dim() == 2 else logsumexp[number]
-            rows[:, : sums.shape[2]] = sums[0]
-            if not number:
-                state.view(torch.int64).view(-1)[0] = attention.seed
-        return results
-
-    return reference
-
-
-def _backward_reference(op: Any) -> Implementation:
-    def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        named = named_arguments(op, args, kwargs)
-        results = empty_results(op, args, kwargs)
-        for attention, queries, keys in _sequences(op, named):
-            gradient = args[0][queries].transpose(0, 1).unsqueeze(0)
-            indices = queries, keys, keys
-            values = gradients_of(attention, gradient)
-            for result, index, value in zip(results, indices, values, strict=False):
-                result[index] = value[0].transpose(0, 1)
-        return results
-
-    return reference
+    return forward_reference(op, partial(empty_results, op), _sequences)
 
 
 _flash_forward: Final = _forward_reference(_aten._flash_attention_forward.default)
@@ -178,7 +133,7 @@ def _flash(call: OpCall) -> None:
 @op(
     "aten::_flash_attention_backward",
     source=f"{_FOLDER}/attention_backward.cu",
-    reference=_backward_reference(_aten._flash_attention_backward.default),
+    reference=backward_reference(_aten._flash_attention_backward.default, _sequences),
 )
 def _flash_backward(call: OpCall) -> None:
     gradient, query, key, _, result, _, offsets = call.args[:7]
@@ -206,7 +161,7 @@ def _efficient(call: OpCall) -> None:
 @op(
     "aten::_efficient_attention_backward",
     source=f"{_FOLDER}/attention_backward.cu",
-    reference=_backward_reference(_aten._efficient_attention_backward.default),
+    reference=backward_reference(_aten._efficient_attention_backward.default, _sequences),
 )
 def _efficient_backward(call: OpCall) -> None:
     gradient, query, key, value, _, result, offsets = call.args[:7]
