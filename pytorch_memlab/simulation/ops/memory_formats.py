@@ -21,7 +21,7 @@ is_dense: Final[Callable[[torch.Tensor], bool]] = (
 )
 """True if the elements of a strided tensor lie side by side, each once, in any order."""
 
-_INT32: Final = 2**31 - 1
+MAX_INT32: Final = 2**31 - 1
 
 _CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -38,7 +38,7 @@ def cudnn_conv_memory_format(tensor: torch.Tensor, weight: torch.Tensor) -> torc
 
 def has_channels_last(tensor: torch.Tensor) -> bool:
     """True if batch norm runs for channels last: ``batch_norm_use_channels_last_kernels``."""
-    if tensor.numel() >= _INT32:
+    if tensor.numel() >= MAX_INT32:
         return False
     if tensor.is_contiguous() and tensor.stride(1) == 1:
         return True

@@ -14,6 +14,10 @@ from ..hardware.gpu import GPU
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
 
+INDEX: Final = 8
+FLOAT: Final = 4
+"""Bytes of an index, and of a number in single precision."""
+
 CUDNN_WORKSPACES: Final = "cuDNN workspaces"
 """Each plan of cuDNN has its own, whose size only cuDNN tells."""
 

@@ -19,7 +19,7 @@ import torch
 
 from ..hardware.decisions import decision
 from ..hardware.gpu import GPU
-from .memory_formats import LOW_PRECISION
+from .memory_formats import LOW_PRECISION, MAX_INT32
 from .op_call import OpCall
 
 _ACCUMULATED_IN: Final = {
@@ -140,11 +140,18 @@ def alloc_extremes_workspace(
     alloc_reduction_workspace(call, source, dims, kernel, (of.itemsize, of.itemsize))
 
 
+def alloc_bounds(call: OpCall, source: torch.Tensor) -> None:
+    """Allocate and free the smallest and the largest value of a tensor, and what finds them."""
+    for _smallest_and_largest in range(2):
+        with call.scope():
+            call.alloc_temp(source.element_size())
+            alloc_extremes_workspace(call, source)
+
+
 _WARP: Final = 32
 _VECTOR: Final = 4
 _MIN_VALUES_PER_THREAD: Final = 16
 _MAX_VALUES_PER_THREAD: Final = 256
-_MAX_INT32: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +185,7 @@ class Reduction:
             1 + sum((size - 1) * strides[dim] * width for dim, size in enumerate(self.sizes))
             for strides, width in operands
         )
-        if max(prod(self.sizes), *spans) <= _MAX_INT32:
+        if max(prod(self.sizes), *spans) <= MAX_INT32:
             return (self,)
         widest = max(reversed(range(len(extents))), key=extents.__getitem__)
         first = self.sizes[widest] // 2

@@ -7,13 +7,12 @@ from typing import Any, Final
 
 import torch
 
-from ..op_call import CUDNN_WORKSPACES, OpCall
+from ..op_call import CUDNN_WORKSPACES, FLOAT, OpCall
 from ..registry import estimated
 from .reference import backward_reference, forward_reference
 
 _FORWARD: Final = torch.ops.aten._scaled_dot_product_cudnn_attention.default
 _BACKWARD: Final = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
-_FLOAT: Final = 4
 
 _estimated: Final = partial(estimated, source="aten/src/ATen/native/cudnn/MHA.cpp")
 
@@ -79,5 +78,5 @@ def _backward_memory(call: OpCall) -> None:
     call.alloc_outputs()
     query = call.args[1]
     batch, heads, queries, size = query.shape
-    call.alloc_temp(batch * heads * queries * (size + 1) * _FLOAT)
+    call.alloc_temp(batch * heads * queries * (size + 1) * FLOAT)
     call.unknown_workspace = CUDNN_WORKSPACES

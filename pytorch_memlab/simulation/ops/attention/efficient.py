@@ -14,7 +14,7 @@ import torch
 
 from ...hardware.decisions import decision
 from ...hardware.gpu import GPU
-from ..op_call import OpCall
+from ..op_call import FLOAT, OpCall
 from ..registry import op
 from .reference import (
     alloc_heads_behind_sequence,
@@ -26,7 +26,6 @@ from .reference import (
 _FOLDER: Final = "aten/src/ATen/native/transformers/cuda"
 _FORWARD: Final = torch.ops.aten._scaled_dot_product_efficient_attention.default
 _BACKWARD: Final = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
-_FLOAT: Final = 4
 
 _LOGSUMEXP_ALIGNMENT: Final = 32
 """Queries that the backward pass loads the logsumexp of at once."""
@@ -83,7 +82,7 @@ def memory(call: OpCall) -> None:
     query = call.args[0]
     size = max(query.shape[-1], result.shape[-1])
     if query.dtype != torch.float32 and size > _MOST_IN_REGISTERS:
-        call.alloc_temp(result.numel() * _FLOAT)
+        call.alloc_temp(result.numel() * FLOAT)
 
 
 class Tile(NamedTuple):
@@ -227,7 +226,7 @@ def alloc_workspace(
     head = size, value.shape[-1]
     tile = tile_of(call.model, query.dtype, max(head), has_dropout)
     if tile.delta:
-        call.alloc_temp(batch * heads * queries * _FLOAT)
+        call.alloc_temp(batch * heads * queries * FLOAT)
     else:
         _alloc_delta(call, result)
     nbytes = workspace(tile, (sizes[0], heads, *sizes[1:]), head, split=not is_deterministic())
@@ -239,11 +238,11 @@ def _alloc_delta(call: OpCall, result: torch.Tensor) -> None:
     """Result times gradient in float32, summed over the head dimension, heads before queries."""
     batch, queries, heads, _ = result.shape
     copies = 0 if result.dtype == torch.float32 else 2
-    wide = [call.alloc_temp(result.numel() * _FLOAT) for _ in range(copies)]
-    product = call.alloc_temp(result.numel() * _FLOAT)
-    sums = call.alloc_temp(batch * heads * queries * _FLOAT)
+    wide = [call.alloc_temp(result.numel() * FLOAT) for _ in range(copies)]
+    product = call.alloc_temp(result.numel() * FLOAT)
+    sums = call.alloc_temp(batch * heads * queries * FLOAT)
     if heads > 1 and queries > 1:
-        call.alloc_temp(batch * heads * queries * _FLOAT)
+        call.alloc_temp(batch * heads * queries * FLOAT)
         call.free_temp(sums)
     for allocation in (product, *wide):
         call.free_temp(allocation)

@@ -9,7 +9,7 @@ import torch
 
 from ...hardware.decisions import decision
 from ...hardware.gpu import GPU
-from ..op_call import OpCall
+from ..op_call import FLOAT, OpCall
 from ..registry import op
 from .reference import (
     alloc_heads_behind_sequence,
@@ -24,7 +24,6 @@ _BACKWARD: Final = torch.ops.aten._scaled_dot_product_flash_attention_backward.d
 HAS_RNG_STATE: Final = any(result.name == "rng_state" for result in _FORWARD._schema.returns)
 """True if the random state lies on the GPU; before, it is a seed on the CPU."""
 
-_FLOAT: Final = 4
 RANDOM_STATE: Final = (2 * 8, 8)
 """Bytes of the random state, and of what is returned beside it."""
 
@@ -92,7 +91,7 @@ def alloc_split_keys(call: OpCall, query: torch.Tensor, key: torch.Tensor) -> No
     blocks = batch * heads * ceil(queries / 64)
     splits = _splits(call.model, blocks, ceil(key.shape[2] / rows))
     if splits > 1:
-        sums = splits * batch * heads * queries * _FLOAT
+        sums = splits * batch * heads * queries * FLOAT
         call.alloc_temps([sums, sums * _rounded_head(size)])
 
 
@@ -147,7 +146,7 @@ def alloc_accumulators(
     parts = 1
     if is_deterministic():
         parts = ceil(call.model.multi_processor_count / (batch * heads))
-    call.alloc_temps([heads * rows * _FLOAT, parts * heads * rows * _rounded_head(size) * _FLOAT])
+    call.alloc_temps([heads * rows * FLOAT, parts * heads * rows * _rounded_head(size) * FLOAT])
     if key.shape[-2] != heads:
         call.alloc_temps([key.numel() // key.shape[-2] * heads * query.element_size()] * 2)
 

@@ -14,11 +14,10 @@ import torch
 
 from ...machine import active
 from ...machine.simulated_gpu import SimulatedGPU
-from ..memory_formats import cudnn_conv_memory_format
+from ..memory_formats import MAX_INT32, cudnn_conv_memory_format
 from ..registry import define
 
 _BFLOAT16_CAPABILITY: Final = 8
-_INT32: Final = 2**31 - 1
 _aten: Final = torch.ops.aten
 
 
@@ -102,7 +101,7 @@ class Convolution:
         tensor, weight = self.tensor, self.weight
         if not torch._C._get_cudnn_enabled():
             return False
-        if max(tensor.numel(), weight.numel()) > _INT32:
+        if max(tensor.numel(), weight.numel()) > MAX_INT32:
             return cudnn_conv_memory_format(tensor, weight) == torch.contiguous_format
         if cudnn_conv_memory_format(tensor, weight) != torch.contiguous_format:
             return True

@@ -17,7 +17,7 @@ import torch
 
 from ...hardware.gpu import GPU
 from ..memory_formats import cudnn_conv_memory_format, suggest_memory_format
-from ..op_call import CUDNN_WORKSPACES, OpCall
+from ..op_call import CUDNN_WORKSPACES, FLOAT, OpCall
 from ..reduction_workspace import alloc_sum_workspace
 from ..registry import estimated
 from .backends import Backend, Convolution, convolution_of
@@ -200,7 +200,6 @@ def _cudnn_gradients(call: OpCall, convolution: Convolution, grad_output: torch.
 _FIRST_WITH_TF32: Final = 8
 """Major compute capability from which cuDNN may round float32, and takes other engines."""
 
-_FLOAT: Final = 4
 _TAPS: Final = 9
 _TILE: Final = 16
 """Elements of a filter of 3 by 3 once it is transformed."""
@@ -228,7 +227,7 @@ def _winograd_workspace(convolution: Convolution, gpu: GPU, *, gradient: bool) -
     if gradient:
         made, read = read, made
     tiles = _TILE * _up(read, 4) * _up(made, 32)
-    return _FLOAT * (tiles + _TAPS * read * made + made)
+    return FLOAT * (tiles + _TAPS * read * made + made)
 
 
 def _up(count: int, multiple: int) -> int:

@@ -12,11 +12,10 @@ from typing import Final
 import torch
 
 from ..memory_formats import can_view, is_dense
-from ..op_call import OpCall
+from ..op_call import INDEX, OpCall
 from ..registry import define, op
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/TensorShape.cu"
-_INDEX: Final = 8
 _THREADS: Final = 128
 _BYTES_PER_BLOCK: Final = _THREADS * 16
 
@@ -35,7 +34,7 @@ def _split(call: OpCall) -> None:
     width = source.stride(dim) * source.element_size()
     chunks = source.numel() // prod(source.shape[dim:])
     blocks = _blocks_of_splits(call, [size * width for size in sizes], chunks)
-    call.alloc_temp((3 * len(sizes) + blocks + len(sizes) + 1) * _INDEX)
+    call.alloc_temp((3 * len(sizes) + blocks + len(sizes) + 1) * INDEX)
 
 
 def _blocks_of_splits(call: OpCall, splits: Sequence[int], chunks: int) -> int:
@@ -63,7 +62,7 @@ def _chunk_cat(call: OpCall) -> None:
         return
     call.alloc_outputs()
     width = tensors[0].element_size() if given is None else given.element_size()
-    call.alloc_temp((6 * len(tensors) + 2 + _blocks(tensors, dim, chunks, width)) * _INDEX)
+    call.alloc_temp((6 * len(tensors) + 2 + _blocks(tensors, dim, chunks, width)) * INDEX)
 
 
 @op("fsdp::chunk_cat_mixed_dtype", source="torch/csrc/distributed/fsdp/ChunkCat.cpp, ChunkCat.cu")
@@ -78,12 +77,12 @@ def _chunk_cat_of_dtypes(call: OpCall) -> None:
     width = given.element_size()
     blocks = _blocks(tensors, dim, chunks, width)
     if dim == 0 and given.is_contiguous() and all(_is_cast(one, given) for one in tensors):
-        call.alloc_temp((6 * len(tensors) + blocks) * _INDEX)
+        call.alloc_temp((6 * len(tensors) + blocks) * INDEX)
         return
     for tensor in tensors:
         if tensor.dtype != given.dtype:
             call.alloc_temp(tensor.numel() * width)
-    call.alloc_temp((6 * len(tensors) + 2 + blocks) * _INDEX)
+    call.alloc_temp((6 * len(tensors) + 2 + blocks) * INDEX)
 
 
 def _is_cast(tensor: torch.Tensor, result: torch.Tensor) -> bool:

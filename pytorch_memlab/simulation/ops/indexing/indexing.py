@@ -11,17 +11,14 @@ from ...hardware.decisions import decision
 from ...hardware.gpu import GPU
 from .. import cub
 from ..memory_formats import LOW_PRECISION
-from ..op_call import OpCall, contiguous
+from ..op_call import INDEX, OpCall, contiguous
 from ..registry import MASKS, define, estimated, op, recorded
-from .nonzero import count_nonzero, find_nonzero
+from .nonzero import alloc_selected
 
 Indices = list[torch.Tensor | None]
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/Indexing.cu, TensorAdvancedIndexingUtils.h"
 _TAKES_MASKS: Final[dict[str, Any]] = {"takes_cpu_tensors": True, "data_dependence": MASKS}
-
-_INDEX: Final = 8
-"""Bytes of an index."""
 
 _MASKS: Final = (torch.bool, torch.uint8)
 
@@ -41,7 +38,7 @@ def _read(call: OpCall) -> None:
 def _alloc_indices(call: OpCall, given: list[torch.Tensor]) -> None:
     for index in given:
         if call.is_on_cpu(index) or index.dtype != torch.int64:
-            call.alloc_temp(index.numel() * _INDEX)
+            call.alloc_temp(index.numel() * INDEX)
     if len(given) > 1:
         _align(call, given)
 
@@ -73,7 +70,7 @@ def _write(call: OpCall) -> None:
         if not masked:
             _alloc_indices(call, given)
         return
-    _make_linear(call, given, prod(shape) * _INDEX)
+    _make_linear(call, given, prod(shape) * INDEX)
     elements = prod(shape) * rest
     if values.numel() != elements or not values.is_contiguous():
         call.alloc_temp(elements * values.element_size())
@@ -96,9 +93,9 @@ def _make_linear(call: OpCall, given: list[torch.Tensor], nbytes: int) -> None:
 
 
 def _sort(call: OpCall, count: int, largest: int) -> None:
-    call.alloc_temps([count * _INDEX] * 3)  # sorted indices, their order and a range
+    call.alloc_temps([count * INDEX] * 3)  # sorted indices, their order and a range
     bits = max(1, largest.bit_length())
-    nbytes = cub.radix_sort(call.model, count, _INDEX, _INDEX, bits=bits)
+    nbytes = cub.radix_sort(call.model, count, INDEX, INDEX, bits=bits)
     call.is_confirmed &= nbytes == 1  # recordings show sorts of a single block only
     call.alloc_temp(nbytes)
 
@@ -106,17 +103,11 @@ def _sort(call: OpCall, count: int, largest: int) -> None:
 def _expand_masks(call: OpCall, indices: Indices, count: int) -> None:
     """The indices of what masks select, and what finding them takes."""
     call.is_confirmed = False
-    for index in _given(indices):
-        if not _is_mask(index):
-            continue
-        if call.is_on_cpu(index):
-            call.alloc_temp(count * index.dim() * _INDEX)
-            continue
-        with call.scope():
-            count_nonzero(call, index)
-        call.alloc_temp(count * index.dim() * _INDEX)
-        with call.scope():
-            find_nonzero(call, index)
+    for mask in filter(_is_mask, _given(indices)):
+        if call.is_on_cpu(mask):
+            call.alloc_temp(count * mask.dim() * INDEX)
+        else:
+            alloc_selected(call, mask, count)
 
 
 def _align(call: OpCall, given: list[torch.Tensor]) -> None:
@@ -125,7 +116,7 @@ def _align(call: OpCall, given: list[torch.Tensor]) -> None:
     if len({index.stride() for index in expanded}) > 1:
         for index in expanded:
             if not index.is_contiguous():
-                call.alloc_temp(index.numel() * _INDEX)
+                call.alloc_temp(index.numel() * INDEX)
 
 
 def _elements_per_index(target: torch.Tensor, indices: Indices) -> int:

@@ -10,8 +10,9 @@ import torch
 
 from ...machine.tensor_values import TensorValues
 from .. import cub
-from ..op_call import OpCall, named_arguments
-from ..reduction_workspace import alloc_column_sums_workspace, alloc_extremes_workspace
+from ..memory_formats import MAX_INT32
+from ..op_call import INDEX, OpCall, named_arguments
+from ..reduction_workspace import alloc_bounds, alloc_column_sums_workspace
 from ..reductions.reductions import scan_row
 from ..registry import TRUE, ZERO, DataDependence, define, estimated, op
 
@@ -21,9 +22,7 @@ _SCATTER: Final = "aten/src/ATen/native/cuda/IndexKernel.cpp, IndexKernel.cu"
 _BUCKETS: Final = "aten/src/ATen/native/BucketizationUtils.h, cuda/Bucketization.cu"
 _HISTOGRAM: Final = "aten/src/ATen/native/cuda/SummaryOps.cu"
 
-_INDEX: Final = 8
 _COUNT: Final = 4
-_MAX_INT32: Final = 2**31 - 1
 _CHUNK: Final = 2**30
 
 
@@ -38,11 +37,20 @@ def count_nonzero(call: OpCall, source: torch.Tensor) -> None:
 def find_nonzero(call: OpCall, source: torch.Tensor) -> None:
     """Find the elements that are not zero, after the output of ``Nonzero.cu``."""
     if source.dim():
-        call.alloc_and_free(*(cub.select(chunk, _INDEX) for chunk in _chunks(source.numel())))
+        call.alloc_and_free(*(cub.select(chunk, INDEX) for chunk in _chunks(source.numel())))
+
+
+def alloc_selected(call: OpCall, mask: torch.Tensor, count: int) -> None:
+    """Allocate the indices of what a mask selects, and what finding them takes."""
+    with call.scope():
+        count_nonzero(call, mask)
+    call.alloc_temp(count * mask.dim() * INDEX)
+    with call.scope():
+        find_nonzero(call, mask)
 
 
 def _chunks(count: int) -> Iterator[int]:
-    if count < _MAX_INT32:
+    if count < MAX_INT32:
         yield count
         return
     for begin in range(0, count, _CHUNK):
@@ -77,7 +85,7 @@ def _nonzero_static(call: OpCall) -> None:
     target = call.model.multi_processor_count * (2 if source.element_size() == 1 else 1)
     rounds = -(-blocks // target)
     blocks = -(-source.numel() // (rounds * per_block))
-    call.alloc_temps([blocks * _COUNT, blocks * _INDEX])
+    call.alloc_temps([blocks * _COUNT, blocks * INDEX])
 
 
 def _all_selected(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -97,11 +105,7 @@ def _masked_select(call: OpCall) -> None:
     first, second = call.args[:2]
     shape = torch.broadcast_shapes(first.shape, second.shape, (1,))
     mask = second.expand(shape)
-    with call.scope():
-        count_nonzero(call, mask)
-    call.alloc_temp(call.result.numel() * len(shape) * _INDEX)
-    with call.scope():
-        find_nonzero(call, mask)
+    alloc_selected(call, mask, call.result.numel())
 
 
 @estimated("aten::masked_scatter", "aten::masked_scatter_", source=_SCATTER)
@@ -112,9 +116,9 @@ def _masked_scatter(call: OpCall) -> None:
     target: torch.Tensor = call.result
     if not target.numel():
         return
-    call.alloc_temp(target.numel() * _INDEX)
+    call.alloc_temp(target.numel() * INDEX)
     call.alloc_contiguous(mask.expand(target.shape))
-    call.alloc_and_free(cub.scan(target.numel(), _INDEX))
+    call.alloc_and_free(cub.scan(target.numel(), INDEX))
     call.alloc_contiguous(source)
 
 
@@ -137,8 +141,8 @@ def _repeat_interleave(call: OpCall) -> None:
     call.alloc_contiguous(repeats)
     with call.scope():
         if repeats.dtype != torch.int64:
-            call.alloc_temp(count * _INDEX)
-        sums = count * _INDEX
+            call.alloc_temp(count * INDEX)
+        sums = count * INDEX
         call.alloc_temp(sums)
         scan_row(call, count, torch.int64)
     call.alloc_temp(sums)
@@ -160,12 +164,7 @@ def _all_in_first_bin(values: TensorValues, args: tuple[Any, ...], kwargs: dict[
     data_dependence=DataDependence("bincount", ZERO, _all_in_first_bin),
 )
 def _bincount(call: OpCall) -> None:
-    """The smallest and the largest value."""
-    source: torch.Tensor = call.args[0]
-    for _smallest_and_largest in range(2):
-        with call.scope():
-            call.alloc_temp(source.element_size())
-            alloc_extremes_workspace(call, source)
+    alloc_bounds(call, call.args[0])
 
 
 @op("aten::searchsorted.Tensor", source=_BUCKETS)

@@ -12,13 +12,12 @@ import torch
 from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
 from ..memory_formats import contiguous_like
-from ..op_call import CUDNN_WORKSPACES, OpCall
+from ..op_call import CUDNN_WORKSPACES, INDEX, OpCall
 from ..registry import define, estimated, op
 
 Lengths = list[int] | torch.Tensor
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/LossCTC.cu"
-_INDEX: Final = 8
 _MOST_LABELS: Final = 255
 _MEAN: Final = 1
 _SUM: Final = 2
@@ -105,7 +104,7 @@ define("aten::_ctc_loss.Tensor", "aten::_ctc_loss_backward.Tensor", takes_cpu_te
 @op("aten::_ctc_loss", source=_SOURCE, takes_cpu_tensors=True)
 def _ctc_loss(call: OpCall) -> None:
     """The lengths of targets and inputs, and offsets."""
-    call.alloc_temps([call.args[0].shape[1] * _INDEX] * 3)
+    call.alloc_temps([call.args[0].shape[1] * INDEX] * 3)
 
 
 @estimated(
@@ -115,7 +114,7 @@ def _ctc_loss_backward(call: OpCall) -> None:
     """The lengths, and beta, as large as alpha; for large problems, the gradient of blanks."""
     probabilities, alpha = call.args[1], call.argument("log_alpha")
     steps, batch, labels = probabilities.shape
-    call.alloc_temps([batch * _INDEX] * 3)
+    call.alloc_temps([batch * INDEX] * 3)
     call.alloc_copy(alpha)
     call.alloc_outputs()
     if 2 * steps + 24 * batch // 10 + 2 * labels // 10 <= 450:

@@ -38,28 +38,26 @@ def _reduced_in_place(call: OpCall) -> None:
         alloc_sum_workspace(call, tensor)
 
 
-def _broadcast(call: OpCall) -> tuple[int, torch.dtype]:
-    first, second = call.args[:2]
-    shape = torch.broadcast_shapes(first.shape, second.shape)
-    return prod(shape), torch.promote_types(first.dtype, second.dtype)
-
-
-@op("aten::mse_loss", "aten::smooth_l1_loss", source=_LOSS, corrects_meta=_reduced_meta)
-def _mse_loss(call: OpCall) -> None:
-    call.alloc_outputs()
+def _reduce(call: OpCall, count: int, dtype: torch.dtype) -> None:
+    """Losses of elements or rows, and what their mean or sum takes; the output comes between."""
     if call.argument("reduction") != _REDUCTION_NONE:
-        count, dtype = _broadcast(call)
         call.alloc_temp(count * dtype.itemsize)
+        call.alloc_outputs()
         alloc_column_sums_workspace(call, count, 1, dtype)
 
 
 @op("aten::huber_loss", source=_LOSS)
 def _huber_loss(call: OpCall) -> None:
-    if call.argument("reduction") != _REDUCTION_NONE:
-        count, dtype = _broadcast(call)
-        call.alloc_temp(count * dtype.itemsize)
-        call.alloc_outputs()
-        alloc_column_sums_workspace(call, count, 1, call.result.dtype)
+    first, second = call.args[:2]
+    shape = torch.broadcast_shapes(first.shape, second.shape)
+    _reduce(call, prod(shape), torch.promote_types(first.dtype, second.dtype))
+
+
+@op("aten::mse_loss", "aten::smooth_l1_loss", source=_LOSS, corrects_meta=_reduced_meta)
+def _mse_loss(call: OpCall) -> None:
+    """As a Huber loss, whose output comes later."""
+    call.alloc_outputs()
+    _huber_loss(call)
 
 
 define(
@@ -95,9 +93,8 @@ def _multi_margin_loss(call: OpCall) -> None:
     if not tensor.numel():
         return
     call.alloc_contiguous(*call.args[:2], call.argument("weight"))
-    if tensor.dim() == _BATCHED and call.argument("reduction") != _REDUCTION_NONE:
-        call.alloc_temp(tensor.shape[0] * tensor.element_size())
-        alloc_column_sums_workspace(call, tensor.shape[0], 1, tensor.dtype)
+    if tensor.dim() == _BATCHED:
+        _reduce(call, tensor.shape[0], tensor.dtype)
 
 
 @op(
@@ -115,19 +112,12 @@ def _multi_margin_loss_backward(call: OpCall) -> None:
 @op("aten::multilabel_margin_loss_forward", source=_MULTILABEL)
 def _multilabel_margin_loss_forward(call: OpCall) -> None:
     tensor: torch.Tensor = call.args[0]
-    loss, is_target = call.result
+    _loss, is_target = call.result
     if tensor.numel():
         call.alloc_contiguous(*call.args[:2])
     call.alloc_outputs(is_target)
-    if (
-        not tensor.numel()
-        or tensor.dim() != _BATCHED
-        or call.argument("reduction") == _REDUCTION_NONE
-    ):
-        return
-    call.alloc_temp(tensor.shape[0] * tensor.element_size())
-    call.alloc_outputs(loss)
-    alloc_column_sums_workspace(call, tensor.shape[0], 1, tensor.dtype)
+    if tensor.numel() and tensor.dim() == _BATCHED:
+        _reduce(call, tensor.shape[0], tensor.dtype)
 
 
 op("aten::multilabel_margin_loss_backward", source=_MULTILABEL, meta=contiguous_like(1))(

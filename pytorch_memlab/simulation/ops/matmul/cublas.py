@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from ...._common.torch_release import RELEASE
-from ..op_call import OpCall
+from ..op_call import INDEX, OpCall
 from ..registry import as_on_cpu, define, op, recorded
 from ..sparse.sparse_rules import product
 from . import cublaslt
@@ -130,7 +130,6 @@ def _vectors_memory(call: OpCall) -> None:
 _LINALG: Final = "aten/src/ATen/native/BatchLinearAlgebra.cpp"
 _SOLVE: Final = f"{_LINALG}, cuda/linalg/BatchLinearAlgebraLibBlas.cpp"
 _POINTER: Final = 8
-_INDEX: Final = 8
 
 _MOST_ALONE: Final = 8
 """Most matrices that are solved one after another."""
@@ -178,9 +177,9 @@ def _unpack(call: OpCall) -> None:
     if not call.argument("unpack_pivots"):
         return
     rows, count = factors.shape[-2], prod(factors.shape[:-2])
-    places = call.alloc_temp(rows * _INDEX)
+    places = call.alloc_temp(rows * INDEX)
     if count > 1:
-        call.alloc_temp(count * rows * _INDEX)
+        call.alloc_temp(count * rows * INDEX)
         call.free_temp(places)
     call.alloc_contiguous(pivots)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
-from ..memory_formats import acc_type, can_view, has_channels_last, suggest_memory_format
+from ..memory_formats import MAX_INT32, acc_type, can_view, has_channels_last, suggest_memory_format
 from ..op_call import CUDNN_WORKSPACES, OpCall
 from ..reduction_workspace import last_power_of_2
 from ..registry import define, estimated, op
@@ -24,7 +24,6 @@ _SOURCE: Final = "aten/src/ATen/native/cuda/Normalization.cu, Normalization.cuh"
 _MOST_SAMPLES: Final = {True: 880_801, False: 65_535}
 """Largest batch that cuDNN's kernels take, by whether it trains."""
 
-_INT32: Final = 2**31 - 1
 _PER_THREAD: Final = 16
 _TILE: Final = 32
 _BLOCK: Final = 512
@@ -69,7 +68,7 @@ def _use_cudnn(
     return (
         tensor.dim() >= 3
         and tensor.shape[0] <= _MOST_SAMPLES[training]
-        and 0 < tensor.numel() < _INT32
+        and 0 < tensor.numel() < MAX_INT32
     )
 
 

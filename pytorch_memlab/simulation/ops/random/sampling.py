@@ -15,7 +15,7 @@ import torch
 from ...machine.simulated_gpu import SimulatedGPU
 from .. import cub
 from ..memory_formats import contiguous_like
-from ..op_call import OpCall
+from ..op_call import INDEX, OpCall
 from ..reduction_workspace import (
     VALUE_AND_INDEX,
     Kernel,
@@ -29,7 +29,6 @@ from ..sorting.sorting import alloc_topk
 
 _DISTRIBUTIONS: Final = "aten/src/ATen/native/Distributions.cpp, cuda/MultinomialKernel.cu"
 _PERMUTATION: Final = "aten/src/ATen/native/cuda/Randperm.cu"
-_INDEX: Final = 8
 _DUPLICATES: Final = 0.9
 """Least probability that ``randperm`` asks of its keys to be all distinct."""
 
@@ -82,7 +81,7 @@ def _race(call: OpCall, source: torch.Tensor, samples: int) -> None:
     call.alloc_copy(source)
     if samples == 1:
         kernel = Kernel(VALUE_AND_INDEX, fits_result=False)
-        widths = (source.element_size(), _INDEX)
+        widths = (source.element_size(), INDEX)
         alloc_reduction_workspace(call, source, source.dim() - 1, kernel, widths)
         return
     call.alloc_temp(call.result.numel() * source.element_size())

@@ -15,7 +15,7 @@ from ..op_call import OpCall
 from ..reduction_workspace import (
     VALUE_AND_INDEX,
     Kernel,
-    alloc_extremes_workspace,
+    alloc_bounds,
     alloc_reduction_workspace,
     alloc_sum_workspace,
 )
@@ -141,12 +141,8 @@ def _histc_memory(call: OpCall) -> None:
     """The smallest and the largest element are found first, unless the program gives bounds."""
     tensor: torch.Tensor = call.args[0]
     call.alloc_outputs()
-    if call.argument("min") != call.argument("max") or not tensor.numel():
-        return
-    for _ in ("smallest", "largest"):
-        with call.scope():
-            call.alloc_temp(tensor.element_size())
-            alloc_extremes_workspace(call, tensor)
+    if call.argument("min") == call.argument("max") and tensor.numel():
+        alloc_bounds(call, tensor)
 
 
 _MOST_AT_ONCE: Final = 2**30

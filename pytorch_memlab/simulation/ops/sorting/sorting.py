@@ -8,18 +8,14 @@ from typing import Final
 import torch
 
 from .. import cub
-from ..memory_formats import is_dense
-from ..op_call import OpCall, contiguous
+from ..memory_formats import MAX_INT32, is_dense
+from ..op_call import INDEX, OpCall, contiguous
 from ..reduction_workspace import alloc_extremes_workspace
 from ..registry import as_on_cpu, define, estimated, op
 
 _SORT: Final = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
 _SORTING: Final = "aten/src/ATen/native/cuda/Sorting.cpp"
 
-INDEX: Final = 8
-"""Bytes of an index."""
-
-_MAX_INT32: Final = 2**31 - 1
 _SMALL: Final = 4096
 """Longest slice that one block of threads sorts in place."""
 
@@ -64,7 +60,7 @@ def sort_slices(call: OpCall, count: int, length: int, dtype: torch.dtype) -> No
 
     The rules are those of ``aten/src/ATen/native/cuda/SortStable.cu``.
     """
-    batch = min(count, _MAX_INT32) // length * length
+    batch = min(count, MAX_INT32) // length * length
     for begin in range(0, count, batch):
         with call.scope():
             _sort_batch(call, min(batch, count - begin), length, dtype)

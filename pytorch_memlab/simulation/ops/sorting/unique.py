@@ -13,11 +13,10 @@ import torch
 
 from ...machine.tensor_values import TensorValues
 from .. import cub
-from ..op_call import OpCall, named_arguments
+from ..op_call import INDEX, OpCall, named_arguments
 from ..registry import DISTINCT, DataDependence, estimated
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/Unique.cu, UniqueCub.cu"
-_INDEX: Final = 8
 _BOOLS: Final = 2
 """Distinct elements that CUDA has room for when it looks for those of a mask."""
 
@@ -114,8 +113,8 @@ def _sort(call: OpCall, source: torch.Tensor, *, with_order: bool) -> None:
         is_float = source.is_floating_point()
         call.alloc_and_free(cub.radix_sort(call.model, count, width, is_float=is_float))
         return
-    numbers, _order = call.alloc_temps([count * _INDEX] * 2)
-    call.alloc_and_free(cub.radix_sort(call.model, count, width, _INDEX))
+    numbers, _order = call.alloc_temps([count * INDEX] * 2)
+    call.alloc_and_free(cub.radix_sort(call.model, count, width, INDEX))
     call.free_temp(numbers)
 
 
@@ -125,10 +124,10 @@ def _compare(call: OpCall, unique: _Unique) -> None:
     if unique.inverse:
         call.alloc_outputs(call.result[1])
         with call.scope():
-            call.alloc_temps([count * (_INDEX if unique.is_sorted else 4), cub.scan(count, 4)])
+            call.alloc_temps([count * (INDEX if unique.is_sorted else 4), cub.scan(count, 4)])
     call.alloc_outputs(call.result[0])
     with call.scope():
-        call.alloc_temp(_INDEX)
+        call.alloc_temp(INDEX)
         if unique.counts:
             call.alloc_outputs(call.result[2])
             call.alloc_temp(cub.run_lengths(count, width))
@@ -141,14 +140,14 @@ def _compare_rows(call: OpCall, unique: _Unique) -> None:
     call.unknown_workspace = "memory of Thrust"
     rows = unique.tensor.moveaxis(unique.dim or 0, 0)
     call.alloc_contiguous(rows)
-    call.alloc_temp(len(rows) * _INDEX)
+    call.alloc_temp(len(rows) * INDEX)
     if unique.inverse:
         with call.scope():
-            call.alloc_temp(len(rows) * _INDEX)
+            call.alloc_temp(len(rows) * INDEX)
             call.alloc_outputs(call.result[1])
     if unique.counts:
         with call.scope():
-            call.alloc_temp((len(rows) + 1) * _INDEX)
+            call.alloc_temp((len(rows) + 1) * INDEX)
             call.alloc_outputs(call.result[2])
     call.alloc_outputs(call.result[0])
 
