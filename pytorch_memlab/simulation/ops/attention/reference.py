@@ -56,7 +56,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Part(NamedTuple):
-    """What is computed at once: one sequence, or all sequences of one length.
+    """One sequence, or all sequences of one length together.
 
     Args:
         attention: of this part.
