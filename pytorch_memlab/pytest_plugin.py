@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from ._common.switch import is_switched_off
+from .errors import MemlabError
 from .pytest_memlab.selection import MARKS, asks_for_memory
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     if not any(config.getoption(name) for name in _OPTIONS):
         return
-    _check_version()
+    _check()
     from .pytest_memlab.session import begin
 
     begin(config)
@@ -69,13 +71,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Load what measures, if a test asks for it."""
     if any(map(asks_for_memory, items)):
-        _check_version()
+        _check()
         from .pytest_memlab.measuring import register
 
         register(config)
 
 
-def _check_version() -> None:
+def _check() -> None:
+    try:
+        is_switched_off()
+    except MemlabError as error:
+        raise pytest.UsageError(str(error)) from None
     if pytest.version_tuple < (8, 0):
         raise pytest.UsageError(
             f"pytorch-memlab measures tests with pytest 8 or later, this is {pytest.__version__}"

@@ -22,6 +22,15 @@ def test_switched_off_tests_run_plainly(run, monkeypatch):
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.parametrize("options", [(), ("--memlab",), ("--memlab-gpu=t4",)])
+def test_a_switch_that_is_neither_on_nor_off(options, run, monkeypatch):
+    monkeypatch.setenv("PYTORCH_MEMLAB", "yes")
+    result = run("def test_it(gpu_memory): pass", *options)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.errlines == ["ERROR: PYTORCH_MEMLAB is 0 (off) or 1 (on), not 'yes'", ""]
+
+
 def test_the_fixture_that_comes_too_late(run):
     result = run(
         """
