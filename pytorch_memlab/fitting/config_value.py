@@ -20,14 +20,11 @@ from copy import deepcopy
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from types import CodeType
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from .._common.patches import Patches
 from .._common.quoted import shortened
 from ..errors import UsageError
-
-if TYPE_CHECKING:
-    from yaml.nodes import Node
 
 Value = int | str
 """A number, or a word such as ``bf16``."""
@@ -108,16 +105,7 @@ def _yaml(text: str, parts: Sequence[str], value: Value) -> str:
         documents = list(yaml.compose_all(text, yaml.SafeLoader))
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
-    node: Node | None = documents[0] if documents else None
-    for part in parts:
-        items: dict[str, Node] = {}
-        if isinstance(node, yaml.SequenceNode):
-            items = {str(number): one for number, one in enumerate(node.value)}
-        elif isinstance(node, yaml.MappingNode):
-            items = {str(name.value): one for name, one in node.value}
-        if part not in items:
-            raise _NoSuchKeyError(part, items)
-        node = items[part]
+    node = _at(parts, documents[0] if documents else None, _in_yaml)
     if not isinstance(node, yaml.ScalarNode):
         raise ValueError(f"{'.'.join(parts)} is no plain value")
     properties = _YAML_PROPERTIES.match(text, node.start_mark.index)
@@ -125,16 +113,15 @@ def _yaml(text: str, parts: Sequence[str], value: Value) -> str:
     return text[:begin] + str(value) + text[node.end_mark.index :]
 
 
+def _in_yaml(node: Any) -> dict[str, Any]:
+    kind = getattr(node, "id", "")
+    if kind == "sequence":
+        return _numbered(node.value)
+    return {str(name.value): one for name, one in node.value} if kind == "mapping" else {}
+
+
 def _python(text: str, parts: Sequence[str], value: Value) -> str:
-    node: ast.AST = ast.parse(text)
-    for part in parts:
-        found: dict[str, ast.AST] = {}
-        for name, one in _assigned(node):  # a constant goes before what is computed from it
-            if isinstance(one, ast.Constant) or not isinstance(found.get(name), ast.Constant):
-                found[name] = one
-        if part not in found:
-            raise _NoSuchKeyError(part, found)
-        node = found[part]
+    node = _at(parts, ast.parse(text), _in_python)
     if not isinstance(node, ast.expr):
         raise ValueError(f"{'.'.join(parts)} is no plain value")
     starts = [0]
@@ -144,6 +131,14 @@ def _python(text: str, parts: Sequence[str], value: Value) -> str:
     end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
     content = text.encode()
     return (content[:begin] + repr(value).encode() + content[end:]).decode()
+
+
+def _in_python(node: ast.AST) -> dict[str, ast.AST]:
+    found: dict[str, ast.AST] = {}
+    for name, one in _assigned(node):  # a constant goes before what is computed from it
+        if isinstance(one, ast.Constant) or not isinstance(found.get(name), ast.Constant):
+            found[name] = one
+    return found
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
@@ -173,22 +168,30 @@ def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 def _with_value(content: Any, parts: Sequence[str], value: Value) -> Any:
     changed = deepcopy(content)
-    place = changed
-    for part in parts[:-1]:
-        place = place[_checked(place, part)]
-    place[_checked(place, parts[-1])] = value
+    _at(parts, changed, _in_data)
+    place = _at(parts[:-1], changed, _in_data)
+    place[int(parts[-1]) if isinstance(place, list) else parts[-1]] = value
     return changed
 
 
-def _checked(place: object, part: str) -> Any:
-    """The key or index in a dictionary or list."""
+def _in_data(place: Any) -> dict[str, Any]:
     if isinstance(place, list):
-        if part.isdecimal() and int(part) < len(place):
-            return int(part)
-        raise _NoSuchKeyError(part, range(len(place)))
-    if not isinstance(place, dict) or part not in place:
-        raise _NoSuchKeyError(part, place if isinstance(place, dict) else ())
-    return part
+        return _numbered(place)
+    return place if isinstance(place, dict) else {}
+
+
+def _numbered(items: Sequence[Any]) -> dict[str, Any]:
+    return {str(number): one for number, one in enumerate(items)}
+
+
+def _at(parts: Sequence[str], place: Any, things_in: Callable[[Any], Mapping[str, Any]]) -> Any:
+    """What a path of names leads to from a place, given the things in each place by name."""
+    for part in parts:
+        inside = things_in(place)
+        if part not in inside:
+            raise _NoSuchKeyError(part, inside)
+        place = inside[part]
+    return place
 
 
 FORMATS: Final[Mapping[str, Callable[[str, Sequence[str], Value], str]]] = {

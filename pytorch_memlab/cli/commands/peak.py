@@ -52,14 +52,17 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add("FILE", "the snapshot or the saved profile")
 
 
-def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int | None]:
     top = None if options.all else options.top or 20
     files = _files(options, top)
-    return partial(_show, _peaks_in(options), files, options.by or "line", top)
+    peaks = _peaks_in(options)
+    if files:
+        return partial(write_all, files, peaks, "peak")
+    return partial(print_to_stdout, _text(peaks, options.by or "line", top))
 
 
-def _peaks_in(options: argparse.Namespace) -> Callable[[], Sequence[PeakHolders]]:
-    """A function that finds the peaks: they stand in a profile, and follow from a snapshot."""
+def _peaks_in(options: argparse.Namespace) -> Sequence[PeakHolders]:
+    """The peaks, which stand in a profile, and follow from a snapshot."""
     from ...line_profiler.saved_profile import is_saved_profile, load
 
     if is_saved_profile(options.file):
@@ -68,11 +71,10 @@ def _peaks_in(options: argparse.Namespace) -> Callable[[], Sequence[PeakHolders]
         if not chosen:
             which = "" if options.device is None else f" of GPU {options.device}"
             raise UsageError(f"{options.file} has no peak{which}: no memory was recorded in use")
-        return lambda: chosen
+        return chosen
     from ...history.holders import peak_holders
 
-    gpus = recorded_gpus(options)
-    return lambda: [peak_holders(history, device) for _, history, device in gpus]
+    return [peak_holders(history, device) for _, history, device in recorded_gpus(options)]
 
 
 def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequence[PeakHolders]]]:
@@ -103,19 +105,6 @@ def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequ
         if by == "stack" and file.ending == ".csv":
             raise UsageError(f"stacks are no rows of {path}: end it in .collapsed.txt")
     return files
-
-
-def _show(
-    find: Callable[[], Sequence[PeakHolders]],
-    files: Sequence[OutputFile[Sequence[PeakHolders]]],
-    by: str,
-    top: int | None,
-) -> int:
-    peaks = find()
-    if not files:
-        print_to_stdout(_text(peaks, by, top))
-        return 0
-    return write_all(files, peaks, "peak")
 
 
 def _text(peaks: Sequence[PeakHolders], by: str, top: int | None) -> str:

@@ -18,15 +18,12 @@ import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 from ..._common.standard_output import print_to_stdout
 from ...errors import UsageError
 from ..common_options import GPU_SPEC, add_device, add_history_file, recorded_gpus
 from ..parser import CommandParser
-
-if TYPE_CHECKING:
-    pass
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -67,15 +64,11 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
             f"{options.file} has no events to replay: record them with "
             "torch.cuda.memory._record_memory_history(enabled='all')"
         )
-
-    def show() -> None:
-        found = [
-            replace(what_if(history, device, settings, gpus), run=run)
-            for run, history, device in chosen
-        ]
-        print_to_stdout("\n".join(map(replay.text, found)))
-
-    return show
+    found = [
+        replace(what_if(history, device, settings, gpus), run=run)
+        for run, history, device in chosen
+    ]
+    return partial(print_to_stdout, "\n".join(map(replay.text, found)))
 
 
 def _joined(settings: Sequence[str]) -> str:
