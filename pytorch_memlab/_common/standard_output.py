@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
 
 
 def write_to_stdout(write: Callable[[TextIO], object]) -> None:
@@ -16,8 +16,9 @@ def write_to_stdout(write: Callable[[TextIO], object]) -> None:
         _say("it is closed")
         return
     try:
-        write(stream)
-        stream.flush()
+        with _without_encoding_errors(stream):
+            write(stream)
+            stream.flush()
     except BrokenPipeError:  # a reader such as ``head`` has what it wants
         _release(stream)
     except OSError as error:
@@ -28,6 +29,19 @@ def write_to_stdout(write: Callable[[TextIO], object]) -> None:
 def print_to_stdout(text: str) -> None:
     """Write a text to the ``sys.stdout`` of this moment, as ``write_to_stdout`` does."""
     write_to_stdout(lambda stream: stream.write(text))
+
+
+@contextmanager
+def _without_encoding_errors(stream: Any) -> Iterator[None]:
+    """Write ``?`` for what a stream cannot encode, such as one for Latin-1 or of Windows."""
+    if getattr(stream, "errors", None) != "strict" or not hasattr(stream, "reconfigure"):
+        yield
+        return
+    stream.reconfigure(errors="replace")
+    try:
+        yield
+    finally:
+        stream.reconfigure(errors="strict")
 
 
 def _release(stream: TextIO) -> None:

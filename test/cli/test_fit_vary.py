@@ -10,6 +10,7 @@ from support.fit_command import fitted
 
 from pytorch_memlab.cli.commands import fit
 from pytorch_memlab.cli.main import main
+from pytorch_memlab.fitting import comparison
 
 # 30 MiB, and 2 MiB for each item.
 SCRIPT = """
@@ -224,6 +225,16 @@ def test_what_was_learned_before_an_interrupt(write, capsys, monkeypatch):
     assert "50MiB              50.0 MiB        ?                           not finished\n" in out
     assert "100MiB            100.0 MiB    >= 22     84.0 MiB    16.0 MiB  not finished\n" in out
     assert err == ("pytorch-memlab: interrupted: values with >= fit, and larger ones may fit too\n")
+
+
+def test_an_interrupt_before_anything_is_known(write, capsys, monkeypatch):
+    def interrupts(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparison, "run_all", interrupts)
+    code, out, err = fitted(capsys, "--gpu", "1GiB", "--vary", "BATCH=1:9", write(SCRIPT))
+    assert (code, out) == (130, "")
+    assert err == "pytorch-memlab: interrupted before a run of the program ended\n"
 
 
 @pytest.mark.parametrize(

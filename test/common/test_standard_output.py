@@ -1,7 +1,8 @@
-"""Tables whose standard output is closed, full, or a pipe without a reader."""
+"""Tables whose standard output is closed, full, of few characters, or a pipe without a reader."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from support.python_process import run_python
 
 from pytorch_memlab import LineProfiler
+from pytorch_memlab._common.standard_output import print_to_stdout
 
 RUN = """\
 import torch
@@ -59,6 +61,35 @@ def test_full(command: list[str]) -> None:
     assert "Traceback" not in done.stderr
     assert pythons[-1] == "OSError: [Errno 28] No space left on device"
     assert done.returncode == 120  # as Python itself when it cannot flush
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_an_encoding_without_the_characters_of_the_program(
+    tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("def größe():\n    return 1  # →\n\ngröße()\nprint('done')\n", "utf-8")
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    words = [sys.executable, "-m", "pytorch_memlab", "run", "--all", "--gpu", "24GiB", str(path)]
+
+    done = subprocess.run(words, capture_output=True, check=False)
+
+    assert b"Error" not in done.stderr
+    assert done.returncode == 0
+    name = "größe".encode(encoding, "replace").decode(encoding)
+    out = done.stdout.decode(encoding)
+    assert f"## {name}  script.py:1\n" in out
+    assert "    return 1  # ?\n" in out
+
+
+def test_the_program_keeps_its_own_rule_for_what_cannot_be_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    print_to_stdout("é\n")
+    assert stream.buffer.getvalue() == b"?\n"  # type: ignore[attr-defined]
+    assert stream.errors == "strict"
 
 
 def test_a_pipe_that_nobody_reads(command: list[str]) -> None:

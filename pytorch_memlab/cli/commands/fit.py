@@ -301,6 +301,8 @@ def _search(
     try:
         search.run(target, _tell_progress)
     except KeyboardInterrupt:
+        if not search.trials:
+            return _Found("", INTERRUPTED, "", "interrupted before a run of the program ended")
         interrupted = "interrupted: values with >= fit, and larger ones may fit too"
     is_any_fitting = any(one.best is not None for one in search.answers)
     exit_code = FAILED if search.problem is not None else 0 if is_any_fitting else DOES_NOT_FIT
