@@ -185,7 +185,7 @@ def _numbered(items: Sequence[Any]) -> dict[str, Any]:
 
 
 def _at(parts: Sequence[str], place: Any, things_in: Callable[[Any], Mapping[str, Any]]) -> Any:
-    """What a path of names leads to from a place, given the things in each place by name."""
+    """Follow a path of names from a place, given the things in each place by name."""
     for part in parts:
         inside = things_in(place)
         if part not in inside:
