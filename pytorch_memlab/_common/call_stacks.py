@@ -99,29 +99,23 @@ class CallStacks:
     def numbers_of(self, captured: Sequence[Any]) -> list[int]:
         """The numbers of stacks that ``capture`` returned; 0 is that of a stack without frames."""
         with self._lock:
-            different = {id(raw): raw for raw in captured}
-            raws = list(different.values())
-            found = _symbolized(raws)
+            different = dict.fromkeys(captured)
+            found = _symbolized(list(different))
             known: dict[int, int] = {}
-            few: dict[tuple[int, int], list[tuple[list[dict[str, Any]], int]]] = {}
-            others: dict[tuple[int, ...], int] = {}
-            numbers: dict[int, int] = {}
+            numbered: dict[tuple[int, int], list[tuple[list[dict[str, Any]], int]]] = {}
             for raw, frames in zip(different, found, strict=True):
                 # Lists with the same objects are equal at once; a key of them all costs more.
                 size = len(frames)
-                alike = few.setdefault((size, id(frames[size // 2]) if size else 0), [])
-                number = next((one for other, one in alike if other == frames), None)
-                if number is None:
-                    key = tuple(map(id, frames)) if len(alike) == _FEW_ALIKE else ()
-                    number = others.get(key)
-                    if number is None:
-                        number = self._number(tuple(self._numbers(frames, known)))
-                        if key:
-                            others[key] = number
-                        else:
-                            alike.append((frames, number))
-                numbers[raw] = number
-            return [numbers[id(raw)] for raw in captured]
+                alike = numbered.setdefault((size, id(frames[size // 2]) if size else 0), [])
+                for other, number in alike:
+                    if other == frames:
+                        break
+                else:
+                    number = self._number(tuple(self._numbers(frames, known)))
+                    alike.append((frames, number))
+                    del alike[:-_FEW_ALIKE]
+                different[raw] = number
+            return [different[raw] for raw in captured]
 
     def number_of(self, taken: TakenStack) -> int:
         """The number of a stack that was taken."""
