@@ -72,21 +72,17 @@ class LiveLog:
         self.initial = tuple(initial)
         self.earlier = earlier
         self._category_of = category_of
-        self._open: list[Any] = []
+        # Of an open event there are its block and its time in nanoseconds, negative for a free. Both
+        # are added at once, as another thread may add others. The allocator, which tells of a free,
+        # never waits for a thread that reads: that one may wait for the allocator.
+        self.open: list[Any] = []
         self._reading = threading.RLock()
         for action in _FIRST_ACTIONS:
             self.events.number_of(action)
 
-    # Of an open event there are its block and its time in nanoseconds, negative for a free. Both
-    # are added at once, as another thread may add others. The allocator, which tells of a free,
-    # never waits for a thread that reads: that one may wait for the allocator.
-
-    def allocated(self, block: LiveBlock) -> None:
-        self._open += (block, time_ns())
-
-    def freed(self, block: LiveBlock) -> None:
-        self._open += (block, -time_ns())
-        if len(self._open) > _MOST_OPEN and self._reading.acquire(blocking=False):
+    def read_soon(self) -> None:
+        """Read the open events if there are many, and no other thread reads them."""
+        if len(self.open) > _MOST_OPEN and self._reading.acquire(blocking=False):
             try:
                 self._read()
             finally:
@@ -95,7 +91,7 @@ class LiveLog:
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
         event = LiveBlock(address, size, size, stream)
         event.action = self.events.number_of(action)
-        self._open += (event, time_ns())
+        self.open += (event, time_ns())
 
     def settled(
         self, live: Iterable[tuple[LiveBlock, Category]], number_of: Callable[[int], int]
@@ -114,8 +110,8 @@ class LiveLog:
 
     def _read(self) -> None:
         # Another thread may add events now: they are read next time.
-        open_ = self._open[:]
-        del self._open[: len(open_)]
+        open_ = self.open[:]
+        del self.open[: len(open_)]
         blocks, times = open_[::2], open_[1::2]
         ended = [block for block, time in zip(blocks, times, strict=True) if time < 0]
         number_of, module_number = call_stacks.number_of, self.events.module_names.number_of
@@ -134,9 +130,10 @@ class LiveLog:
             categories=[Category.UNKNOWN.number] * len(made),
         )
         read_ends(ended)
+        earlier, categories, category_of = self.earlier, self.events.categories, self._category_of
         for block in ended:
-            if block.event >= self.earlier:
-                self.events.set_category(block.event - self.earlier, self._category_of(block))
+            if block.event >= earlier:
+                categories[block.event - earlier] = category_of(block).number
 
 
 _FREED: Final = LiveBlock(0, 0, 0)
@@ -257,14 +254,15 @@ class LiveBlocks:
         self.events = event + 1
         self.active = active = self.active + block.size
         if self.log is not None:
-            self.log.allocated(block)
+            self.log.open += (block, time_ns())
         for peak in self.peaks:
             if active > peak.highest and peak.is_on:
                 peak.set_peak(active, self.reserved(), event)
 
     def freed(self, block: LiveBlock, *, has_waited: bool = False) -> None:
         """A block is free again: the program gives it back in this thread, if it has not waited."""
-        is_wanted = self.log is not None
+        log = self.log
+        is_wanted = log is not None
         for peak in self.peaks:
             if block.event <= peak.event:
                 peak.died.append(block)
@@ -275,8 +273,9 @@ class LiveBlocks:
             self.free_requested(block)
         self.events += 1
         self.active -= block.size
-        if self.log is not None:
-            self.log.freed(block)
+        if log is not None:
+            log.open += (block, -time_ns())
+            log.read_soon()
         elif not is_wanted and has_waited:
             block.is_kept = False
             block.drop()
