@@ -90,8 +90,7 @@ class CallStacks:
         with self._lock:
             unread, self._unread = self._unread, []
             # Another thread may drop a stack now, and torch crashes if it has to read None.
-            all_ = [(taken, taken.raw) for taken in (*unread, *also)]
-            left = [(taken, raw) for taken, raw in all_ if raw is not None]
+            left = [(taken, raw) for taken in (*unread, *also) if (raw := taken.raw) is not None]
             numbers = self.numbers_of([raw for _, raw in left])
             for (taken, _), number in zip(left, numbers, strict=True):
                 taken.number, taken.raw = number, None

@@ -51,8 +51,12 @@ class LiveBlock(LoggedBlock):
 
 def read_ends(blocks: Iterable[LiveBlock]) -> None:
     """Give a number to the stacks that freed blocks."""
-    ends = [(block, block.end) for block in blocks]  # another thread may read them now
-    unread = [(block, end) for block, end in ends if end is not None and not isinstance(end, int)]
+    # Another thread may read them now, so each is looked at once.
+    unread = [
+        (block, end)
+        for block in blocks
+        if (end := block.end) is not None and not isinstance(end, int)
+    ]
     numbers = call_stacks.numbers_of([end for _, end in unread])
     for (block, _), number in zip(unread, numbers, strict=True):
         block.end = number
