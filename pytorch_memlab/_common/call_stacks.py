@@ -98,7 +98,7 @@ class CallStacks:
     def numbers_of(self, captured: Sequence[Any]) -> list[int]:
         """The numbers of stacks that ``capture`` returned; 0 is that of a stack without frames."""
         with self._lock:
-            different = dict.fromkeys(captured)
+            different: dict[Any, int] = dict.fromkeys(captured, 0)
             found = _symbolized(list(different))
             known: dict[int, int] = {}
             numbered: dict[tuple[int, int], list[tuple[list[dict[str, Any]], int]]] = {}

@@ -59,7 +59,7 @@ def test_two_threads_that_read_at_once_find_each_event_once(recording, log):
 
     x = torch.zeros(10, device="cuda")
     del x
-    log._open = Interrupted(log._open)
+    log.open = Interrupted(log.open)
     found.append(actions(recording))
     threads[0].join()
     expected = ["alloc", "free_completed"]
