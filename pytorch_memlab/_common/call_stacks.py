@@ -108,12 +108,12 @@ class CallStacks:
                 alike = numbered.setdefault((size, id(frames[size // 2]) if size else 0), [])
                 for other, number in alike:
                     if other == frames:
+                        different[raw] = number
                         break
                 else:
-                    number = self._number(tuple(self._numbers(frames, known)))
+                    different[raw] = number = self._number(tuple(self._numbers(frames, known)))
                     alike.append((frames, number))
                     del alike[:-_FEW_ALIKE]
-                different[raw] = number
             return [different[raw] for raw in captured]
 
     def number_of(self, taken: TakenStack) -> int:

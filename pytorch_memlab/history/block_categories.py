@@ -171,6 +171,7 @@ def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
 
 
 _TORCH: Final = os.path.dirname(torch.__file__)
+_AUTOGRAD: Final = torch.autograd.__file__
 _MAKE_THEIR_OWN: Final = tuple(
     os.path.join(_TORCH, *parts, "") for parts in (("nn", "modules"), ("optim",))
 )
@@ -198,10 +199,18 @@ def _of_made_and_ended(made: int, ended: int, is_backward: bool) -> Category:
     places = call_stacks.places_of(made)
     own = [place for place in places if is_of_user(place[0])]
     at_end = [place for place in call_stacks.places_of(ended) if is_of_user(place[0])]
+    if is_backward and own != at_end and _leaves_gradients(places):
+        return Category.GRADIENTS
     # The line that made the block, or the line of its caller, still ran when it was freed.
     if own == at_end or (len(at_end) > 1 and own[-len(at_end) :] == at_end):
         return Category.TEMPORARIES
-    return Category.UNKNOWN if is_backward or _is_made_by_torch(places) else Category.OTHERS
+    return Category.UNKNOWN if _is_made_by_torch(places) else Category.OTHERS
+
+
+def _leaves_gradients(places: Sequence[Place]) -> bool:
+    """True if the backward pass that runs is one of ``backward()``, not of ``grad()``."""
+    calls = (name for file, _, name in places if file == _AUTOGRAD and name in ("backward", "grad"))
+    return next(calls, "") == "backward"
 
 
 def _is_made_by_torch(places: Sequence[Place]) -> bool:

@@ -18,9 +18,9 @@ from ..simulation.inspect import LoggedBlock
 from .model import Category, EventLog, Segment
 from .module_paths import ModulePaths
 
-NOT_SEEN, FORWARD, FORWARD_WITH_NODE, FORWARD_WITHOUT_GRAD, BACKWARD = range(5)
-"""The pass that made a block: with gradients on, by an op that made a node of autograd or by
-another; with gradients off; in a backward pass; or it was not seen."""
+NOT_SEEN, FORWARD, FORWARD_WITH_NODE, BACKWARD = range(4)
+"""The pass that made a block, in a forward pass by an op that made a node of autograd or by another
+one; or it was not seen."""
 
 
 _FIRST_ACTIONS: Final = ("alloc", "free_completed")
@@ -76,16 +76,17 @@ class LiveLog:
         self.initial = tuple(initial)
         self.earlier = earlier
         self._category_of = category_of
-        # Of an open event there are its block and its time in nanoseconds, negative for a free. Both
-        # are added at once, as another thread may add others. The allocator, which tells of a free,
-        # never waits for a thread that reads: that one may wait for the allocator.
+        # Of an open event there are its block and its time in nanoseconds, negative for a free.
+        # Both are added at once, as another thread may add others.
         self.open: list[Any] = []
         self._reading = threading.RLock()
         for action in _FIRST_ACTIONS:
             self.events.number_of(action)
 
     def read_soon(self) -> None:
-        """Read the open events if there are many, and no other thread reads them."""
+        """Read the open events if there are many."""
+        # The allocator, which tells of a free, never waits for a thread that reads: that one may
+        # wait for the allocator.
         if len(self.open) > _MOST_OPEN and self._reading.acquire(blocking=False):
             try:
                 self._read()
@@ -253,7 +254,7 @@ class LiveBlocks:
             if _is_grad_enabled():
                 block.made_in = FORWARD_WITH_NODE if state.forward_ops.makes_node() else FORWARD
             else:
-                block.made_in = FORWARD_WITHOUT_GRAD if node is None else BACKWARD
+                block.made_in = FORWARD if node is None else BACKWARD
         block.event = event = self.events
         self.events = event + 1
         self.active = active = self.active + block.size
@@ -294,10 +295,10 @@ class LiveBlocks:
         if not state.is_on or block.category is not _UNKNOWN or not block.is_data:
             return
         if _current_node() is not None and not _is_grad_enabled():
-            if block.made_in in (FORWARD, FORWARD_WITH_NODE):
-                block.category = Category.SAVED
-            elif block.made_in == BACKWARD:
+            if block.made_in == BACKWARD:
                 block.category = Category.TEMPORARIES
+            elif block.made_in != NOT_SEEN:
+                block.category = Category.SAVED
         elif block.call and block.call == state.modules.thread.calls.number:
             block.category = Category.TEMPORARIES
         else:
@@ -319,8 +320,9 @@ class LiveBlocks:
 # block, its category follows from the moment at which it is freed:
 #
 # - The backward pass frees what the forward pass made: autograd had saved it. Checkpointing makes
-#   it in the backward pass, with gradients on, and it counts as well. What the backward pass made
-#   itself and frees again is temporary.
+#   it in the backward pass, with gradients on, and it counts as well, as does what the ``forward``
+#   of a custom function made, with gradients off. What the backward pass made itself and frees
+#   again is temporary. What ``backward()`` made and left behind is a gradient.
 # - What is made in a module and freed before the outermost module returns is temporary. What an op
 #   with a node of autograd made there and what lives longer is kept by the graph, or it is a
 #   result: it counts as saved.

@@ -90,11 +90,12 @@ class Program:
             ),
         ]
 
-        @self._patches.around(torch.nn.Module, "_apply")
+        # ``__setstate__`` has what is copied or unpickled.
+        @self._patches.around(torch.nn.Module, "_apply", "__setstate__")
         def convert(
-            apply: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any
+            change: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any
         ) -> Any:
-            result = apply(module, *args, **kwargs)
+            result = change(module, *args, **kwargs)
             if self.state.is_on:
                 self._look(mark_own_tensors, module)
             return result
