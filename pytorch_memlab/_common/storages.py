@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Final, Generic, TypeVar
 
 import torch
+from torch._C import _functorch as functorch
 
 from .hidden_calls import hidden
 from .uninterrupted import STANDARD_SIGNALS, uninterrupted
@@ -28,10 +29,15 @@ def raise_kept() -> None:
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    """All storages of a tensor: two or more if sparse, none if opaque or not materialised."""
+    """All storages of a tensor: two or more if sparse, none if opaque or not materialised.
+
+    Those of a tensor inside ``torch.func`` are those of the tensor that it wraps.
+    """
     try:
         return [_untyped_storage(tensor)]
     except (NotImplementedError, RuntimeError, ValueError):
+        if functorch.is_functorch_wrapped_tensor(tensor):
+            return storages_of(functorch.get_unwrapped(tensor))
         return [_untyped_storage(part) for _, part in components(tensor)]
 
 

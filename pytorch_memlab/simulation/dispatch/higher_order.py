@@ -18,8 +18,14 @@ from . import flex_attention
 _NEVER = frozenset({"scan", "map_impl", "strict_mode"})
 """Those that refuse to run under a mode such as ours."""
 
-_NOT_TRACED = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional"})
-"""Those of which autograd knows nothing."""
+_NOT_TRACED = frozenset(
+    {
+        "custom_function_call",
+        "triton_kernel_wrapper_mutation",
+        "triton_kernel_wrapper_functional",
+    }
+)
+"""Custom functions inside ``torch.func``, and ops of which autograd knows nothing."""
 
 
 def prepare(machine: Machine, op: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:

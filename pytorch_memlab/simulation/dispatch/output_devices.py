@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..._common.storages import storages_of
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
@@ -79,11 +80,9 @@ class OutputDevices:
         call = self._machine.thread.call
         if call is None:
             return torch._C._current_autograd_node() is None
-        try:
-            given = {_untyped_storage(one)._cdata for one in tensors_in(*call)}
-            return _untyped_storage(tensor)._cdata in given
-        except (NotImplementedError, RuntimeError, ValueError):
-            return True
+        own = {storage._cdata for storage in storages_of(tensor)}
+        given = {storage._cdata for one in tensors_in(*call) for storage in storages_of(one)}
+        return not own or not own.isdisjoint(given)
 
     def _gpu_meant_by_cpu(
         self, gpu: SimulatedGPU | None, takes_no_tensor: bool

@@ -17,19 +17,22 @@ _to = torch._C.TensorBase.to
 class _Transfer(torch.autograd.Function):
     """A copy to another device; its gradient goes back to where the input was."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(
-        ctx: Any,
         tensor: torch.Tensor,
         machine: Machine,
         target: SimulatedGPU | None,
         options: dict[str, Any],
     ) -> torch.Tensor:
-        ctx.machine = machine
-        ctx.source = machine.gpu_of(tensor)
-        ctx.target = target
-        ctx.dtype = tensor.dtype
         return _copy(machine, tensor, target, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        tensor, ctx.machine, ctx.target, _options = inputs
+        ctx.source = ctx.machine.gpu_of(tensor)
+        ctx.dtype = tensor.dtype
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:

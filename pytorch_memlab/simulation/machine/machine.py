@@ -242,6 +242,8 @@ class Machine:
         """The GPU that holds a tensor, None if none does."""
         allocation = self.allocations.find(tensor)
         if allocation is None:
+            if torch._is_functional_tensor(tensor):
+                return self.gpu_of(torch._from_functional_tensor(tensor))
             local = getattr(type(tensor), "_local_tensor", None)  # a DTensor is where its part is
             return None if local is None else self.gpu_of(local.__get__(tensor))
         return allocation.gpu

@@ -52,3 +52,62 @@ def test_derivatives_of_functions():
     assert torch.func.jvp(cubes, (x,), (x,))[1].item() == 6 * (1 + 8)
     for second in (torch.func.hessian(cubes)(x), torch.func.jacfwd(torch.func.jacfwd(cubes))(x)):
         assert (second.tolist(), second.is_cuda) == ([[12.0, 0.0], [0.0, 24.0]], True)
+
+
+def on_its_device(x):
+    """Twice the squares of elements with an odd position, by way of the CPU."""
+    assert x.is_cuda
+    assert not x.cpu().is_cuda
+    weights = torch.arange(2, device=x.device) + torch.zeros_like(x)
+    return ((x.cpu() * 2).cuda() * weights * x).sum()
+
+
+@pytest.mark.parametrize(
+    ("transformed", "expected"),
+    [
+        (torch.vmap(on_its_device), [8.0, 2.0]),
+        (torch.vmap(torch.func.grad(on_its_device)), [[0.0, 8.0], [0.0, -4.0]]),
+        (lambda x: torch.func.grad(on_its_device)(x[0]), [0.0, 8.0]),
+        (lambda x: torch.func.jvp(on_its_device, (x[0],), (x[1],))[1], -8.0),
+        (lambda x: torch.func.hessian(on_its_device)(x[0]), [[0.0, 0.0], [0.0, 4.0]]),
+        (lambda x: torch.func.functionalize(on_its_device)(x[1]), 2.0),
+    ],
+    ids=["vmap", "vmap of grad", "grad", "jvp", "hessian", "functionalize"],
+)
+def test_tensors_inside_a_transform_are_on_the_gpu(transformed, expected):
+    result = transformed(on_gpu([1.0, 2.0], [3.0, -1.0]))
+    assert (result.tolist(), result.is_cuda) == (expected, True)
+
+
+def test_a_missing_tangent_is_made_on_the_gpu():
+    """PyTorch makes zeros inside the op, whose arguments wrap two transforms."""
+    weight = on_gpu([1.0, 2.0], [3.0, 4.0])
+
+    def product(x):
+        return torch.func.jvp(lambda weight: weight @ x, (weight,), (weight * 2,))[1]
+
+    result = torch.vmap(product)(on_gpu([1.0, 0.0], [0.0, 1.0]))
+    assert (result.tolist(), result.is_cuda) == ([[2.0, 6.0], [4.0, 8.0]], True)
+
+
+def test_custom_functions_inside_transforms():
+    class Exponential(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x):
+            return x.exp()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(output)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.saved_tensors[0]
+
+    x = on_gpu(0.0, 0.5).requires_grad_()
+    slopes = torch.vmap(torch.func.grad(Exponential.apply))(x)
+    assert (slopes.tolist(), slopes.is_cuda) == (x.exp().tolist(), True)
+    slopes.sum().backward()
+    assert (x.grad.tolist(), x.grad.is_cuda) == (x.exp().tolist(), True)
