@@ -13,7 +13,7 @@ from .._common.quoted import quoted
 from ..errors import UsageError
 from ..history.holders import PeakHolders, Share
 from ..records import FunctionInfo
-from ..simulation.inspect import parse_size
+from ..simulation.inspect import missing_unit, parse_size
 from .matching import Matched, match
 from .ranking import RankedLine, lines_of
 from .recorded import MeasuredDevice, RecordedProfile
@@ -94,9 +94,10 @@ def growth_limit(option: str, text: str | None) -> Callable[[Change], bool]:
         most = float(share[1]) / 100
         return lambda change: change.growth > most * change.before
     size = parse_size(text)
-    if size is None or size < 0:
+    meant = missing_unit(text).replace("mean ", f"mean {text.strip()}%, ")
+    if size is None or size < 0 or meant:
         raise UsageError(
-            f"{option} is a share such as 5% or a size such as 64MiB, not {quoted(text)}"
+            f"{option} is a share such as 5% or a size such as 64MiB, not {quoted(text)}{meant}"
         )
     return lambda change: change.growth > size
 

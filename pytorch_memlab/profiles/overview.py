@@ -19,7 +19,7 @@ from .ranking import lines_of
 from .recorded import MeasuredDevice, RecordedProfile
 
 if TYPE_CHECKING:
-    from ..history.holders import Share
+    from ..history.holders import Holder, PeakHolders, Share
 
 
 OUT_OF_MEMORY: Final = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
@@ -104,6 +104,7 @@ SORTS: Final = ("peak", "kept", "temporary", "name", "line")
 
 _LINES: Final = 10
 _FUNCTIONS: Final = 10
+_UNPROFILED: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,8 @@ class Headline:
     categories: tuple[Share, ...]
     verdict: DeviceVerdict | None  # whether the memory was enough; None if that is not known
     is_lower_bound: bool
+    # the lines that hold most at the peak, if they are in files of which no function was profiled
+    unprofiled: tuple[Holder, ...]
 
     @property
     def is_in_line(self) -> bool:
@@ -326,7 +329,18 @@ def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
         held = profile.peaks.get(name)
         is_whole = held is not None and held.peak.active == measured.peak_active
         categories = tuple(held.by_category()) if held is not None and is_whole else ()
-        yield Headline(measured, place, peak, categories, found.get(name), name in uncounted)
+        unprofiled = _unprofiled(profile, held) if held is not None and is_whole else ()
+        yield Headline(
+            measured, place, peak, categories, found.get(name), name in uncounted, unprofiled
+        )
+
+
+def _unprofiled(profile: RecordedProfile, held: PeakHolders) -> tuple[Holder, ...]:
+    profiled = {function.filename for function in profile.functions}
+    largest = [one for one in held.by_line() if one.line][:_UNPROFILED]
+    if not largest or largest[0].file in profiled:
+        return ()
+    return tuple(one for one in largest if one.file not in profiled)
 
 
 def _failure(profile: RecordedProfile) -> Failure | None:

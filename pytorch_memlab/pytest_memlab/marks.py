@@ -9,7 +9,7 @@ import pytest
 
 from .._common.quoted import quoted
 from ..errors import UsageError
-from ..simulation.inspect import parse_size
+from ..simulation.inspect import missing_unit, parse_size
 
 _LIMIT: Final = "gpu_memory_limit"
 _LEAKS: Final = "gpu_leaks"
@@ -58,8 +58,11 @@ def _arguments(size: Any, gpu: Any = None) -> tuple[Any, Any]:
 def _size(name: str, size: Any, example: str) -> int:
     known = isinstance(size, (int, str)) and not isinstance(size, bool)
     read = parse_size(size) if isinstance(size, str) else size
-    if not known or read is None or read < 0:
-        raise UsageError(f'{name} takes a size such as "{example}", or bytes, not {quoted(size)}')
+    meant = missing_unit(size)
+    if not known or read is None or read < 0 or meant:
+        raise UsageError(
+            f'{name} takes a size such as "{example}", or bytes, not {quoted(size)}{meant}'
+        )
     return int(read)
 
 

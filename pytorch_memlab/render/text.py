@@ -149,6 +149,13 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
         yield from _styled(
             wrapped(f"  held by {shares_text(headline.categories, _CATEGORIES)}", room)
         )
+    if headline.unprofiled:
+        lines = " and ".join(
+            f"{os.path.basename(one.file)}:{one.line} ({prose_size(one.size)})"
+            for one in headline.unprofiled
+        )
+        most = printable(f"  most at {lines}; -f 'package.module:*' profiles other files")
+        yield from _styled(wrapped(most, room))
 
 
 def _kind(headline: Headline) -> str:

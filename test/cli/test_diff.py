@@ -202,10 +202,14 @@ def test_devices_that_only_one_profile_has(files: tuple[str, str]) -> None:
     ]
 
 
+NO_SIZE = "--fail-over is a share such as 5% or a size such as 64MiB"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--fail-over", "much", "a.json", "b.json"], "--fail-over is a share such as 5% or a"),
+        (["--fail-over", "5", "a.json", "b.json"], f"{NO_SIZE}, not '5' (did you mean 5%, 5MiB"),
         (["--fail-over=-5MiB", "a.json", "b.json"], "--fail-over is a share such as 5% or a"),
         (["a.json", "missing.json"], "cannot read missing.json: No such file or directory"),
         (["a.json", "old.json"], "old.json has the older format 1, which has the tables alone"),

@@ -64,6 +64,16 @@ def test_what_is_no_size(size, write, capsys):
     assert err.endswith(f"error: --max-peak is a size such as 20GiB, not {size!r}\n")
 
 
+def test_a_size_without_a_unit(write, capsys):
+    script = write("print('runs')\n")
+    assert main(["run", "--max-peak=20", script]) == 2
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("such as 20GiB, not '20' (did you mean 20MiB or 20GiB?)\n")
+    assert main(["run", "--max-peak=4096", script]) == 0
+
+
 @pytest.mark.parametrize(
     ("end", "raised"),
     [

@@ -22,6 +22,7 @@ from pytorch_memlab.cli.main import main
         (["--num-gpus", "129", "script.py"], "--num-gpus is a number from 1 to 128, not 129"),
         (["--count", "two", "script.py"], "--count is a number from 1 to 128, not two"),
         (["--reserve", "x", "script.py"], "--reserve is a size such as '450MiB', or bytes, not"),
+        (["--cuda-context=450", "script.py"], "not '450' (did you mean 450MiB or 450GiB?)"),
         (["-c", "active_bytes.all.peek", "script.py"], "active_bytes.all.peak"),
         (["-f", "Net.forwrd", "script.py"], "there is no function Net.forwrd; "),
         (["-f", "Net.forwrd", "script.py"], "script.py has Net.forward"),

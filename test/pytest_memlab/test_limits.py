@@ -108,6 +108,13 @@ def test_the_closest_mark_counts_and_parameters_have_limits_of_their_own(run):
             ),
         ),
         (
+            'gpu_memory_limit("2")',
+            (
+                "gpu_memory_limit takes a size such as \"2 GiB\", or bytes, not '2' (did you mean"
+                " 2MiB or 2GiB?)"
+            ),
+        ),
+        (
             "gpu_memory_limit(1, gpu=3)",
             'gpu_memory_limit takes a GPU such as gpu="a100" or gpu="24GiB", not 3',
         ),

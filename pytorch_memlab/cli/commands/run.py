@@ -314,11 +314,12 @@ class _MaxPeak:
     """The most that a program may reserve on each GPU."""
 
     def __init__(self, text: str | None) -> None:
-        from ...simulation.inspect import parse_size
+        from ...simulation.inspect import missing_unit, parse_size
 
         size = None if text is None else parse_size(text)
-        if text is not None and (size is None or size < 0):
-            raise UsageError(f"--max-peak is a size such as 20GiB, not {quoted(text)}")
+        meant = missing_unit(text)
+        if text is not None and (size is None or size < 0 or meant):
+            raise UsageError(f"--max-peak is a size such as 20GiB, not {quoted(text)}{meant}")
         self._text = text
         self._size = size
         self._passed: list[str] = []

@@ -9,6 +9,9 @@ from ...errors import UsageError
 
 _TOO_LARGE = 2**63  # a count of bytes is an ``int64`` in CUDA and PyTorch
 
+_SMALLEST_BLOCK = 512
+"""Bytes of the smallest block of PyTorch's allocator."""
+
 _SIZE = re.compile(r"([+-]?[0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
 
 
@@ -37,6 +40,19 @@ def parse_size(text: str) -> int | None:
     return rounded_down if nbytes >= 0 else -rounded_down
 
 
+def missing_unit(text: object) -> str:
+    """A hint for a number that is less than the smallest block of memory; empty for the others.
+
+    >>> missing_unit("20"), missing_unit("20GiB"), missing_unit(20)
+    (' (did you mean 20MiB or 20GiB?)', '', '')
+    """
+    if not isinstance(text, str) or not text.strip().isdecimal():
+        return ""
+    number = int(text)
+    is_bare = 0 < number < _SMALLEST_BLOCK
+    return f" (did you mean {number}MiB or {number}GiB?)" if is_bare else ""
+
+
 def read_size(name: str, size: str | int) -> int:
     """The bytes of an argument that is a size, which may be 0.
 
@@ -45,6 +61,7 @@ def read_size(name: str, size: str | int) -> int:
     """
     known = isinstance(size, (int, str)) and not isinstance(size, bool)
     read = parse_size(size) if isinstance(size, str) else size
-    if not known or read is None or not 0 <= read < _TOO_LARGE:
-        raise UsageError(f"{name} is a size such as '450MiB', or bytes, not {quoted(size)}")
+    meant = missing_unit(size)
+    if not known or read is None or meant or not 0 <= read < _TOO_LARGE:
+        raise UsageError(f"{name} is a size such as '450MiB', or bytes, not {quoted(size)}{meant}")
     return read
