@@ -189,17 +189,16 @@ def test_a_training_loop_at_the_top_level_and_a_class_in_a_module(write, capsys)
 
 
 def test_lines_of_other_files_that_hold_most_are_named(write, capsys):
-    layers = LAYERS.replace("* self.weight", "* self.weight.exp().exp().exp()")
-    write(layers, "layers.py")
-    train = write(TRAIN, "train.py")
+    write(LAYERS.replace("* self.weight", "* self.weight.exp().exp().exp()"), "exponents.py")
+    train = write(TRAIN.replace("layers", "exponents"), "train.py")
 
     named = (
         "  held by 5.0 MiB activations saved for backward, 2.0 MiB temporaries, 1.0 MiB\n"
         "    parameters\n"
-        "  most at layers.py:11 (3.0 MiB); -f 'package.module:*' profiles other files\n"
+        "  most at exponents.py:11 (3.0 MiB); -f 'package.module:*' profiles other files\n"
     )
     assert named in printed(capsys, train)
-    assert "-f 'package" not in printed(capsys, "-f", "layers:Layer", train)
+    assert "-f 'package" not in printed(capsys, "-f", "exponents:Layer", train)
 
 
 def test_what_a_function_keeps_is_not_charged_to_its_caller_again(write, capsys):
