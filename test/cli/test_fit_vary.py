@@ -228,7 +228,7 @@ def test_what_was_learned_before_an_interrupt(write, capsys, monkeypatch):
 
 
 def test_an_interrupt_before_anything_is_known(write, capsys, monkeypatch):
-    def interrupts(*_):
+    def interrupts(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(comparison, "run_all", interrupts)
