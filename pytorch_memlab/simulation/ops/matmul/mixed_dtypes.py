@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from ..memory_formats import LOW_PRECISION
-from ..op_call import OpCall
+from ..op_call import FLOAT, OpCall
 from ..registry import estimated, op
 from . import cublaslt
 from .cublas import SOURCE, addmm_memory, batched_memory, copy_unreadable, mm_memory
@@ -114,18 +114,22 @@ def _int_mm_memory(call: OpCall) -> None:
 
 
 _OLDEST: Final = (8, 9)
+_ROW_WISE: Final = 1
+_BLOCKS_OF_32: Final = 3
+"""Codes of ``torch.nn.functional.ScalingType``."""
 
 
 @estimated(
     "aten::_scaled_mm",
+    "aten::_scaled_mm_v2",
     source="aten/src/ATen/native/cuda/ScaledBlas.cpp, aten/src/ATen/cuda/CUDABlas.cpp",
 )
 def _scaled_mm_memory(call: OpCall) -> None:
-    """The workspace of cuBLASLt.
+    """The workspace of cuBLASLt, and the product of two scales of whole matrices.
 
     The operands are never copied: one that is not row-major, or column-major in the second's case,
-    is an error. With a scale for each row another library may multiply, whose workspace only it
-    knows.
+    is an error. With a scale for each row, or with numbers of 4 bits in blocks of 32, another
+    library may multiply, whose workspace only it knows.
     """
     if (call.model.major, call.model.minor) < _OLDEST:
         raise RuntimeError(
@@ -133,12 +137,19 @@ def _scaled_mm_memory(call: OpCall) -> None:
             "or 8.9, or ROCm MI300+"
         )
     call.alloc_outputs()
-    if call.result.numel() == 0:
+    first, second = call.args[:2]
+    if not first.numel() or not second.numel():
         return
+    scales, recipes = call.argument("scale_a"), call.argument("recipe_a")
+    if recipes is not None and len(scales) > 1:
+        call.alloc_temp(FLOAT)
     cublaslt.need(call)
-    scale = call.argument("scale_a")
-    if scale.numel() > 1:
+    if recipes is None:
+        recipes = [_ROW_WISE if scales.numel() > 1 else None]
+    if recipes[0] == _ROW_WISE:
         call.unknown_workspace = "workspaces of row-wise scaled products"
+    elif recipes[0] == _BLOCKS_OF_32 and "float4" in str(first.dtype):
+        call.unknown_workspace = "workspaces of MSLK"
 
 
 _ALIGNMENT: Final = 16

@@ -153,3 +153,35 @@ def test_integers_are_multiplied_without_a_workspace(release, taken, compute, mo
     assert events(torch._int_mm, *make, compute=compute) == [100 * 80 * 4, *taken]
     with simulate("1GiB"):
         assert torch.all(torch._int_mm(int8(100, 64), int8(64, 80)) == 64)
+
+
+@pytest.mark.skipif(
+    not hasattr(aten, "_scaled_mm_v2"), reason="this torch has no torch.nn.functional.scaled_mm"
+)
+@computed_or_dry
+def test_a_scaled_product_by_its_recipe_takes_a_workspace(compute):
+    scaled_mm, kinds = torch.nn.functional.scaled_mm, torch.nn.functional.ScalingType
+
+    def matrix(*shape):
+        return lambda: torch.zeros(shape, dtype=torch.float8_e4m3fn, device="cuda")
+
+    def multiply(kind):
+        def run(first, second, *scales):
+            turned = second.t()
+            return scaled_mm(first, turned, scales[0], kind, scales[1], kind, output_dtype=BFLOAT)
+
+        return run
+
+    one = lambda: torch.ones((), device="cuda")  # noqa: E731
+    made, large = 64 * 128 * 2, 33554432
+    make = [matrix(64, 32), matrix(128, 32), one, one]
+    whole = events(multiply(kinds.TensorWise), *make, gpu="h100", compute=compute)
+    assert whole == [made, large]
+    nothing = [matrix(64, 0), matrix(128, 0), one, one]
+    assert events(multiply(kinds.TensorWise), *nothing, gpu="h100", compute=False) == [made]
+    with simulate("h100", compute=False) as machine:
+        rows = [torch.ones(64, 1, device="cuda"), torch.ones(128, 1, device="cuda").t()]
+        multiply(kinds.RowWise)(make[0](), make[1](), *rows)
+        named = {name for _, name in machine.approximations[0].uncounted}
+    assert named == {"workspaces of row-wise scaled products"}
+    assert machine.unmodelled == {}
