@@ -98,6 +98,12 @@ def _result(path: str, work: Work[Any, Any], status: int) -> Any:
         with open(path, "rb") as file:
             return pickle.load(file)  # noqa: S301 - our own process wrote it
     except (OSError, EOFError, pickle.UnpicklingError):
+        if status > 0 and os.path.exists(_partial(path)):  # an error ended the writing of it
+            folder = tempfile.gettempdir()
+            raise UsageError(
+                f"cannot write the result of a run to {folder}: the disk may be full (TMPDIR names"
+                " another folder)"
+            ) from None
         return work.lost(status)
 
 
@@ -215,10 +221,13 @@ def _flush() -> None:
 
 def write(found: Any, path: str) -> None:
     """Write a result; a file of the name is complete."""
-    partial = f"{path}.partial"
-    with open(partial, "wb") as file:
+    with open(_partial(path), "wb") as file:
         pickle.dump(found, file, pickle.HIGHEST_PROTOCOL)
-    os.replace(partial, path)
+    os.replace(_partial(path), path)
+
+
+def _partial(path: str) -> str:
+    return f"{path}.partial"
 
 
 def _forget_exit_handlers() -> None:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 from support.fit_command import fitted
+from support.python_process import run_python
 
 from pytorch_memlab.cli.commands import fit
 from pytorch_memlab.cli.main import main
@@ -138,6 +139,23 @@ def test_ctrl_c_shows_what_is_known(write, capsys, monkeypatch):
         "t4                   not reached",
     ]
     assert err.endswith("pytorch-memlab: interrupted: 1 of 3 GPUs are known\n")
+
+
+def test_a_full_disk_is_no_failure_of_the_program(write, temporary_folder):
+    limited = (
+        "import resource, sys\n"
+        "import torch._dynamo\n"
+        "from pytorch_memlab.cli.main import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    words = ["-c", limited, "fit", "--gpu", "50MiB", write(SCRIPT), "--mib=40"]
+    done = run_python(words, env={**os.environ, "TMPDIR": str(temporary_folder)})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        f"pytorch-memlab fit: error: cannot write the result of a run to {temporary_folder}: the"
+        " disk may be full (TMPDIR names another folder)\n"
+    )
 
 
 @pytest.mark.parametrize(

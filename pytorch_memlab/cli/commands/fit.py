@@ -35,7 +35,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._common.standard_output import print_to_stdout
-from ...errors import UsageError
+from ...errors import MemlabError, UsageError
 from ...fitting.remedies.catalogue import NAMES, WITH_VALUE, chosen, nearest
 from ...simulation.inspect import DEFAULT_GPU
 from ..common_options import (
@@ -46,7 +46,7 @@ from ..common_options import (
     number_from,
     number_of_gpus,
 )
-from ..exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
+from ..exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED, USAGE_ERROR
 from ..notices import tell, tell_in_terminal
 from ..output import OutputFile
 from ..parser import CommandParser
@@ -182,7 +182,12 @@ class _Found:
 def _show(find: Callable[[Settings], _Found], settings: Settings) -> int:
     """Run a program with a folder for what it prints, and show what is found; the exit code."""
     folder = tempfile.mkdtemp(prefix="pytorch-memlab-fit-")
-    found = find(replace(settings, output=folder))
+    try:
+        found = find(replace(settings, output=folder))
+    except MemlabError as error:
+        print(f"pytorch-memlab fit: error: {error}", file=sys.stderr)
+        _tell_output(folder)
+        return USAGE_ERROR
     print_to_stdout(found.text)
     _tell_output(folder)
     found.draw()
