@@ -28,7 +28,7 @@ class Fragment:
 
     html: str
     style: str
-    script: str = ""  # name of its script, which the page has once too; empty for none
+    scripts: tuple[str, ...] = ()  # names of its scripts, which the page has once too
     # fragments that its elements have in them; their scripts run first
     parts: tuple[Fragment, ...] = ()
 
@@ -41,7 +41,7 @@ def page(title: str, fragments: Sequence[Fragment], heading: str = "") -> str:
     """A whole page, light or dark as the system of the reader."""
     parts = [part for one in fragments for part in one.with_parts()]
     styles = dict.fromkeys(["page.css", *(one.style for one in parts)])
-    scripts = dict.fromkeys(one.script for one in parts if one.script)
+    scripts = dict.fromkeys(name for one in parts for name in one.scripts)
     return fill(
         "page.html",
         title=printable(title),

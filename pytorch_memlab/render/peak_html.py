@@ -146,7 +146,7 @@ def flame_graph(stacks: Sequence[tuple[Stack, int]], place: int = 0) -> Fragment
             widest_left_out=widest_left_out,
         ),
         "flame_graph.css",
-        "flame_graph.js",
+        ("sizes.js", "flame_graph.js"),
     )
 
 

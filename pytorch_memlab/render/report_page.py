@@ -85,7 +85,7 @@ def _body(
         ],
         notes=texts(report.notes) if report.tables else (),
     )
-    return Fragment(html, "report_page.css", "report_page.js", tuple(inner))
+    return Fragment(html, "report_page.css", ("report_page.js",), tuple(inner))
 
 
 def _parts(number: int, view: _DeviceView, report: Report) -> list[tuple[str, Fragment]]:

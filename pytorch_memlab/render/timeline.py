@@ -64,7 +64,7 @@ def fragment(timeline: Timeline, number: int | None = None) -> Fragment:
         place_of=_place,
         data=script_data(_data(timeline, shown)),
     )
-    return Fragment(html, "timeline.css", "timeline.js")
+    return Fragment(html, "timeline.css", ("sizes.js", "timeline.js"))
 
 
 def heading(timeline: Timeline) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
@@ -9,6 +10,7 @@ from browser import CHROMIUM, NODE, title_of
 from peaks import SMALL as PEAK
 from timelines import SMALL as TIMELINE
 
+from pytorch_memlab._common.prose_size import prose_size
 from pytorch_memlab.render.page import asset, page
 from pytorch_memlab.render.peak_html import flame_graph
 from pytorch_memlab.render.timeline import fragment as timeline
@@ -86,8 +88,18 @@ def test_what_keys_and_buttons_do(tmp_path):
 
 @pytest.mark.skipif(NODE is None, reason="needs Node.js")
 @pytest.mark.parametrize(
-    "name", ["timeline.js", "flame_graph.js", "source_view.js", "report_page.js"]
+    "name", ["sizes.js", "timeline.js", "flame_graph.js", "source_view.js", "report_page.js"]
 )
 def test_scripts_are_valid(name, tmp_path):
     (tmp_path / name).write_text(asset(name), encoding="utf-8")
     subprocess.run([NODE, "--check", tmp_path / name], check=True)
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node.js")
+def test_scripts_write_sizes_as_the_rest_of_a_page():
+    edges = [2**power + more for power in (10, 20, 30, 40) for more in range(-60, 61)]
+    halves = [unit * n // 80 for unit in (2**10, 2**20, 2**30) for n in range(1600)]
+    sizes = sorted({0, 1, 2**30 - 52_429, 2**30 - 52_428, 2**30 - 52_427, *edges, *halves})
+    script = f"{asset('sizes.js')}console.log(JSON.stringify({sizes}.map(sizeText)))"
+    shown = subprocess.run([NODE, "-"], input=script, capture_output=True, text=True, check=True)
+    assert json.loads(shown.stdout) == [prose_size(size) for size in sizes]

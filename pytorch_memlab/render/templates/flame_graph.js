@@ -1,13 +1,5 @@
 (() => {
   "use strict";
-  const sizeText = (bytes) => {
-    if (bytes < 2 ** 10) return `${bytes} B`;
-    // Just below the next unit, a size is rounded up to it.
-    if (bytes < 2 ** 20 - 2 ** 10 / 20) return `${(bytes / 2 ** 10).toFixed(1)} KiB`;
-    if (bytes < 2 ** 30 - 2 ** 20 / 20) return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
-    return `${(bytes / 2 ** 30).toFixed(2)} GiB`;
-  };
-
   const begin = (graph) => {
     const calls = [...graph.querySelectorAll(".call")].map((element) => ({
       element,
