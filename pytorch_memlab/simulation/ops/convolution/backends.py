@@ -158,30 +158,9 @@ def convolution_of(
     )
 
 
-def _convolve(
-    _gpu: SimulatedGPU,
-    tensor: torch.Tensor,
-    weight: torch.Tensor,
-    padding: Sequence[int],
-    stride: Sequence[int],
-    *others: Any,
-) -> Any:
-    return _convolution(tensor, weight, None, stride, padding, *others[:2])
-
-
-def _convolve_transposed(
-    _gpu: SimulatedGPU,
-    tensor: torch.Tensor,
-    weight: torch.Tensor,
-    padding: Sequence[int],
-    output_padding: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    *_tuning: bool,
-) -> Any:
-    options = (stride, padding, dilation, True, output_padding, groups)
-    return _aten.convolution.default(tensor, weight, None, *options)
+def _convolution(*args: Any) -> Any:
+    *others, groups = args
+    return _aten.convolution.default(*others, False, [0] * len(others[4]), groups)
 
 
 def _convolve_add_and_clamp(
@@ -197,13 +176,20 @@ def _convolve_add_and_clamp(
     return _aten.relu_.default(result)
 
 
-def _convolution(*args: Any) -> Any:
-    *others, groups = args
-    return _aten.convolution.default(*others, False, [0] * len(others[4]), groups)
-
-
-define("aten::cudnn_convolution", composite=_convolve)
-define("aten::cudnn_convolution_transpose", composite=_convolve_transposed)
+define(
+    "aten::cudnn_convolution",
+    composite=lambda _gpu, tensor, weight, padding, stride, dilation, groups, *_tuning: (
+        _convolution(tensor, weight, None, stride, padding, dilation, groups)
+    ),
+)
+define(
+    "aten::cudnn_convolution_transpose",
+    composite=lambda _gpu, tensor, weight, padding, output_padding, stride, dilation, groups, *_: (
+        _aten.convolution.default(
+            tensor, weight, None, stride, padding, dilation, True, output_padding, groups
+        )
+    ),
+)
 define(
     "aten::cudnn_convolution_relu",
     composite=lambda _gpu, *args: _aten.relu_.default(_convolution(*args)),

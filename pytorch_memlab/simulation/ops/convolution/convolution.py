@@ -68,28 +68,25 @@ def _gradient_layouts(args: tuple[Any, ...]) -> tuple[_Layout, ...]:
     convolution = _of_backward(args)
     if args[2].dim() == 3 or convolution.backend() is not Backend.CUDNN:
         return plain, plain, plain
-    layout = _gradient_layout(convolution, args[0], args[10][1])
-    like = torch.empty(args[0].shape, dtype=args[0].dtype, device="meta")
-    like = like.contiguous(memory_format=layout)
-    grad_input = cudnn_conv_memory_format(like, convolution.weight)
-    with_input = like
-    if args[10][1]:
-        with_input, layout = convolution.tensor, convolution.layout
-        if not with_input.is_contiguous(memory_format=layout):
-            with_input = _copied(with_input, layout)
-    grad_weight = cudnn_conv_memory_format(with_input, like)
-    return grad_input, grad_weight, plain
+    tensor, grad_output = _operands(convolution, args[0], wants_weight=args[10][1])
+    grad_input = cudnn_conv_memory_format(grad_output, convolution.weight)
+    return grad_input, cudnn_conv_memory_format(tensor, grad_output), plain
 
 
-def _gradient_layout(
-    convolution: Convolution, grad_output: torch.Tensor, wants_weight: bool
-) -> _Layout:
-    """The format in which cuDNN is given the gradient: that of the input."""
-    layout = convolution.layout
+def _operands(
+    convolution: Convolution, grad_output: torch.Tensor, *, wants_weight: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Input and gradient as cuDNN is given them, copies where they have to be made contiguous."""
     tensor = convolution.tensor
-    if wants_weight and not tensor.is_contiguous(memory_format=layout):
-        return layout
-    return suggest_memory_format(tensor)
+    if wants_weight and not tensor.is_contiguous(memory_format=convolution.layout):
+        tensor = _copied(tensor, convolution.layout)
+    layout = suggest_memory_format(tensor)
+    turns = (
+        not grad_output.is_contiguous(memory_format=layout)
+        if convolution.transposed
+        else suggest_memory_format(grad_output) != layout
+    )
+    return tensor, _copied(grad_output, layout) if turns else grad_output
 
 
 def _copied(tensor: torch.Tensor, layout: _Layout) -> torch.Tensor:
@@ -162,19 +159,12 @@ def _backward_memory(call: OpCall) -> None:
 
 def _cudnn_gradients(call: OpCall, convolution: Convolution, grad_output: torch.Tensor) -> None:
     grad_input, grad_weight = call.result[:2]
-    tensor, weight = convolution.tensor, convolution.weight
-    if grad_weight is not None and not tensor.is_contiguous(memory_format=convolution.layout):
-        call.alloc_copy(tensor)
-        tensor = _copied(tensor, convolution.layout)
-    layout = _gradient_layout(convolution, grad_output, grad_weight is not None)
-    turns = (
-        not grad_output.is_contiguous(memory_format=layout)
-        if convolution.transposed
-        else suggest_memory_format(grad_output) != layout
-    )
-    if turns:
-        call.alloc_copy(grad_output)
-        grad_output = _copied(grad_output, layout)
+    weight = convolution.weight
+    operands = _operands(convolution, grad_output, wants_weight=grad_weight is not None)
+    for operand, given in zip(operands, (convolution.tensor, grad_output), strict=True):
+        if operand is not given:
+            call.alloc_copy(operand)
+    tensor, grad_output = operands
     if grad_input is not None:
         call.alloc_outputs(grad_input)
         wanted = cudnn_conv_memory_format(grad_output, weight)

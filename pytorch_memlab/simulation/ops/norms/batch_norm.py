@@ -340,22 +340,12 @@ for _name, _values, _memory in (
     define(f"aten::batch_norm_{_name}", memory=_memory, source=_SOURCE, values=_values)
 
 
-def _gather_stats(
-    gpu: SimulatedGPU,
-    tensor: torch.Tensor,
-    means: torch.Tensor,
-    invstds: torch.Tensor,
-    running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None,
-    momentum: float,
-    eps: float,
-    count: int,
-) -> Any:
+def _gather_stats(gpu: SimulatedGPU, *args: Any) -> Any:
+    *given, count = args
+    tensor, means, _, running_mean = given[:4]
     dtype = tensor.dtype if running_mean is None else running_mean.dtype
-    counts = torch.ops.aten.full.default([means.shape[0]], count, dtype=dtype, device=gpu.device)
-    return torch.ops.aten.batch_norm_gather_stats_with_counts.default(
-        tensor, means, invstds, running_mean, running_var, momentum, eps, counts
-    )
+    counts = _aten.full.default([means.shape[0]], count, dtype=dtype, device=gpu.device)
+    return _aten.batch_norm_gather_stats_with_counts.default(*given, counts)
 
 
 define("aten::batch_norm_gather_stats", composite=_gather_stats)

@@ -11,7 +11,7 @@ import torch
 from ...machine.simulated_gpu import SimulatedGPU
 from .. import cub
 from ..memory_formats import LOW_PRECISION
-from ..op_call import OpCall
+from ..op_call import OpCall, contiguous
 from ..reduction_workspace import (
     VALUE_AND_INDEX,
     Kernel,
@@ -186,14 +186,7 @@ def scan_row(call: OpCall, count: int, dtype: torch.dtype, *, is_sum: bool = Tru
             call.alloc_temps([size, cub.scan(min(count - begin, _MOST_AT_ONCE), size)])
 
 
-@op("aten::cummax", "aten::cummin", source=_SCANS)
-def _rows_with_indices(call: OpCall) -> None:
-    call.alloc_outputs()
-    tensor: torch.Tensor = call.args[0]
-    if tensor.dim() and tensor.numel():
-        call.alloc_contiguous(tensor)
-
-
+op("aten::cummax", "aten::cummin", source=_SCANS)(contiguous(0))
 estimated("aten::cumsum", "aten::cumsum_", source=_SCANS)(partial(_scan, is_sum=True))
 estimated(
     "aten::cumprod", "aten::cumprod_", "aten::logcumsumexp", "aten::_logcumsumexp", source=_SCANS
