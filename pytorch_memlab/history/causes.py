@@ -220,20 +220,20 @@ def _attention_matrices(oom: OutOfMemory) -> Remedy | None:
     place = next((place for place in places if place in oom.softmaxes), None)
     if place is None or any("scaled_dot_product_attention" in one.source for one in places):
         return None
-    matrices = Counter[tuple[int, int]]()
-    for block in oom.blocks:
-        if block.place is None or not _is_score_matrix(block):
-            continue
+    matrices = [block for block in oom.blocks if _is_score_matrix(block)]
+    sizes = Counter[tuple[int, int]]()
+    for block in matrices:
         rows, columns = block.shape[-2:]
+        made = block.place
         # The first softmax holds nothing while it runs: the scores do.
-        if block.place == place or (rows == columns and block.place.file == place.file):
-            matrices[rows, columns] += block.size
-    if not matrices:
+        if made is not None and (made == place or (rows == columns and made.file == place.file)):
+            sizes[rows, columns] += block.size
+    if not sizes:
         return None
-    rows, columns = matrices.most_common(1)[0][0]
+    rows, columns = sizes.most_common(1)[0][0]
     if rows != columns and columns >= _LARGE_VOCABULARY:  # probabilities of words
         return None
-    size = sum(block.size for block in oom.blocks if block.shape[-2:] == (rows, columns))
+    size = sum(block.size for block in matrices if block.shape[-2:] == (rows, columns))
     if not _is_much(size, oom):
         return None
     details: _Details = {"rows": rows, "columns": columns, "line": place.line}

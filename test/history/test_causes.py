@@ -81,6 +81,9 @@ def test_bytes_of_a_remedy_are_those_of_the_blocks(tmp_path):
     assert sizes("kept_results", tmp_path)[Cause.KEPT_RESULTS] == 26 * 4 * MIB
     assert sizes("copied_model", tmp_path)[Cause.MODEL_TWICE] == 12 * (4 * MIB + 4096)
     assert sizes("gradients_kept", tmp_path)[Cause.GRADIENTS_KEPT] == 12 * (4 * MIB + 4096)
+    # Of 4 x 8 heads; the weights of a layer, which have the shape of one matrix, do not count.
+    attention = sizes("attention_in_a_model", tmp_path)[Cause.ATTENTION_MATRICES]
+    assert attention % (4 * 8 * 4 * MIB) == 0
     assert sizes("too_large", tmp_path)[Cause.TOO_LARGE] == 16384 * 16384 * 4
 
 

@@ -8,7 +8,7 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.qkv = nn.Linear(512, 1536)
-        self.mlp = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))
+        self.mlp = nn.Sequential(nn.Linear(512, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 512))
 
     def forward(self, x):
         q, k, v = self.qkv(x).unflatten(-1, (3, 8, 64)).permute(2, 0, 3, 1, 4)
