@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -20,3 +21,12 @@ def cell_name(filename: str) -> str | None:
     shell = ipython_shell()
     named = None if shell is None else shell.compile.format_code_name(filename)
     return None if named is None or named[0] != "Cell" else str(named[1])
+
+
+def file_name(path: str) -> str:
+    """The name of a file without its folder; that of the cell for the file of a cell.
+
+    >>> file_name("/home/me/train.py")
+    'train.py'
+    """
+    return cell_name(path) or os.path.basename(path)

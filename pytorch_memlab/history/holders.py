@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from .._common.quoted import quoted
 from .._common.rendered import rendered
@@ -212,7 +213,7 @@ class PeakHolders:
         if not self.peak.blocks:
             return f"<PeakHolders of {summary}>"
         line, category = self.by_line()[0], self.by_category()[0]
-        place = f"{os.path.basename(line.file)}:{line.line}" if line.file else line.function
+        place = f"{file_name(line.file)}:{line.line}" if line.file else line.function
         return (
             f"<PeakHolders of {summary}; most by {place} ({prose_size(line.size)}) and as "
             f"{category.name} ({prose_size(category.size)})>"

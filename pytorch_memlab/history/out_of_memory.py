@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from ..simulation.allocator.out_of_memory import FailedRequest
 from .model import Category
@@ -115,7 +115,7 @@ class OutOfMemory:
         """The GPU that had no room, the request, and its line."""
         request = self.request
         place = self.frames[0].place if self.frames else None
-        where = f" at {os.path.basename(place.file)}:{place.line}" if place else ""
+        where = f" at {file_name(place.file)}:{place.line}" if place else ""
         return (
             f"<{type(self).__name__} on cuda:{request.device}{where}: asked for"
             f" {prose_size(request.requested)}, {prose_size(self.in_use)} in use>"

@@ -15,7 +15,6 @@ the events with all of their bytes. The rest is sums over columns.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from ..errors import SnapshotError
 from .holders import charged_frame, innermost_of_user
@@ -230,7 +230,7 @@ def _lines(
     names = {_MOST_LINES: OTHER_LINES}
     for number, place in enumerate(largest):
         file, line, name = frames[place]
-        names[number] = f"{os.path.basename(file)}:{line} {name}" if file else name
+        names[number] = f"{file_name(file)}:{line} {name}" if file else name
     return [
         Band(name, in_use.in_band(bands, number, moments)) for number, name in sorted(names.items())
     ]

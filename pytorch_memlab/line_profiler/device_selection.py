@@ -47,6 +47,7 @@ class DeviceSelection:
         self._trackers: dict[Device, PeakTracker] = {}  # so that they live from call to call
         self._machine: Machine | None = None
         self._approximations_before: dict[Hashable, Approximation] = {}
+        self._peaks_before: dict[Device, int] = {}
         self.single_device = False
         self.set_target(target)
 
@@ -86,6 +87,8 @@ class DeviceSelection:
         if machine is not None and machine is not self._machine:
             self._machine = machine
             self._approximations_before.update(_approximations_of(find_devices()))
+            shares = {device: device.peak_share() for device in find_devices()}
+            self._peaks_before.update({one: share.active for one, share in shares.items() if share})
 
     def end(self) -> None:
         self._is_on = False
@@ -134,12 +137,17 @@ class DeviceSelection:
         return sums.all()
 
     def peak_shares(self) -> list[PeakShare]:
-        """The highest peak of each device that was ever measured, and how well it is known."""
+        """The highest peak of each device that was ever measured, and how well it is known.
+
+        A peak from before the first measurement is left out.
+        """
         shares: dict[str, PeakShare] = {}
         for device in self.devices():
             share = device.peak_share()
+            if share is None or share.active <= self._peaks_before.get(device, 0):
+                continue
             known = shares.get(device.name)
-            if share is not None and (known is None or share.active > known.active):
+            if known is None or share.active > known.active:
                 shares[device.name] = share
         return [shares[name] for name in sorted(shares)]
 
@@ -160,6 +168,7 @@ class DeviceSelection:
         self._measured.clear()
         self._trackers.clear()
         self._approximations_before.clear()
+        self._peaks_before.clear()
         self._machine = None
 
 

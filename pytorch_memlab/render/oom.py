@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from .._common.ipython import cell_name
+from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from .._common.quoted import visible
 from ..history.causes import Basis, Cause, Remedy, remedies
@@ -301,5 +300,5 @@ def _largest_free(oom: OutOfMemory) -> int:
 def _short(place: Place | None) -> str:
     if place is None:
         return ""
-    name = cell_name(place.file) or os.path.basename(place.file)
+    name = file_name(place.file)
     return f"{name}:{place.line}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +10,7 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
 from ..utils import readable_size
@@ -96,7 +96,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "basename": os.path.basename,
+        "basename": file_name,
         "code": lambda text: Markup(escape(_shown(text), quote=False)),
         "count": "{:,}".format,
         "escaped": lambda text: Markup(escape(_shown(text))),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Final
 
+from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
@@ -153,11 +153,12 @@ def flame_graph(stacks: Sequence[tuple[Stack, int]], place: int = 0) -> Fragment
 def _box(call: Call, total: int) -> dict[str, object]:
     share = f"{prose_size(call.size)}, {call.size / total:.1%}"
     if call.frame is None:
-        name, place, source, is_users = "all", "", "", True
+        name, place, label, source, is_users = "all", "", "", "", True
     else:
         file, line, name = call.frame
         is_users = is_of_user(file)
         place = f"{file}:{line}" if file else ""
+        label = f"{file_name(file)}:{line}" if file else ""
         source = printable(source_line(file, line)) if is_users else ""
     return {
         "depth": call.depth,
@@ -165,7 +166,7 @@ def _box(call: Call, total: int) -> dict[str, object]:
         "size": call.size,
         "left": f"{100 * call.start / total:.4g}",
         "width": f"{100 * call.size / total:.4g}",
-        "label": f"{printable(name)} {printable(os.path.basename(place))}".rstrip(),
+        "label": f"{printable(name)} {printable(label)}".rstrip(),
         "said": " · ".join(filter(None, (printable(name), share, place, source))),
         "is_library": not is_users,
         "colour": sum(map(ord, place)) % 3,

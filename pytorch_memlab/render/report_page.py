@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from .._common.ipython import file_name
 from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable
 from ..history.holders import PeakHolders
@@ -181,7 +181,7 @@ def _headline(number: int, view: _DeviceView, *, several: bool) -> dict[str, str
     else:
         parts.append("at ")
         file, line, name = view.peak
-        place = printable(f"{os.path.basename(file)}:{line} in {name}")
+        place = printable(f"{file_name(file)}:{line} in {name}")
         anchor = source_view.anchor_of(number, view.tables, (file, line))
     rest = ""
     if view.holders is not None and view.holders.peak.active:
@@ -193,7 +193,7 @@ def _headline(number: int, view: _DeviceView, *, several: bool) -> dict[str, str
 def _failure(report: Report) -> str:
     """The lines at which a GPU ran out of memory; empty if none did."""
     places = dict.fromkeys(
-        printable(f"{os.path.basename(table.function.filename)}:{line}")
+        printable(f"{file_name(table.function.filename)}:{line}")
         for table in report.tables
         for line in sorted(table.failed)
     )
@@ -212,7 +212,7 @@ def _facts(
     facts = [
         ("GPU", [_device(one.measured.device) for one in views]),
         ("Fit", sentences(found)) if found else ("Reserved at most", _on_each(views, reserved)),
-        ("Balance of the lines", _on_each(views, balances)),
+        ("All lines together", _on_each(views, balances)),
         ("Recorded", list(dict.fromkeys(map(_when, runs)))),
         ("Versions", list(dict.fromkeys(printable(versions(run)) for run in runs))),
         ("Ended", list(dict.fromkeys(filter(None, map(ending, runs))))),

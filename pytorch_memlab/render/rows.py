@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
+from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
 from ..records import Section
@@ -69,7 +70,7 @@ def place_of(function: FunctionInfo, line: int) -> str:
 def place(file: str, line: int | None, name: str, between: str = "  ") -> str:
     """A line as people find it, such as ``train.py:12  step``; the name where there is no file."""
     number = "" if line is None else f":{line}"
-    return printable(f"{os.path.basename(file)}{number}{between}{name}" if file else name)
+    return printable(f"{file_name(file)}{number}{between}{name}" if file else name)
 
 
 def shares_text(shares: Sequence[Share], most: int) -> str:

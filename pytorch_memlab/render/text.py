@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, TextIO
 
+from .._common.ipython import file_name
 from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable
 from ..profiles.overview import Headline, Overview, Place, ShownFunction
@@ -151,7 +151,7 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
         )
     if headline.unprofiled:
         lines = " and ".join(
-            f"{os.path.basename(one.file)}:{one.line} ({prose_size(one.size)})"
+            f"{file_name(one.file)}:{one.line} ({prose_size(one.size)})"
             for one in headline.unprofiled
         )
         most = printable(f"  most at {lines}; -f 'package.module:*' profiles other files")
@@ -198,7 +198,7 @@ def _percent(part: int, whole: int) -> str:
 def _head(table: FunctionTable, several: bool, width: int | None) -> Iterator[Row]:
     """The name of a function and its place, on a second line where a terminal is too narrow."""
     function = table.function
-    file = f"{os.path.basename(function.filename)}:{function.first_line}"
+    file = f"{file_name(function.filename)}:{function.first_line}"
     device = f"  on {table.device.name}" if several else ""
     name, place = f"## {printable(function.qual_name)}", f"  {printable(file)}{device}"
     if width is None or len(name) + len(place) <= width:

@@ -130,6 +130,21 @@ def test_a_program_without_estimates_says_nothing_of_it():
     assert len(texts(profiler.display().report.notes)) == 1
 
 
+def test_a_peak_from_before_is_not_that_of_the_profile():
+    def small():
+        torch.zeros(8, device="cuda").cumsum(0)
+
+    with simulate("a100"):
+        torch.zeros(MIB, device="cuda").cumsum(0)
+        with LineProfiler(small) as profiler:
+            small()
+        notes = texts(profiler.display().report.notes)
+        assert [note.partition(":")[0] for note in notes] == ["simulated GPU", "estimated"]
+        with profiler:
+            torch.zeros(2 * MIB, device="cuda")
+        assert texts(profiler.display().report.notes)[-1].startswith("cuda:0: no estimate is part")
+
+
 UNKNOWN = Approximation(ApproximationKind.UNCOUNTED, "convolution", 2, unknown="cuDNN workspaces")
 OTHERS = tuple(Approximation(ApproximationKind.UNMODELLED, f"op{n}", 1, n) for n in range(5))
 GUESS = Approximation(ApproximationKind.ESTIMATED, "sort", 1, 512)

@@ -76,7 +76,7 @@ def test_the_head_says_what_ran_and_how_high_the_peak_is():
     assert facts_of(page) == {
         "GPU": ["cuda:0: NVIDIA H100 80GB HBM3, simulated"],
         "Reserved at most": ["20.0 MiB"],
-        "Balance of the lines": ["6.0 MiB kept"],
+        "All lines together": ["6.0 MiB kept"],
         "Recorded": ["2026-11-22 02:30:35 UTC, 1.2 s, shapes only"],
         "Versions": ["torch 2.13.0, python 3.11.7"],
         "Profiled": ["3 functions, 8 measured lines"],
