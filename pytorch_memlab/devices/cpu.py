@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from .._common.storages import StorageTable, storages_of
+from .._common.traceback_frames import clear_internal_frames
 from ..memory_fields import GROUPS, METRICS, OVERSIZE_GROUPS, POOLS
 from ..records import DeviceInfo
 from .device import Device, Stats
@@ -147,7 +148,12 @@ class _Births(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for observer in self._device.op_observers if self.active else ():
             observer(func)
-        result = func(*args, **(kwargs or {}))
+        try:
+            result = func(*args, **(kwargs or {}))
+        except BaseException as error:
+            clear_internal_frames(error)
+            del args, kwargs
+            raise
         if not self.active:
             return result
         for item in result if isinstance(result, (tuple, list)) else (result,):

@@ -200,7 +200,7 @@ def _without_internal_frames(
     found: pytest.ExceptionInfo[BaseException],
 ) -> pytest.ExceptionInfo[BaseException]:
     """An error without the frames of the simulation, which Python before 3.11 puts back."""
-    from ..simulation.inspect import clear_internal_frames
+    from .._common.traceback_frames import clear_internal_frames
 
     clear_internal_frames(found.value)
     return pytest.ExceptionInfo.from_exception(found.value)

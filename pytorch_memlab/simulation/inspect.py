@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         AllocatorSettings as AllocatorSettings,
         read_alloc_conf as read_alloc_conf,
     )
-    from .dispatch.traceback_frames import clear_internal_frames as clear_internal_frames
     from .hardware import decisions as decisions
     from .hardware.gpu import DEFAULT_GPU as DEFAULT_GPU, GPU as GPU
     from .hardware.presets import PRESETS as PRESETS, find_gpu as find_gpu
@@ -49,7 +48,6 @@ _HOMES = {
     "allocator.driver": ("SimulatedDriver",),
     "allocator.out_of_memory": ("FailedRequest", "FreeBlock"),
     "allocator.settings": ("AllocatorSettings", "read_alloc_conf"),
-    "dispatch.traceback_frames": ("clear_internal_frames",),
     "hardware.gpu": ("DEFAULT_GPU", "GPU"),
     "hardware.presets": ("PRESETS", "find_gpu"),
     "hardware.sizes": ("missing_unit", "parse_size", "read_size"),

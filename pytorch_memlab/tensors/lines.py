@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from .._common.patches import Patches
 from .._common.program_lines import current_line, is_of_program
+from .._common.traceback_frames import clear_internal_frames
 from .saved import grad_fn
 
 _KEY = "pytorch_memlab.line"
@@ -81,7 +82,12 @@ class _Notes(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = _sequence_number()
-        result = func(*args, **(kwargs or {}))
+        try:
+            result = func(*args, **(kwargs or {}))
+        except BaseException as error:
+            clear_internal_frames(error)
+            del args, kwargs
+            raise
         if _sequence_number() != before:
             _note(result, before)
         return result

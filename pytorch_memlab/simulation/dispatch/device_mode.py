@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._common.hidden_calls import hidden
 from ..._common.storages import storages_of
+from ..._common.traceback_frames import clear_internal_frames
 from ...errors import (
     EstimatedMemoryError,
     HostMemoryError,
@@ -48,7 +49,6 @@ from ..ops.random import random_draws
 from . import blocking_ops, fake_tensors, higher_order, large_outputs
 from .gradient_accumulation import InPlaceGradientAccumulation
 from .output_devices import OutputDevices
-from .traceback_frames import clear_internal_frames
 
 _CPU = torch.device("cpu")
 _PIN = torch.ops.aten._pin_memory.default

@@ -1,19 +1,23 @@
-"""Tracebacks of errors under simulation: the program's lines, and none of the simulation's."""
+"""Tracebacks of errors under simulation and profilers: the program's lines, and none of theirs."""
 
 from __future__ import annotations
 
 import sys
 import traceback
+import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 from pytorch_memlab import simulate
+from pytorch_memlab.devices import get_device
 from pytorch_memlab.errors import UnmodelledOpError
 from pytorch_memlab.simulation.dispatch import device_mode as placement
+from pytorch_memlab.tensors.lines import recorded_lines
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def gpu():
     with simulate("24GiB"):
         yield
@@ -27,7 +31,7 @@ def names(error: BaseException) -> list[str]:
     return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
 
 
-def test_shapes_that_do_not_match_show_the_programs_line():
+def test_shapes_that_do_not_match_show_the_programs_line(gpu):
     def add():
         return torch.ones(3, device="cuda") + torch.ones(4, device="cuda")
 
@@ -40,7 +44,7 @@ def test_shapes_that_do_not_match_show_the_programs_line():
     ]
 
 
-def test_frames_of_torch_that_call_are_shown_as_on_a_gpu():
+def test_frames_of_torch_that_call_are_shown_as_on_a_gpu(gpu):
     layer = torch.nn.Linear(4, 5).cuda()
     x = torch.ones(2, 3, device="cuda")
     with pytest.raises(RuntimeError, match="mat1 and mat2") as caught:
@@ -53,7 +57,7 @@ def test_frames_of_torch_that_call_are_shown_as_on_a_gpu():
     ]
 
 
-def test_what_the_program_is_called_for_within_an_op_is_shown():
+def test_what_the_program_is_called_for_within_an_op_is_shown(gpu):
     class Fails(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -72,7 +76,7 @@ def test_what_the_program_is_called_for_within_an_op_is_shown():
     assert not ours - set(CAUGHT) & set(shown)
 
 
-def test_a_mistake_of_the_simulation_itself_shows_where(monkeypatch):
+def test_a_mistake_of_the_simulation_itself_shows_where(gpu, monkeypatch):
     def broken(op, run, args, kwargs):
         raise AttributeError("of ours")
 
@@ -82,9 +86,40 @@ def test_a_mistake_of_the_simulation_itself_shows_where(monkeypatch):
     assert "__torch_dispatch__" in names(caught.value)
 
 
-def test_a_refusal_shows_the_programs_line():
+def test_a_refusal_shows_the_programs_line(gpu):
     with simulate("24GiB", strict=True):
         x = torch.ones(3, 3, device="cuda")
         with pytest.raises(UnmodelledOpError) as caught:
             torch.linalg.qr(x)
     assert names(caught.value) == ["test_a_refusal_shows_the_programs_line", *CAUGHT]
+
+
+@contextmanager
+def tracked_host():
+    device = get_device("cpu")
+    device.start_tracking()
+    try:
+        yield
+    finally:
+        device.stop_tracking()
+
+
+@pytest.mark.parametrize(
+    ("mode", "device"),
+    [(lambda: simulate("24GiB"), "cuda"), (tracked_host, "cpu"), (recorded_lines, "cpu")],
+    ids=["simulation", "host", "lines"],
+)
+def test_an_error_that_is_kept_keeps_no_tensor_that_the_program_does_not(mode, device):
+    made = []
+
+    def make(count):
+        tensor = torch.ones(count, device=device)
+        made.append(weakref.ref(tensor))
+        return tensor
+
+    with mode():
+        with pytest.raises(RuntimeError, match="must match the size of tensor b") as caught:
+            make(3) + make(4)
+        assert [tensor() for tensor in made] == [None, None]
+        own = [name for name in names(caught.value) if name.startswith("__torch_")]
+        assert len(own) == len(CAUGHT)

@@ -1,4 +1,4 @@
-"""Exceptions keep no frame of the simulation, as they keep none of C++."""
+"""Exceptions keep no frame of the modes that run the ops of a program, as they keep none of C++."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
 
-from ..._common.program_lines import is_of_program
-from ...errors import MemlabError
+from ..errors import MemlabError
+from .program_lines import is_of_program
 
 _EXPECTED = (RuntimeError, MemlabError)
-"""Errors that the simulation raises on purpose; other errors may be mistakes in it."""
+"""Errors that are raised on purpose; other errors may be mistakes in this package."""
 
 _SHOWS_THE_FRAME_THAT_CATCHES = sys.version_info < (3, 11)
 """Python 3.10 raises again with the traceback that was caught, which begins in the own frame."""
 
-_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OURS = tuple(
+    os.path.join(_PACKAGE, *parts)
+    for parts in (("simulation", ""), ("devices", "cpu.py"), ("tensors", "lines.py"))
+)
+"""Files of the modes, and of what they call."""
 
 
 def clear_internal_frames(error: BaseException) -> None:
-    """Drop what the simulation's own frames hold that an exception has passed through.
+    """Drop what frames of modes hold that an exception has passed through.
 
-    A traceback keeps the frames that it names, and with them the tensors that they work on. On CUDA
-    these frames are C++'s, which are gone once they are left. Frames of the program and of torch
-    keep what they hold, as on CUDA. The traceback does not name these frames either, nor what they
-    called: what the user wants to see is the own line that failed. Only where the simulation itself
-    may be wrong do they stay.
+    A traceback keeps the frames that it names, and with them the tensors that they work on. Where
+    no mode is on these frames are C++'s, which are gone once they are left. Frames of the program
+    and of torch keep what they hold, as without a mode. The traceback does not name the frames of
+    modes either, nor what they called: what the user wants to see is the own line that failed. Only
+    where this package itself may be wrong do they stay.
     """
     places = list(_places(error))
     ours = [place.tb_frame.f_code.co_filename.startswith(_OURS) for place in places]
