@@ -141,7 +141,7 @@ def test_a_peak_from_before_is_not_that_of_the_profile():
         notes = texts(profiler.display().report.notes)
         assert [note.partition(":")[0] for note in notes] == ["simulated GPU", "estimated"]
         with profiler:
-            torch.zeros(2 * MIB, device="cuda")
+            torch.zeros(4 * MIB, device="cuda")
         assert texts(profiler.display().report.notes)[-1].startswith("cuda:0: no estimate is part")
 
 
