@@ -13,6 +13,8 @@ _LIBRARIES: Final = tuple(
     os.path.join(folder, "")
     for folder in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 )
+_TYPED: Final = ("<ipython", "<stdin>", "<python-input")
+"""Names of what was typed into a notebook or a session of Python."""
 _PACKAGES: Final = ("site-packages", "dist-packages")
 _OWN: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
@@ -24,7 +26,7 @@ def is_of_user(filename: str) -> bool:
     >>> is_of_user("/home/me/train.py"), is_of_user("/venv/lib/site-packages/torch/nn/modules.py")
     (True, False)
     """
-    if not filename.endswith(".py") and not filename.startswith("<ipython"):
+    if not filename.endswith(".py") and not filename.startswith(_TYPED):
         return False
     parts = filename.replace("\\", "/").split("/")
     if any(part in _PACKAGES for part in parts) or filename.startswith(("<frozen", _OWN)):
