@@ -69,12 +69,9 @@ _MOST_OPEN: Final = 2 * 4096
 class LiveLog:
     """The events of one device since a recording asked for them: 46 bytes for each."""
 
-    def __init__(
-        self, initial: Sequence[Segment], category_of: Callable[[LiveBlock], Category], earlier: int
-    ) -> None:
+    def __init__(self, category_of: Callable[[LiveBlock], Category], earlier: int) -> None:
         self.events = EventLog()
-        self.initial = tuple(initial)
-        self.earlier = earlier
+        self.earlier = earlier  # how many events of the device are not in here
         self._category_of = category_of
         # Of an open event there are its block and its time in nanoseconds, negative for a free.
         # Both are added at once, as another thread may add others.
@@ -99,16 +96,19 @@ class LiveLog:
         self.open += (event, time_ns())
 
     def settled(
-        self, live: Iterable[tuple[LiveBlock, Category]], number_of: Callable[[int], int]
+        self,
+        live: Iterable[tuple[LiveBlock, Category]],
+        number_of: Callable[[int], int],
+        first: int,
     ) -> EventLog:
-        """All that is known by now of the events so far, with other numbers for their stacks."""
+        """All that is known by now of the events from one on, with other numbers for stacks."""
         with self._reading:
             with no_garbage_collection():  # a collection frees blocks in this thread
                 self._read()
                 for block, category in live:
                     if 0 <= block.event - self.earlier < len(self.events):
                         self.events.set_category(block.event - self.earlier, category)
-            found = self.events.part(0, len(self.events))
+            found = self.events.part(first - self.earlier, len(self.events))
         found.stacks = array("i", map(number_of, found.stacks))
         found.forwards = array("i", map(number_of, found.forwards))
         return found
@@ -173,10 +173,12 @@ class PeakBlocks:
     large as the blocks at the peak and the blocks now, however many events there were.
     """
 
-    __slots__ = ("_live", "died", "event", "highest", "is_on", "reserved")
+    __slots__ = ("_live", "died", "event", "first", "highest", "initial", "is_on", "reserved")
 
-    def __init__(self, live: LiveBlocks) -> None:
+    def __init__(self, live: LiveBlocks, initial: Sequence[Segment] = ()) -> None:
         self._live = live
+        self.first = live.events  # number of the first event that counts
+        self.initial = tuple(initial)  # the segments before it
         self.died: list[LiveBlock] = []
         self.is_on = False
         self.highest = -1

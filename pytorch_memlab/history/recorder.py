@@ -132,9 +132,7 @@ class Recording:
         """Add those of the devices of a source; of each device the highest peak stays."""
         for device, peak in self._peaks[followed].items():
             if _is_highest(peak.highest, device, found):
-                log = followed.live[device].log if self._keeps_history else None
-                earlier = 0 if log is None else log.earlier
-                found[device] = _holders(followed, device, peak, earlier)
+                found[device] = _holders(followed, device, peak)
 
     def history(self) -> AllocationHistory:
         """All events, from the first time that this was on.
@@ -153,13 +151,15 @@ class Recording:
 
     def _keep_history(self, followed: FollowedSource) -> None:
         devices, numbers = [], _Numbers()
-        for device, live in followed.live.items():
+        for device, peak in self._peaks[followed].items():
+            live = followed.live[device]
             if live.log is None:
                 continue
             in_use = live.blocks()
             categories = followed.categories(in_use)
-            events = live.log.settled([(block, categories[block]) for block in in_use], numbers.of)
-            states = followed.segments(device), live.log.initial
+            known = [(block, categories[block]) for block in in_use]
+            events = live.log.settled(known, numbers.of, peak.first)
+            states = followed.segments(device), peak.initial
             devices.append(DeviceHistory(device, events, *states, is_rounded=device != HOST))
         # An earlier source, now gone, may have had this id.
         self._histories.pop(id(followed), None)
@@ -178,8 +178,11 @@ class Recording:
         followed.switch_on()
         for index, live in followed.live.items():
             if self._device in (None, index):
-                peak = self._peaks[followed].setdefault(index, PeakBlocks(live))
-                live.begin_peak(peak)
+                peaks = self._peaks[followed]
+                if index not in peaks:
+                    initial = followed.segments(index) if self._keeps_history else ()
+                    peaks[index] = PeakBlocks(live, initial)
+                live.begin_peak(peaks[index])
                 if self._keeps_history:
                     followed.begin_log(index)
 
@@ -223,9 +226,7 @@ def live_holders(device: int = 0) -> PeakHolders | None:
         followed.leave()
 
 
-def _holders(
-    followed: FollowedSource, device: int, peak: PeakBlocks, earlier: int = 0
-) -> PeakHolders:
+def _holders(followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHolders:
     blocks, active_bytes, reserved, event = peak.moment()
     categories = followed.categories(blocks)
     live, number_of = followed.live[device], call_stacks.number_of
@@ -243,8 +244,8 @@ def _holders(
         )
         for block in blocks
     )
-    events = live.events - earlier
-    moment = Peak(device, active_bytes, reserved, event - earlier, events, described)
+    before, events = event - peak.first, live.events - peak.first
+    moment = Peak(device, active_bytes, reserved, before, events, described)
     return PeakHolders(moment, numbers.stacks)
 
 

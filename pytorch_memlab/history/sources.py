@@ -112,7 +112,7 @@ class FollowedSource(ABC):
     def begin_log(self, device: int) -> None:
         live = self.live[device]
         if live.log is None:
-            live.log = LiveLog(self.segments(device), freed_category, live.events)
+            live.log = LiveLog(freed_category, live.events)
 
 
 class SimulatedBlocks(FollowedSource):

@@ -44,6 +44,10 @@ def functions(holders):
     return {row.function: row.size for row in holders.by_function()}
 
 
+def actions(profiler):
+    return [event.action for event in profiler.history().of_device(0).events]
+
+
 def assert_sums(holders, peak):
     assert holders.peak.active == peak
     for rows in (holders.by_line(), holders.by_category(), holders.by_module()):
@@ -519,6 +523,24 @@ def test_a_history_has_every_event_and_the_same_peak(device):
     assert holders.peak.active == recorded.peak.active == 16 * MIB
     assert holders.by_line() == recorded.by_line()
     assert holders.by_category() == recorded.by_category()
+
+
+def test_a_history_begins_with_its_own_profiler(machine):
+    with LineProfiler(take, history=True) as outer:
+        before = take()
+        with LineProfiler(take, history=True) as inner:
+            kept = take(2)
+        outer_events = actions(outer)
+        outer.clear()
+        del before
+    assert outer_events == ["segment_alloc", "alloc", "segment_alloc", "alloc"]
+    assert actions(inner) == ["segment_alloc", "alloc", "free_completed"]
+    assert actions(outer) == ["free_completed"]
+    for profiler in (outer, inner):
+        recorded, replayed = profiler.peak_holders().peak, find_peak(profiler.history())
+        assert (recorded.active, recorded.event) == (replayed.active, replayed.event)
+        assert recorded.active == 3 * MIB
+    assert kept.nbytes == 2 * MIB
 
 
 def test_the_history_is_that_of_the_last_simulation_and_of_the_host_without_one():
