@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import count, groupby
 from typing import Final
 
+from .._common.quoted import listed
 from ..errors import UsageError
 from ..records import FunctionInfo, FunctionTable, Report, merge_approximations
 from .recorded import Call, RecordedProfile
@@ -94,7 +95,7 @@ def over_devices(report: Report) -> Report:
     """The tables of a merged profile, one for each function, over all of its devices."""
     groups = [list(group) for _, group in groupby(report.tables, lambda table: table.function)]
     names = [table.device.name for group in groups for table in group]
-    note = f"max, min and sums are over {', '.join(dict.fromkeys(names))}"
+    note = f"max, min and sums are over {listed(names)}"
     columns = tuple(
         name
         for column in report.columns

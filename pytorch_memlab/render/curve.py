@@ -13,7 +13,7 @@ from .fit import COLUMNS, NO_TENSOR
 from .notes import summary_of_runs
 from .page import fill
 from .picture import ALARM, COLOURS, drawn, finish, shortened
-from .rows import WIDTH, cut, padded, signed, wrapped
+from .rows import WIDTH, cut, document, padded, signed, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ def text(report: GridSearch) -> str:
     lines = [cut(heading(report))]
     if report.problem is not None:
         lines += wrapped(refusal(report))
-        return "\n".join(lines) + "\n"
+        return document(lines)
     if len(report.others) == 1 and len(report.combinations) > 1:
         lines += ["", *_matrix(report)]
     for combination in report.combinations:
@@ -47,7 +47,7 @@ def text(report: GridSearch) -> str:
     lines += [""]
     for note in notes(report):
         lines += wrapped(note)
-    return "\n".join(lines) + "\n"
+    return document(lines)
 
 
 def fragment(report: GridSearch) -> str:

@@ -42,7 +42,7 @@ def text(
         or ["the peak of every line is as it was"],
         *_holders(found, rows),
     ]
-    return document(parts)
+    return document(*parts)
 
 
 def change_of(size: int) -> str:

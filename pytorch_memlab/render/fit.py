@@ -11,7 +11,7 @@ from ..fitting.trial import Ending
 from ..history.holders import innermost_of_user
 from .notes import summary_of_runs
 from .page import fill
-from .rows import cut, padded, place, signed, source_line, wrapped
+from .rows import cut, document, padded, place, signed, source_line, wrapped
 
 if TYPE_CHECKING:
     from ..fitting.verdict import FailedAllocation, FitReport, Verdict
@@ -39,7 +39,7 @@ def text(report: FitReport) -> str:
     for part in (list(failures(report)), list(notes(report))):
         lines += [""] * bool(part)
         lines += [row for line in part for row in wrapped(line)]
-    return "\n".join(lines) + "\n"
+    return document(lines)
 
 
 def heading(report: FitReport) -> Iterator[str]:

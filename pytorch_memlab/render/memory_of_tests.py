@@ -13,7 +13,7 @@ from ..profiles.changed_tests import ChangedLine, ChangedTest, MeasuredTest, cha
 from ..profiles.differences import Change
 from . import peak
 from .differences import change_of, percent
-from .rows import cut, place, shares_text, wrapped
+from .rows import cut, document, place, shares_text, wrapped
 
 _LINES: Final = 8
 _PARTS: Final = 4
@@ -115,7 +115,7 @@ def differences(names: tuple[str, str], tests: Sequence[ChangedTest], rows: int)
             if found:
                 lines += ["", f"lines that hold more or less in {printable(one.name)}:"]
                 lines += [row for line in found for row in _changed(line)]
-    return "\n".join(lines) + "\n"
+    return document(lines)
 
 
 def grew(one: ChangedTest, limit: str) -> str:

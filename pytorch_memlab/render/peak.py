@@ -14,7 +14,7 @@ from .._common.version import __version__
 from ..history.holders import Holder, PeakHolders, Share, innermost_of_user
 from ..history.model import Frame
 from ..history.peak import Peak
-from .rows import cut, place, source_line
+from .rows import cut, document, place, source_line
 
 NO_MODULE = "outside of modules, or not known"
 
@@ -26,7 +26,7 @@ def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
     lines = [head(holders.peak), *failures(holders), "", *rows(holders, top, by)]
     if by in ("line", "function"):
         lines += backward_calls(holders)
-    return "\n".join(lines) + "\n"
+    return document(lines)
 
 
 def rows(holders: PeakHolders, top: int | None, by: str = "line") -> Iterator[str]:

@@ -12,7 +12,7 @@ from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable, visible
 from .fit import PEAK
 from .notes import summary_of_runs
-from .rows import WIDTH, signed, wrapped
+from .rows import WIDTH, document, signed, wrapped
 
 if TYPE_CHECKING:
     from ..fitting.remedies.remedy import Finding
@@ -34,7 +34,7 @@ def text(found: Remedies) -> str:
     size = f"({prose_size(gpu.capacity)}{taken})"
     lines = wrapped(f"{printable(found.program)} on {printable(gpu.name)} {size}")
     if gpu.fits is None:
-        return "\n".join([*lines, "the program fails as it is, so no remedy was tried"]) + "\n"
+        return document([*lines, "the program fails as it is, so no remedy was tried"])
     lines += ["", *_table(found)]
     if found.smallest is not None:
         lines += ["", *_smallest(found.smallest, found.step_flops)]
@@ -44,7 +44,7 @@ def text(found: Remedies) -> str:
             lines += ["", *_code(one.name, one.finding)]
     shown = [found.unchanged, *(one.verdict for one in found.tried if one.verdict is not None)]
     notes = [_ABOUT, *summary_of_runs(one.trial for one in shown)]
-    return "\n".join([*lines, "", *(part for note in notes for part in wrapped(note))]) + "\n"
+    return document(lines, (part for note in notes for part in wrapped(note)))
 
 
 # The table

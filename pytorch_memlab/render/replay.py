@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
-from .rows import cut, place, source_line, wrapped
+from .rows import cut, document, place, source_line, wrapped
 
 if TYPE_CHECKING:
     from ..history.replay import Figures, Variant, WhatIf
@@ -22,7 +22,7 @@ def text(found: WhatIf) -> str:
     """The replays of one GPU."""
     lines = [f"{found.name}: {len(found.events):,} events", "", *_table(found), ""]
     lines += [row for line in _notes(found) for row in wrapped(line)]
-    return "\n".join(lines) + "\n"
+    return document(lines)
 
 
 def _table(found: WhatIf) -> Iterator[str]:

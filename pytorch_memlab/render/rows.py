@@ -175,7 +175,7 @@ HEADING: Final = "heading"
 _WRAPPED: Final = {NOTE: "", HEADING: "bold"}
 
 
-def document(parts: Iterable[Iterable[str]]) -> str:
+def document(*parts: Iterable[str]) -> str:
     """Paragraphs of lines as one text, in which no name acts on a terminal."""
     return "\n\n".join("\n".join(map(visible, part)) for part in parts) + "\n"
 

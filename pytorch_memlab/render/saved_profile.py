@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+from .._common.quoted import printable, quoted
 from .._common.version import __version__
 from ..errors import ProfileError, UsageError
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
@@ -76,8 +77,8 @@ def load(text: str, called: str) -> RecordedProfile:
         raise ProfileError(f"{called} is JSON, but no profile of pytorch_memlab")
     if version > VERSION:
         raise ProfileError(
-            f"{called} was written by pytorch_memlab {data.get('written_by')}, this is "
-            f"{__version__}: upgrade to read it"
+            f"{called} was written by pytorch_memlab {printable(str(data.get('written_by')))}, this"
+            f" is {__version__}: upgrade to read it"
         )
     try:
         return _profile(Checked(data))
@@ -272,7 +273,7 @@ def _approximation(data: Checked) -> Approximation:
     """An approximation of a simulation."""
     kind = data.text("kind")
     if kind not in {one.value for one in ApproximationKind}:
-        raise DamagedError(f"{kind!r} is no kind of gap")
+        raise DamagedError(f"{quoted(kind)} is no kind of gap")
     unknown = data.text("unknown") if data.has("unknown") else ""
     return data.record(Approximation, kind=ApproximationKind(kind), unknown=unknown)
 
@@ -293,7 +294,7 @@ def load_tables(text: str) -> Report:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UsageError("not a profile saved by pytorch_memlab as JSON") from error
     if saved_format != 1:
-        raise UsageError(f"saved profile of format {saved_format!r}; known is format 1")
+        raise UsageError(f"saved profile of format {quoted(saved_format)}; known is format 1")
     try:
         checked = Checked(data)
         columns = checked.texts("columns")

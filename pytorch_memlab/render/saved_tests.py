@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
+from .._common.quoted import printable
 from .._common.version import __version__
 from ..errors import ProfileError
 from ..profiles.changed_tests import HoldingLine, MeasuredTest
@@ -43,8 +44,8 @@ def load(text: str, called: str) -> dict[str, MeasuredTest]:
     version = data.get("version")
     if type(version) is not int or version > VERSION:
         raise ProfileError(
-            f"{called} was written by pytorch_memlab {data.get('written_by')}, this is"
-            f" {__version__}: upgrade to read it"
+            f"{called} was written by pytorch_memlab {printable(str(data.get('written_by')))}, this"
+            f" is {__version__}: upgrade to read it"
         )
     try:
         tests = Checked(data).by_name("tests", Checked.object)

@@ -35,4 +35,4 @@ def text(
         else ["no line has a peak: no memory was in use"],
         run_notes(profile),
     ]
-    return document(parts)
+    return document(*parts)

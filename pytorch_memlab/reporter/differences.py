@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
 from .._common.rendered import rendered
-from .snapshot import MemorySnapshot
+from .snapshot import MemorySnapshot, sizes_by
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,8 +86,9 @@ def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
     reporter, so that a number is the same tensor in both. A tensor whose name changed, as another
     variable leads to it or another function took the snapshot, has its later name in both.
     """
-    new = _sizes(after, {})
-    old = _sizes(before, _renamed(before, after))
+    renamed = _renamed(before, after)
+    new = sizes_by(lambda row: row.name, after)
+    old = sizes_by(lambda row: renamed.get((str(row.device), row.identity), row.name), before)
     changes = []
     for key in dict.fromkeys([*new, *old]):
         was, is_now = old.get(key, 0), new.get(key, 0)
@@ -99,17 +98,6 @@ def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
             changes.append(Change(*key, was, is_now, kind))
     changes.sort(key=lambda change: (KINDS.index(change.kind), -abs(change.delta)))
     return Difference(tuple(changes))
-
-
-def _sizes(
-    snapshot: MemorySnapshot, renamed: Mapping[tuple[str, str], str]
-) -> dict[tuple[str, str], int]:
-    sizes = Counter[tuple[str, str]]()
-    for row in snapshot.rows:
-        if row.nbytes:
-            device = str(row.device)
-            sizes[device, renamed.get((device, row.identity), row.name)] += row.nbytes
-    return sizes
 
 
 def _renamed(before: MemorySnapshot, after: MemorySnapshot) -> dict[tuple[str, str], str]:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from .._common.prose_size import prose_size
 from .._common.rendered import rendered
 from ..tensors.lines import SourceLine
-from .snapshot import MemorySnapshot, TensorRow
+from .snapshot import MemorySnapshot, sizes_by
 
 T = TypeVar("T")
 
@@ -68,8 +68,12 @@ class LeakWatch(Generic[T]):
     def look(self) -> None:
         """Look at the memory: what the end of each iteration calls."""
         snapshot = self._look()
-        self._history.append(_sizes(snapshot))
-        self._lines = {_key(row): row.line for row in snapshot.rows if row.line and row.nbytes}
+        self._history.append(sizes_by(lambda row: kind_of(row.name), snapshot))
+        self._lines = {
+            (str(row.device), kind_of(row.name)): row.line
+            for row in snapshot.rows
+            if row.line and row.nbytes
+        }
 
     @property
     def iterations(self) -> int:
@@ -106,18 +110,6 @@ class LeakWatch(Generic[T]):
 
     def _repr_html_(self) -> str:
         return rendered("memory_report:leaks_html", self)
-
-
-def _sizes(snapshot: MemorySnapshot) -> dict[tuple[str, str], int]:
-    sizes = Counter[tuple[str, str]]()
-    for row in snapshot.rows:
-        if row.nbytes:
-            sizes[_key(row)] += row.nbytes
-    return sizes
-
-
-def _key(row: TensorRow) -> tuple[str, str]:
-    return str(row.device), kind_of(row.name)
 
 
 def kind_of(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -252,6 +252,17 @@ class MemorySnapshot:
 
     def _repr_html_(self) -> str:
         return rendered("memory_report:snapshot_html", self)
+
+
+def sizes_by(
+    name_of: Callable[[TensorRow], str], snapshot: MemorySnapshot
+) -> dict[tuple[str, str], int]:
+    """Bytes by device and by a name that a function gives to each row."""
+    sizes = Counter[tuple[str, str]]()
+    for row in snapshot.rows:
+        if row.nbytes:
+            sizes[str(row.device), name_of(row)] += row.nbytes
+    return sizes
 
 
 def means(target: torch.device, device: torch.device) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
 import pytest
+from peaks import block, holders_of
 from reports import PROFILE, RUN, line
 from support.sample_reports import CUDA0
 from support.terminal import coloured
 
+from pytorch_memlab.errors import ProfileError
 from pytorch_memlab.line_profiler.saved_profile import SavedProfile
 from pytorch_memlab.profiles.differences import compare
 from pytorch_memlab.profiles.overview import Choice, overview
@@ -22,7 +25,16 @@ from pytorch_memlab.records import (
     Report,
     Section,
 )
-from pytorch_memlab.render import differences, html, rows, text, top
+from pytorch_memlab.render import (
+    differences,
+    html,
+    peak,
+    rows,
+    saved_profile,
+    saved_tests,
+    text,
+    top,
+)
 
 _ACTING = "\x1b]0;renamed\x07\u202e\n"
 _HARMLESS = "\ufffd]0;renamed\ufffd\ufffd\ufffd"
@@ -122,3 +134,21 @@ def test_spaces_of_all_widths_stay():
 def test_code_with_an_empty_last_line_is_coloured():
     assert [len(line.spans) > 0 for line in rows.highlighted(["if x:", ""])] == [True, False]
     assert rows.highlighted([]) == []
+
+
+def test_no_name_acts_in_the_text_of_a_peak():
+    shown = holders_of([block(0, 1, 1)])
+    acting = replace(shown, peak=replace(shown.peak, run=f"rank0{_ACTING}"))
+    assert peak.text(acting).splitlines()[0] == (
+        f"rank0{_HARMLESS} cuda:0: 1.0 MiB in use at the peak, 2.0 MiB reserved (event 5 of 9)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("load", "kind"), [(saved_profile.load, saved_profile), (saved_tests.load, saved_tests)]
+)
+def test_no_version_acts_in_a_message(load, kind):
+    data = {"format": kind.FORMAT, "version": 99, "written_by": f"9{_ACTING}"}
+    with pytest.raises(ProfileError) as raised:
+        load(json.dumps(data), "file.json")
+    assert f"file.json was written by pytorch_memlab 9{_HARMLESS}, this is" in str(raised.value)
