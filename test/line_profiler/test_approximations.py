@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from copy import copy
 
 import pytest
 import torch
@@ -52,8 +52,8 @@ def memory_models(monkeypatch):
         (exact, allocates(MIB), True),
         (idle, allocates(), False),
     ):
-        info = op_infos.op_info(op.default)
-        known = replace(info, memory=memory, is_confirmed=is_confirmed, is_modelled=True)
+        known = copy(op_infos.op_info(op.default))
+        known.memory, known.is_confirmed, known.is_modelled = memory, is_confirmed, True
         monkeypatch.setitem(op_infos._known, op.default, known)
 
 
