@@ -21,12 +21,12 @@ def shortened(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A text of a program as a report shows it: on one line, not too long, no control characters.
+    r"""A text of a program as a report shows it: on one line, not too long, no control characters.
 
-    >>> printable("a" + chr(0x202E) + "b" + chr(10)) == "a" + _UNPRINTABLE + "b" + _UNPRINTABLE
+    >>> printable("a\tb\u202ec\n") == "a b" + _UNPRINTABLE + "c" + _UNPRINTABLE
     True
     """
-    return visible(shortened(text))
+    return visible(shortened(text).replace("\t", " "))
 
 
 def visible(text: str, kept: str = "") -> str:

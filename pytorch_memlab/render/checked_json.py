@@ -49,7 +49,7 @@ class Checked:
     # A history has millions of integers: these and rows check by themselves, for speed.
 
     def number(self, name: str, value: Any = _OWN) -> int:
-        """An integer: the field, or a value in it. So all others."""
+        """An integer: the field, or where that holds several, a value of it."""
         value = self.value(name) if value is _OWN else value
         if type(value) is int and -_TOO_LARGE < value < _TOO_LARGE:
             return value

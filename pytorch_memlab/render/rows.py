@@ -221,12 +221,12 @@ def _print(row: Row, console: Console) -> None:
     from rich.text import Text
 
     if row and row[0][1] in _WRAPPED:
-        console.print(Text(visible(str(row[0][0])), _WRAPPED[row[0][1]]))
+        console.print(Text(visible(str(row[0][0]), "\t"), _WRAPPED[row[0][1]]))
         return
     text = Text()
     for place, (piece, style) in enumerate(row):
         if style != CODE:
-            text.append(visible(str(piece)), style)
+            text.append(visible(str(piece), "\t"), style)
             continue
         code = piece.copy() if isinstance(piece, Text) else Text(piece)
         if len(row) > place + 1:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _IN_EVERY_TABLE: Final = frozenset({PEAK, "peak", "hits"})
 _DEFAULT_COLUMNS: Final = (PEAK, "reserved_bytes.all.peak")
-"""Asked for by those who ask for none: the head of the page has the reserved bytes."""
+"""Of a run that asked for no columns: every table has the peak, the page's head the other one."""
 
 _MINUS: Final = "\u2212"
 _ALLOCATED: Final = "active_bytes.all.allocated"

@@ -57,7 +57,7 @@
   const rowOf = (place, number) => [...document.querySelectorAll(`#${place} tbody tr`)]
     .find((row) => parseInt(row.firstElementChild.textContent, 10) === number);
 
-  // Lines that nothing on the page leads to get their addresses when somebody asks for one.
+  // A line that no link of the page leads to gets its address when the reader asks for it.
   const withAddress = (name) => {
     const found = document.getElementById(name);
     const [, place, number] = name.match(/^(d\d+-\d+)-(\d+)$/) || [];

@@ -46,7 +46,7 @@
 
     sort.addEventListener("change", arrange);
     filter.addEventListener("input", select);
-    // Who follows a link to a function that the filter hides gets to see it.
+    // A link to a function that the filter hides shows it.
     view.addEventListener("memlab-reveal", () => {
       filter.value = "";
       select();
