@@ -12,6 +12,7 @@ import torch
 
 from ..hardware.gpu import GPU
 from ..machine.machine import Machine
+from ..machine.op_arguments import tensors_in
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
 
 INDEX: Final = 8
@@ -20,6 +21,16 @@ FLOAT: Final = 4
 
 CUDNN_WORKSPACES: Final = "cuDNN workspaces"
 """Each plan of cuDNN has its own, whose size only cuDNN tells."""
+
+
+_INTEGERS: Final = {
+    torch.int64: "Long",
+    torch.int32: "Int",
+    torch.int16: "Short",
+    torch.int8: "Char",
+    torch.uint8: "Byte",
+}
+"""PyTorch's names of types of numbers, in errors."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +84,19 @@ class OpCall:
             return None
         position = names[name][0]
         return self.args[position] if position < len(self.args) else names[name][1]
+
+    def refuse_integers(self, kernel: str) -> None:
+        """Fail as a kernel of CUDA does that takes no integers, though the CPU's takes them.
+
+        Args:
+            kernel: its name in PyTorch's error.
+
+        Raises:
+            NotImplementedError: the first argument has integers, and no tensor is empty.
+        """
+        name = _INTEGERS.get(self.args[0].dtype)
+        if name is not None and all(one.numel() for one in tensors_in(self.args, {})):
+            raise NotImplementedError(f"\"{kernel}\" not implemented for '{name}'")
 
     def is_on_cpu(self, tensor: torch.Tensor) -> bool:
         """True if no simulated GPU holds a tensor."""

@@ -113,6 +113,8 @@ def _memory(call: OpCall) -> None:
     if weight.dim() == _ONE_SPATIAL:
         call.alloc_contiguous(tensor)
     if backend is Backend.CUDNN:
+        if tensor.dtype is torch.int64:  # the only integers that the CPU convolves
+            raise RuntimeError("getCudnnDataTypeFromScalarType() not supported for Long")
         layout = convolution.layout
         call.alloc_contiguous(convolution.tensor, memory_format=layout)
         call.alloc_outputs(call.result)

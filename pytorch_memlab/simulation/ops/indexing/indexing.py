@@ -9,6 +9,7 @@ import torch
 
 from ...hardware.decisions import decision
 from ...hardware.gpu import GPU
+from ...machine.simulated_gpu import SimulatedGPU
 from .. import cub
 from ..memory_formats import LOW_PRECISION
 from ..op_call import INDEX, OpCall, contiguous
@@ -280,3 +281,17 @@ _bag: Final = contiguous(1, 2, before_outputs=True)
 
 op("aten::_embedding_bag_forward_only", source=_BAG)(_bag)
 op("aten::_embedding_bag", source=_BAG, corrects_meta=_correct_bag_meta)(_bag)
+
+
+def _one_hot(_gpu: SimulatedGPU, classes: torch.Tensor, count: int = -1) -> Any:
+    """No look at the classes, which CUDA's scatter checks, but for their number if it is asked."""
+    if classes.dtype is not torch.int64 or not classes.numel():
+        return NotImplemented
+    if count == -1:
+        count = int(classes.max().item()) + 1
+    elif count < 1:
+        raise RuntimeError("num_classes should be positive")
+    return classes.new_zeros((*classes.shape, count)).scatter_(-1, classes.unsqueeze(-1), 1)
+
+
+define("aten::one_hot", cuda_dispatch=_one_hot)

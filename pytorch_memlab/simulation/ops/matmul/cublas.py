@@ -16,6 +16,8 @@ from . import cublaslt
 
 SOURCE: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"
 
+_MATRICES: Final = "addmm_cuda"
+"""Name of the kernel for two matrices, in errors."""
 
 _OUTER_PRODUCTS_SINCE: Final = (2, 13)
 """Release in which Triton multiplies columns by rows (``torch/_native/ops/bmm_outer_product``)."""
@@ -38,6 +40,7 @@ def _bmm_memory(call: OpCall) -> None:
 @op("aten::baddbmm", "aten::baddbmm_", source=SOURCE)
 def batched_memory(call: OpCall) -> None:
     """Copies of operands that are neither row- nor column-major."""
+    call.refuse_integers("baddbmm_cuda")
     call.alloc_outputs()
     first, second = factors(call)
     result: torch.Tensor = call.result
@@ -76,6 +79,7 @@ def _batch_is_readable(matrix: torch.Tensor, is_transposed: bool, leading: int, 
 @op("aten::mm", source=SOURCE, sparse=product)
 def mm_memory(call: OpCall) -> None:
     """Copies of operands that are neither row- nor column-major."""
+    call.refuse_integers(_MATRICES)
     call.alloc_outputs()
     first, second = factors(call)
     if call.result.numel() and first.shape[1]:
@@ -87,6 +91,7 @@ def mm_memory(call: OpCall) -> None:
 @op("aten::_addmm_activation", source=SOURCE)
 def addmm_memory(call: OpCall) -> None:
     """As ``mm``, where cuBLASLt does not add the bias itself."""
+    call.refuse_integers(_MATRICES)
     call.alloc_outputs()
     first, second = factors(call)
     if not call.result.numel() or not first.shape[1]:
@@ -122,6 +127,7 @@ def _is_readable(matrix: torch.Tensor) -> bool:
 
 @op("aten::mv", "aten::addmv", "aten::addmv_", "aten::dot", "aten::vdot", source=SOURCE)
 def _vectors_memory(call: OpCall) -> None:
+    call.refuse_integers("dot" if "dot" in call.op.name() else "addmv_impl_cuda")
     call.alloc_outputs()
     if call.args[-1].numel():
         call.ensure_cublas_workspace()

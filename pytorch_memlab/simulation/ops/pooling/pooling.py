@@ -17,10 +17,17 @@ _BATCHED_VOLUMES: Final = 5
 _BATCHED_IMAGES: Final = 4
 
 
-def formatted_inputs(*positions: int) -> Memory:
-    """Inputs become contiguous in the memory format of the last one, channels last or first."""
+def formatted_inputs(*positions: int, kernel: str = "") -> Memory:
+    """Inputs become contiguous in the memory format of the last one, channels last or first.
+
+    Args:
+        positions: of the inputs.
+        kernel: name of CUDA's kernel, if it refuses the integers that the CPU's takes.
+    """
 
     def memory(call: OpCall) -> None:
+        if kernel:
+            call.refuse_integers(kernel)
         call.alloc_outputs()
         last: torch.Tensor = call.args[positions[-1]]
         wanted = suggest_memory_format(last)
@@ -36,13 +43,13 @@ def _register(file: str, memory: Memory, *names: str) -> None:
     op(*(f"aten::{name}" for name in names), source=_CUDA + file)(memory)
 
 
-for _file, _name in (
-    ("DilatedMaxPool2d.cu", "max_pool2d_with_indices"),
-    ("DilatedMaxPool3d.cu", "max_pool3d_with_indices"),
-    ("AveragePool2d.cu", "avg_pool2d"),
-    ("AdaptiveAveragePooling.cu", "_adaptive_avg_pool2d"),
+for _file, _name, _kernel in (
+    ("DilatedMaxPool2d.cu", "max_pool2d_with_indices", "max_pool2d_with_indices_out_cuda_frame"),
+    ("DilatedMaxPool3d.cu", "max_pool3d_with_indices", "max_pool3d_with_indices_out_frame"),
+    ("AveragePool2d.cu", "avg_pool2d", "avg_pool2d_out_cuda_frame"),
+    ("AdaptiveAveragePooling.cu", "_adaptive_avg_pool2d", ""),
 ):
-    _register(_file, formatted_inputs(0), _name)
+    _register(_file, formatted_inputs(0, kernel=_kernel), _name)
     _register(_file, formatted_inputs(0, 1), f"{_name}_backward")
 
 for _file, _kind in (("ReflectionPad.cu", "reflection"), ("ReplicationPadding.cu", "replication")):
@@ -52,12 +59,19 @@ for _file, _kind in (("ReflectionPad.cu", "reflection"), ("ReplicationPadding.cu
 
 _register("Im2Col.cu", contiguous(0), "im2col")
 _register("Col2Im.cu", contiguous(0), "col2im")
-_register("AveragePool3d.cu", contiguous(0), "avg_pool3d", "avg_pool3d_backward")
+_register("AveragePool3d.cu", contiguous(0), "avg_pool3d_backward")
 _register("AdaptiveMaxPooling3d.cu", contiguous(0), "adaptive_max_pool3d_backward")
 _register("AdaptiveAveragePooling3d.cu", contiguous(0), "_adaptive_avg_pool3d_backward")
 
 
 _register("MaxUnpooling.cu", contiguous(0, 1, before_outputs=True), "max_unpool2d", "max_unpool3d")
+
+
+@op("aten::avg_pool3d", source=_CUDA + "AveragePool3d.cu")
+def _avg_pool3d(call: OpCall) -> None:
+    call.refuse_integers("avg_pool3d_out_cuda")
+    call.alloc_outputs()
+    call.alloc_contiguous(call.args[0])
 
 
 @op("aten::_adaptive_avg_pool3d", source=_CUDA + "AdaptiveAveragePooling3d.cu")

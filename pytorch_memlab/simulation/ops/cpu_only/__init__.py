@@ -1,0 +1,1 @@
+"""Ops that PyTorch has for the CPU only."""
