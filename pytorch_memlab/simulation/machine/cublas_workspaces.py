@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import threading
@@ -111,6 +112,11 @@ class Workspaces:
         self._made: list[tuple[_Handle, tuple[str, int]]] = []
         self.chosen_size: int | None = None
         """Bytes of each, as the program set it while it runs; None: as `workspace_size` says."""
+
+    @functools.cached_property
+    def environment(self) -> dict[str, str]:
+        """The environment at the first product: PyTorch reads cuBLASLt's variables once."""
+        return dict(os.environ)
 
     def need(self, gpu: SimulatedGPU, stream: int) -> int:
         """Make the workspace of this thread and stream, or one for a call that ends at once."""

@@ -33,7 +33,6 @@ _LOGSUMEXP_ALIGNMENT: Final = 32
 _MOST_DROPPED_BATCHES: Final = 65_535
 _MOST_IN_REGISTERS: Final = 128
 
-_KIB: Final = 1024
 _ANY: Final = 65_536
 _MOST_SPLITS: Final = 200
 _ENOUGH_BLOCKS: Final = 256
@@ -145,7 +144,8 @@ def tile_of(gpu: GPU, dtype: torch.dtype, size: int, has_dropout: bool) -> Tile:
     capability = (gpu.major, gpu.minor)
     generation = 80 if gpu.major >= 8 else 75 if capability >= (7, 5) else 70
     tiles = (_FLOAT_TILES if dtype == torch.float32 else _HALF_TILES)[generation]
-    shared = _shared_memory(gpu)
+    # A block may opt in for all but 1 KiB, which the system keeps from Ampere on.
+    shared = gpu.shared_memory_per_multiprocessor - (1024 if gpu.major >= 8 else 0)
     return next(
         tile
         for tile in tiles
@@ -174,12 +174,6 @@ def _splits(tile: Tile, blocks: int, keys: int) -> int:
     if blocks >= _ENOUGH_BLOCKS and keys <= 2 * tile.keys:
         splits = 1
     return max(1, min(splits, _MOST_SPLITS // blocks))
-
-
-def _shared_memory(gpu: GPU) -> int:
-    """Bytes that a block may opt in for: from Ampere on the system keeps 1 KiB."""
-    kept = _KIB if gpu.major >= 8 else 0
-    return gpu.shared_memory_per_multiprocessor - kept
 
 
 def _blocks(elements: int, size: int) -> int:

@@ -145,17 +145,12 @@ def _cudnn_reference(
     return losses, gradient
 
 
-def _cudnn_meta(probabilities: torch.Tensor, *_arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    batch = probabilities.shape[1]
-    return probabilities.new_empty(batch), probabilities.new_empty(probabilities.shape)
-
-
 @estimated(
     "aten::_cudnn_ctc_loss",
     "aten::_cudnn_ctc_loss.Tensor",
     source="aten/src/ATen/native/cudnn/LossCTC.cpp",
     reference=_cudnn_reference,
-    meta=_cudnn_meta,
+    meta=lambda one, *_: (one.new_empty(one.shape[1]), one.new_empty(one.shape)),
     takes_cpu_tensors=True,
 )
 def _cudnn_ctc_loss(call: OpCall) -> None:

@@ -8,8 +8,8 @@ From 2.15 on every call allocates one again, unless the workspaces of cuBLAS are
 
 from __future__ import annotations
 
-import os
 import re
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
@@ -42,11 +42,11 @@ class Workspace(Enum):
     PASSING = "one for each call"
 
 
-def workspace() -> Workspace:
+def _workspace(environment: Mapping[str, str]) -> Workspace:
     """The origin of the workspace in this release and environment."""
     if not cublas_workspaces.are_kept():
         return Workspace.PASSING
-    shares = {"0": False, "1": True}.get(os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", ""))
+    shares = {"0": False, "1": True}.get(environment.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", ""))
     if shares is None or RELEASE < _SHARED_ON_REQUEST_SINCE:
         shares = RELEASE >= _SHARED_SINCE
     if shares:
@@ -54,21 +54,22 @@ def workspace() -> Workspace:
     return Workspace.KEPT if RELEASE >= _KEPT_SINCE else Workspace.PASSING
 
 
-def workspace_size() -> int:
+def _workspace_size(environment: Mapping[str, str]) -> int:
     """Bytes of a separate workspace, from CUBLASLT_WORKSPACE_SIZE (in KiB) or by default."""
-    given = re.match(r"\s*\+?(\d+)", os.environ.get("CUBLASLT_WORKSPACE_SIZE", ""))
+    given = re.match(r"\s*\+?(\d+)", environment.get("CUBLASLT_WORKSPACE_SIZE", ""))
     return 1024 * (int(given[1]) if given else _DEFAULT)
 
 
 def need(call: OpCall) -> None:
     """Allocate the workspace of cuBLASLt, and what its handle brings with it."""
-    source = workspace()
+    environment = call.machine.workspaces.environment
+    source = _workspace(environment)
     if source is Workspace.PASSING:
-        call.alloc_temp(workspace_size())
+        call.alloc_temp(_workspace_size(environment))
     if source is Workspace.SHARED or handle_needs_cublas():
         call.ensure_cublas_workspace()
     if source is Workspace.KEPT:
-        call.ensure_cublaslt_workspace(workspace_size())
+        call.ensure_cublaslt_workspace(_workspace_size(environment))
 
 
 def handle_needs_cublas() -> bool:
@@ -84,7 +85,7 @@ def adds_bias(call: OpCall) -> bool:
     bias, first, second = call.args[:3]
     result = call.result
     return (
-        os.environ.get("DISABLE_ADDMM_CUDA_LT") != "1"
+        call.machine.workspaces.environment.get("DISABLE_ADDMM_CUDA_LT") != "1"
         and call.argument("beta") == 1
         and bias.dim() == 1
         and bias.shape[0] == second.shape[1]

@@ -123,10 +123,11 @@ def _to(tensor: torch.Tensor | None, dtype: torch.dtype) -> Any:
 
 
 @op("aten::native_batch_norm", source=_SOURCE, values=_native, writes=_RUNNING)
-def _native_memory(call: OpCall) -> None:
+def _statistics_memory(call: OpCall) -> None:
+    """``batch_norm_stats``, which always trains, has no argument that says so."""
     tensor = call.args[0]
     call.alloc_outputs()
-    if call.argument("training") and has_channels_last(tensor):
+    if call.argument("training") is not False and has_channels_last(tensor):
         _alloc_staging(call, tensor, 4)
 
 
@@ -317,12 +318,6 @@ def _broadcast(channels: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return channels.view(1, -1, *[1] * (tensor.dim() - 2))
 
 
-def _stats_memory(call: OpCall) -> None:
-    call.alloc_outputs()
-    if has_channels_last(call.args[0]):
-        _alloc_staging(call, call.args[0], 4)
-
-
 def _backward_reduce_memory(call: OpCall) -> None:
     grad_output, tensor = call.args[:2]
     call.alloc_outputs()
@@ -331,7 +326,7 @@ def _backward_reduce_memory(call: OpCall) -> None:
 
 
 for _name, _values, _memory in (
-    ("stats", _stats, _stats_memory),
+    ("stats", _stats, _statistics_memory),
     ("gather_stats_with_counts", _gather_stats_with_counts, None),
     ("elemt", _elementwise, None),
     ("backward_reduce", _backward_reduce, _backward_reduce_memory),

@@ -127,20 +127,10 @@ def _dims(size: Sequence[int]) -> tuple[int, ...]:
     return tuple(range(-len(size), 0))
 
 
-def _rms_memory(call: OpCall) -> None:
-    call.alloc_contiguous(call.args[0], call.argument("weight"))
-
-
-def _rms_backward_memory(call: OpCall) -> None:
-    call.alloc_contiguous(call.args[1], call.argument("weight"))
-    call.alloc_outputs()
-    _alloc_weight_sums(call, call.result[1])
-
-
 if hasattr(_aten, "_fused_rms_norm_backward"):
     for _name, _memory_of, _values in (
-        ("aten::_fused_rms_norm", _rms_memory, _rms_norm),
-        ("aten::_fused_rms_norm_backward", _rms_backward_memory, _rms_norm_backward),
+        ("aten::_fused_rms_norm", _memory, _rms_norm),
+        ("aten::_fused_rms_norm_backward", _backward_memory, _rms_norm_backward),
     ):
         op(_name, source=_SOURCE, values=_values, cpu_kernel=_values)(_memory_of)
 
