@@ -93,14 +93,8 @@ def _simulated(machine: Machine, index: int) -> Device:
     return _simulated_devices.of(gpu, make)
 
 
-@made_once
-def _cuda(index: int) -> Device:
-    return cuda.CudaDevice(index)
-
-
-@made_once
-def _accelerator(kind: str, index: int) -> Device:
-    return accelerator.AcceleratorDevice(kind, index)
+_cuda = made_once(cuda.CudaDevice)
+_accelerator = made_once(accelerator.AcceleratorDevice)
 
 
 @made_once

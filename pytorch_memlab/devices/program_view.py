@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .._common.patches import Patches
 from .device import ProgramView
 
 _PRIVATE = (
@@ -34,17 +35,17 @@ class CounterFunctions(NamedTuple):
 
 _lock = threading.Lock()
 _views: dict[int, ProgramView] = {}
-_replaced: list[tuple[Any, str, Callable[[Any], Any], Callable[..., Any]]] = []
-"""Functions of torch: their owner, their name, the original, and the one in its place."""
+_patches = Patches()
+_originals: dict[Callable[..., Any], Callable[[Any], Any]] = {}
+"""Torch's own functions by those that are in their place."""
 
 
 def counter_functions() -> CounterFunctions:
     """Torch's own functions: what stands behind the replacements."""
     private = hasattr(torch._C, _PRIVATE[0])
     owner, names = (torch._C, _PRIVATE[:2]) if private else (torch.cuda, _PUBLIC)
-    originals = {id(ours): original for _, _, original, ours in _replaced}
     found = [getattr(owner, name) for name in names]
-    return CounterFunctions(*(originals.get(id(one), one) for one in found))
+    return CounterFunctions(*(_originals.get(one, one) for one in found))
 
 
 def install(index: int, view: ProgramView) -> None:
@@ -60,10 +61,8 @@ def remove(index: int, view: ProgramView) -> None:
         if _views.get(index) is view:
             del _views[index]
         if not _views:
-            while _replaced:
-                owner, name, original, ours = _replaced.pop()
-                if getattr(owner, name, None) is ours:
-                    setattr(owner, name, original)
+            _patches.undo(keeps_later=True)
+            _originals.clear()
 
 
 def _replace() -> None:
@@ -73,10 +72,10 @@ def _replace() -> None:
         targets = [(each, name) for each in (torch.cuda, torch.cuda.memory) for name in _PUBLIC]
     for owner, name in targets:
         original = getattr(owner, name)
-        if all(original is not ours for *_, ours in _replaced):
+        if original not in _originals:
             ours = _through_view(original, resets="reset" in name)
-            setattr(owner, name, ours)
-            _replaced.append((owner, name, original, ours))
+            _originals[ours] = original
+            _patches.set(owner, name, ours)
 
 
 def _through_view(original: Callable[[Any], Any], *, resets: bool) -> Callable[..., Any]:

@@ -188,13 +188,13 @@ def add_arguments(parser: CommandParser) -> None:
 
 def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], int | None]:
     from ...line_profiler.columns import checked_columns
-    from ..run.profile import Profile, profile_in_builtins
+    from ..run.profile import Profile, put_profile_in_builtins
 
     if is_switched_off():
         with without_own_frames(process):
             found = _find(options, process)
             main = process.enter_context(found.as_main())
-        process.enter_context(profile_in_builtins())
+        put_profile_in_builtins(process)
         return partial(_run_plainly, partial(exec, found.code, vars(main)), process)
     parser = CommandParser("pytorch-memlab run", "")
     add_arguments(parser)
@@ -215,7 +215,7 @@ def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], 
         main = process.enter_context(found.as_main())
         keeps = files.need_allocations
         profile = Profile(found, options, columns, choice, steps, sections, keeps_history=keeps)
-    process.enter_context(profile_in_builtins())
+    put_profile_in_builtins(process)
     ending = ExitStack()  # the last of these callbacks comes first
     ending.callback(limit.tell)
     ending.callback(notices.tell_next_steps, files.names)

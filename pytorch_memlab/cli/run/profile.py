@@ -34,18 +34,12 @@ from .steps import Steps, progress_shown
 from .targets import ImportedFunctions, functions_of, named_functions
 
 
-@contextmanager
-def profile_in_builtins() -> Iterator[None]:
+def put_profile_in_builtins(process: ExitStack) -> None:
     """Let a bare ``@profile`` work, as under ``kernprof``; a program's own name goes before it."""
-    if hasattr(builtins, "profile"):
-        yield
-        return
-    builtins.profile = profile  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        if getattr(builtins, "profile", None) is profile:
-            del builtins.profile  # type: ignore[attr-defined]
+    if not hasattr(builtins, "profile"):
+        patches = Patches()
+        patches.set(builtins, "profile", profile)
+        process.callback(patches.undo, keeps_later=True)
 
 
 class Profile:
