@@ -14,7 +14,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from ..simulation.inspect import GPU
+from ..simulation.inspect import GPU, PRESETS, find_gpu
 from .target import Change, Target
 from .trial import Ending, Settings, Trial, TrialRequest, run_all
 from .verdict import FitReport, Verdict, needed_memory, verdict
@@ -152,6 +152,17 @@ def error_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     last_frame = max((n for n, line in enumerate(lines) if line.startswith("  File ")), default=-1)
     return next((line for line in lines[last_frame + 1 :] if not line.startswith(" ")), text)
+
+
+def named_gpus(given: Any) -> list[tuple[str, GPU]]:
+    """One GPU or several by their names, each once; all presets for None."""
+    if given is None:
+        return list(PRESETS.items())
+    found: dict[str, GPU] = {}
+    for one in [given] if isinstance(given, (str, int, GPU)) else given:
+        name = one.name if isinstance(one, GPU) else str(one).strip()
+        found[name] = find_gpu(name if isinstance(one, str) else one)
+    return list(found.items())
 
 
 def compare_gpus(

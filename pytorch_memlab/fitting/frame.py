@@ -11,8 +11,8 @@ import pandas as pd
 from .._common.quoted import quoted
 from .._common.rendered import rendered
 from ..errors import UsageError
-from ..simulation.inspect import GPU, PRESETS, find_gpu, read_size
-from .comparison import compare_gpus, fit_report
+from ..simulation.inspect import GPU, read_size
+from .comparison import compare_gpus, fit_report, named_gpus
 from .grid import GridSearch
 from .target import FunctionTarget, ProgramTarget, Target
 from .trial import Settings
@@ -119,7 +119,9 @@ def fit(
         context=None if context is None else read_size("context", context),
         others=read_size("others", others),
     )
-    named = _named(gpus)
+    named = named_gpus(gpus)
+    if not named:
+        raise UsageError("gpus is empty: name one GPU at least, or leave it out for all presets")
     for _, gpu in named:
         settings.taken(gpu)
     if vary is None:
@@ -143,17 +145,6 @@ def _table(rows: list[dict[str, Any]], dtype: Any = None) -> pd.DataFrame:
 
 
 _SIZES = ("peak", "headroom", "capacity", "context", "next", "next_needs", "base", "per_item")
-
-
-def _named(gpus: Any) -> list[tuple[str, GPU]]:
-    if gpus is None:
-        return list(PRESETS.items())
-    if isinstance(gpus, (str, int, GPU)):
-        gpus = [gpus]
-    found = [(one.name if isinstance(one, GPU) else str(one), find_gpu(one)) for one in gpus]
-    if not found:
-        raise UsageError("gpus is empty: name one GPU at least, or leave it out for all presets")
-    return list(dict(found).items())
 
 
 def _count(name: str, value: Any) -> int:

@@ -8,10 +8,8 @@ import pytest
 from support.fit_command import fitted
 from support.python_process import run_python
 
-from pytorch_memlab.cli.commands import fit
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.fitting import comparison
-from pytorch_memlab.simulation.hardware.presets import PRESETS
 
 SCRIPT = """
     import sys
@@ -201,8 +199,3 @@ def test_a_mistyped_option_is_named(words, error, capsys):
         main(["fit", *words])
     assert caught.value.code == 2
     assert capsys.readouterr().err == f"pytorch-memlab fit: error: {error}\n"
-
-
-def test_all_presets_are_the_default():
-    assert fit.find_gpus(None) == list(PRESETS.items())
-    assert [name for name, _ in fit.find_gpus(["t4", " a100", "t4"])] == ["t4", "a100"]

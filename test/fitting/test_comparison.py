@@ -8,10 +8,11 @@ import pytest
 from fit_programs import MIB
 from support.trials import run_trial
 
-from pytorch_memlab.fitting.comparison import compare_gpus
+from pytorch_memlab.fitting.comparison import compare_gpus, named_gpus
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Ending, Settings
 from pytorch_memlab.simulation.hardware.presets import PRESETS, find_gpu
+from pytorch_memlab.simulation.inspect import GPU
 
 
 @pytest.fixture
@@ -274,3 +275,11 @@ def test_a_shared_run_is_what_each_gpu_would_have_done(compare, tmp_path):
     for name, verdict in found.items():
         own = run_trial(target, find_gpu(name))
         assert verdict.trial.step_peaks == own.step_peaks, name
+
+
+def test_gpus_by_name():
+    own = GPU("mine", "2GiB", (8, 0), 108)
+    assert named_gpus(None) == list(PRESETS.items())
+    assert named_gpus("t4") == [("t4", PRESETS["t4"])]
+    assert [name for name, _ in named_gpus(["t4", " a100", "t4", own])] == ["t4", "a100", "mine"]
+    assert named_gpus(2**30)[0][1].total_memory == 2**30

@@ -121,7 +121,9 @@ def _are_remedies(word: str) -> bool:
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
-    gpus = find_gpus(options.gpu)
+    from ...fitting.comparison import named_gpus
+
+    gpus = named_gpus(options.gpu)
     settings = _settings(options)
     for _, gpu in gpus:
         settings.taken(gpu)
@@ -138,16 +140,6 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
         one_gpu = gpus if options.gpu else ()
         return partial(_show, _trial_of_remedies(options, one_gpu, settings, target), settings)
     return partial(_show, partial(_fit, target, gpus), settings)
-
-
-def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
-    """The GPUs of ``--gpu``, each once; all presets without it."""
-    from ...simulation.inspect import PRESETS, find_gpu
-
-    if names is None:
-        return list(PRESETS.items())
-    stripped = dict.fromkeys(name.strip() for name in names)
-    return [(name, find_gpu(name)) for name in stripped]
 
 
 def _settings(options: argparse.Namespace) -> Settings:
