@@ -69,9 +69,13 @@ class ProgramTarget:
         try:
             with self._on_path():
                 self._find(self.arguments)
+        except UsageError:
+            raise
         except SyntaxError as error:
             line = "" if error.lineno is None else f":{error.lineno}"
             raise UsageError(f"{error.filename or self.script}{line}: {error.msg}") from None
+        except ValueError as error:  # zero bytes, before Python 3.12
+            raise UsageError(f"{self.script}: {error}") from None
 
     @contextmanager
     def started(self, changes: Sequence[Change]) -> Iterator[Callable[[], object]]:
