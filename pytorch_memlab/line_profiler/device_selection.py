@@ -165,7 +165,9 @@ class DeviceSelection:
         return list(self._measured) or find_devices()[:1]
 
     def forget(self) -> None:
-        self._measured.clear()
+        """Forget the devices that are not measured now, and all that was counted."""
+        is_known = self.single_device or self._answer.machine is active.machine
+        self._measured = dict.fromkeys(self.now() if is_known else ())
         self._trackers.clear()
         self._approximations_before.clear()
         self._peaks_before.clear()

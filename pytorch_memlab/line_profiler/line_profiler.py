@@ -187,7 +187,9 @@ class LineProfiler(RecordedLines):
         self._stop_recording()
         self._recordings.clear()
         self._failures.clear()
+        self._time = RunTime()
         if was_on:
+            self._time.begin()
             self._selection.begin()
             current_tracer().watch(self._listener, ())
             self._recording().begin()

@@ -321,6 +321,26 @@ def test_every_device_has_a_table_and_a_target_narrows() -> None:
         }
 
 
+@pytest.mark.parametrize("target", [None, "cuda:1"])
+def test_what_comes_after_clear_has_its_devices_and_its_time(target: str | None) -> None:
+    def work() -> None:
+        block(4, "cuda:1")
+
+    with simulate("24GiB", count=2):
+        prof = LineProfiler(work, target_gpu=target)
+        with prof:
+            work()
+        prof.clear()
+        assert (prof.recorded().runs[0].seconds, prof.recorded().devices) == (0, ())
+        prof.add_function(work)
+        with prof:
+            work()
+        found = prof.recorded()
+    assert {one.device.name: (one.capacity, one.peak_active) for one in found.devices} == {
+        "cuda:1": (24 * 2**30, 4096)
+    }
+
+
 def test_two_profilers_and_the_programs_own_peaks_at_once() -> None:
     def work() -> int:
         block(32)
