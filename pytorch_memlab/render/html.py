@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from .._common.garbage_collection import no_garbage_collection
 from .._common.prose_size import counted, prose_size
 from .._common.quoted import listed, printable
 from ..records import FunctionTable, Report
@@ -62,6 +63,7 @@ def render(report: Report) -> str:
     return fill("tables.html", title=title, body=body) + "\n"
 
 
+@no_garbage_collection()
 def fragment(report: Report) -> str:
     """The report as a piece of a page, as a notebook shows it."""
     size, peaks = _peak(report)

@@ -31,6 +31,7 @@ def column_parts(column: str) -> tuple[str, str, str]:
     return first, second, third
 
 
+@lru_cache(maxsize=4096, typed=True)
 def cell(column: str, value: float | None) -> str:
     """A value as people read it: bytes with their unit, seconds as ms, counts as they are.
 
