@@ -129,8 +129,8 @@ class BlockPool:
         """Take the first free block of `stream` that has `size` bytes out.
 
         Of an expandable segment, the block counts as large as it can grow, and serves nothing while
-        segments do not expand. No further block is
-        tried where that one is oversize for the request, or too large to be left whole.
+        segments do not expand. No further block is tried where that one is oversize for the
+        request, or too large to be left whole.
         """
         entries = self.free[stream]
         index = bisect_left(entries, (size,))

@@ -55,67 +55,43 @@ class AllocationTrace:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One event at which the replay differs from the recording.
+    """One event at which the replay differs from the recording."""
 
-    Args:
-        index: of the event in the trace.
-        message: what differs.
-    """
-
-    index: int
-    message: str
+    index: int  # of the event in the trace
+    message: str  # what differs
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequest:
-    """A request that fails in a replay.
+    """A request that fails in a replay."""
 
-    Args:
-        index: of the event in the trace.
-        message: text of ``torch.OutOfMemoryError``.
-        size: bytes requested.
-        active: bytes of all blocks in use then.
-        reserved: bytes of all segments then.
-        free: bytes free on the GPU then.
-        was_recorded: whether it fails in the recording too.
-    """
-
-    index: int
-    message: str
-    size: int
-    active: int
-    reserved: int
-    free: int
-    was_recorded: bool
+    index: int  # of the event in the trace
+    message: str  # text of ``torch.OutOfMemoryError``
+    size: int  # bytes requested
+    active: int  # bytes of all blocks in use then
+    reserved: int  # bytes of all segments then
+    free: int  # bytes free on the GPU then
+    was_recorded: bool  # whether it fails in the recording too
 
 
 @dataclass(slots=True)
 class Replay:
-    """The result of a replay.
+    """The result of a replay."""
 
-    Args:
-        allocations: how many allocations were compared.
-        mismatches: events at which the two differ.
-        segments_checked: how many segments made or freed were compared, and how many ranges of
-            pages that got or lost memory.
-        final_matches: whether all segments and blocks are as recorded in the end.
-        out_of_memory: requests that fail in both, in order.
-        stats: the allocator's counters in the end, nested as
-            ``torch.cuda.memory_stats_as_nested_dict()`` nests them, in bytes or counts; peaks are
-            those since the recording began.
-        unused_at_peak: bytes reserved and not in use while the reserved bytes were highest; the
-            least, if that was so at several moments.
-        calls: how many times the allocator called each function of its driver.
-    """
-
-    allocations: int = 0
-    mismatches: list[Mismatch] = field(default_factory=list)
+    allocations: int = 0  # how many were compared
+    mismatches: list[Mismatch] = field(default_factory=list)  # events at which the two differ
+    # how many segments made or freed were compared, and ranges of pages that got or lost memory
     segments_checked: int = 0
-    final_matches: bool = False
+    final_matches: bool = False  # whether all segments and blocks are as recorded in the end
+    # requests that fail in both, in order
     out_of_memory: list[RefusedRequest] = field(default_factory=list)
+    # the allocator's counters in the end, as ``torch.cuda.memory_stats_as_nested_dict()`` nests
+    # them, in bytes or counts; peaks are those since the recording began
     stats: dict[str, Any] = field(default_factory=dict)
+    # bytes reserved and not in use while the reserved bytes were highest; the least, if that was
+    # so at several moments
     unused_at_peak: int = 0
-    calls: DriverCalls = field(default_factory=DriverCalls)
+    calls: DriverCalls = field(default_factory=DriverCalls)  # of the allocator to its driver
 
 
 class RequestReplay:

@@ -174,30 +174,22 @@ ROUND_LARGE = 2 * MB
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """The settings of the caching allocator, with the defaults of PyTorch.
+    """The settings of the caching allocator, with the defaults of PyTorch; sizes are in bytes."""
 
-    Args:
-        max_split_size: blocks of this many bytes and more are not split.
-        max_non_split_rounding_size: bytes by which a block that is not split may exceed a request.
-        roundup_power2_divisions: steps from one power of two to the next to which sizes are
-            rounded up, for 1 MiB, 2 MiB, 4 MiB ... 32 GiB; 0 or 1: to 512 bytes instead.
-        garbage_collection_threshold: share of the allowed memory above which cached blocks are
-            freed, 0: never.
-        expandable_segments: whether segments grow.
-        large_segment_size: bytes of a segment that serves requests from 1 to 10 MiB, and of a page
-            of an expandable segment of the large pool.
-        per_process_memory_fraction: share of the GPU that may be used.
-        throw_on_cudamalloc_oom: whether a request above that share fails before it is tried.
-    """
-
-    max_split_size: int = NO_LIMIT
+    max_split_size: int = NO_LIMIT  # blocks of this size and more are not split
+    # by how much a block that is not split may exceed a request
     max_non_split_rounding_size: int = LARGE_SEGMENT_SIZE
+    # steps from one power of two to the next to which sizes are rounded up, for 1 MiB, 2 MiB, 4 MiB
+    # ... 32 GiB; 0 or 1: to 512 bytes instead
     roundup_power2_divisions: tuple[int, ...] = (0,) * ROUNDUP_INTERVALS
+    # share of the allowed memory above which cached blocks are freed, 0: never
     garbage_collection_threshold: float = 0.0
-    expandable_segments: bool = False
+    expandable_segments: bool = False  # whether segments grow
+    # of a segment that serves requests from 1 to 10 MiB, and of a page of an expandable segment of
+    # the large pool
     large_segment_size: int = LARGE_SEGMENT_SIZE
-    per_process_memory_fraction: float = 1.0
-    throw_on_cudamalloc_oom: bool = False
+    per_process_memory_fraction: float = 1.0  # share of the GPU that may be used
+    throw_on_cudamalloc_oom: bool = False  # whether a request above that fails before it is tried
 
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:

@@ -56,7 +56,7 @@ class PoolStats:
         self.requested_bytes = Stat()
 
     # Each allocation and each free comes here for its pool and for both pools together. Calls of
-    # `Stat.increase` and `Stat.decrease` would take as long as the rest of the allocator.
+    # `Stat.change` would take as long as the rest of the allocator.
 
     def block_allocated(self, size: int, requested_size: int) -> None:
         """Count a block of `size` bytes handed out for a request of `requested_size` bytes."""
