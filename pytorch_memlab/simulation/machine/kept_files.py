@@ -4,8 +4,8 @@ Note [Files without values]
 
 A file that would hold values which a dry run does not have is not written. What the program would
 have written goes to a copy in the folder for temporary files, in which tensors without values
-stand by their sizes alone. Whatever reads the path within the run reads the copy. The file itself
-stays as it is.
+stand by their sizes alone. Whatever reads the path within the run, or asks whether it exists, finds
+the copy. The file itself stays as it is; a list of what is in its folder does not show a new one.
 
 Text files, folders, other libraries' files and everything outside of this process are not watched.
 """

@@ -313,6 +313,47 @@ def test_a_kept_file_has_a_size_and_can_be_removed(machine):
     assert os.path.getsize("old") == len(OLD)
 
 
+@pytest.mark.parametrize("save", [save_to_path, save_to_file])
+def test_a_program_that_looks_for_its_file_first_finds_it(machine, save):
+    path = Path("new")
+    assert not path.exists()
+
+    save(path)
+
+    assert os.path.exists(path)
+    assert os.path.isfile("new")
+    assert path.is_file()
+    assert 0 < path.stat().st_size == os.path.getsize(path) == os.stat("new").st_size < 10_000
+    path.chmod(0o600)
+    shutil.copystat("old", "new")
+    assert os.access("new", os.R_OK)
+    assert path.stat().st_mtime_ns == os.stat("old").st_mtime_ns
+    os.rename(path, "newer")
+    assert (path.exists(), os.path.isfile("newer")) == (False, True)
+    save("newer")
+    os.remove("newer")
+    assert not os.path.exists("newer")
+    assert os.listdir() == ["old"]
+
+
+def test_a_file_that_was_found_is_gone_when_the_run_ends(tmp_path):
+    path, stat = tmp_path / "new", os.stat
+    with simulate("8TiB", compute=False):
+        save_to_path(path)
+        assert path.is_file()
+        assert os.stat in os.supports_follow_symlinks
+    assert not path.exists()
+    assert os.stat is stat
+
+
+def test_a_link_is_copied_as_a_link(machine):
+    os.symlink("old", "link")
+
+    shutil.copy2("link", "other", follow_symlinks=False)
+
+    assert os.readlink("other") == "old"
+
+
 def test_a_file_opened_to_be_changed_or_added_to_stays(machine):
     for mode in ("r+b", "ab"):
         with open("old", mode) as file:

@@ -1,4 +1,4 @@
-"""``open`` and the functions of ``os`` that move files, in a dry run.
+"""``open`` and the functions of ``os`` that move files or look for them, in a dry run.
 
 See Note [Files without values].
 """
@@ -10,6 +10,7 @@ import io
 import os
 import pathlib
 import shutil
+import stat
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,10 +20,13 @@ from ...._common.patches import Patches
 from ...machine.kept_files import MARK, KeptFiles, resolved
 
 _open = io.open
+_stat = os.stat
 _unlink = os.unlink
 _LOOKED_AT = 65_536
 _INNER = ("raw", "buffer", "file", "fileobj", "myfileobj", "fp", "_fp", "_fileobj", "f", "stream")
 """Attributes under which a file object has the one that it writes to."""
+_SETS_OF_FUNCTIONS = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks")
+"""What functions of ``os`` can do: ``shutil`` looks for them there."""
 _COMPRESSING = (
     ("gzip", "GzipFile"),
     ("bz2", "BZ2File"),
@@ -50,12 +54,12 @@ class WatchedFile(io.FileIO):
         self._kept = kept
         self._path = path
         self._process = os.getpid()
-        self._existed = os.path.exists(path)
+        self._existed = is_file(path)
         self._old: Any = None
         self._copy: str | None = None
         self._tail = b""
         self.lacks_values = kept.is_in_kept_folder(path)
-        if self._existed and os.path.getsize(path):
+        if self._existed and _stat(path).st_size:
             self._old = _open(path, "r+b", buffering=0)
             self._copy = kept.new_copy()
         super().__init__(path if self._copy is None else self._copy, mode)
@@ -151,7 +155,7 @@ def install(kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
     _install_moves(kept, patches)
     accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 has its own references
     if accessor is not None:
-        for name in ("rename", "replace", "unlink"):
+        for name in ("chmod", "rename", "replace", "stat", "unlink"):
             patches.set(accessor, name, staticmethod(getattr(os, name)))
         patches.set(accessor, "open", staticmethod(open_))
 
@@ -194,9 +198,13 @@ def _install_moves(kept: KeptFiles, patches: Patches) -> None:
         kept.keep(dst, _copied(source, kept))
         return dst
 
-    @patches.around(os.path, "getsize")
-    def size(getsize: Callable[[Any], int], filename: Any) -> int:
-        return getsize(kept.copy_of(filename) or filename)
+    @patches.around(os, "access", "chmod", "stat", "utime")
+    def asked(ask: Callable[..., Any], path: Any, *args: Any, **options: Any) -> Any:
+        of_path = options.get("dir_fd") is None and options.get("follow_symlinks", True)
+        return ask((kept.copy_of(path) if of_path else None) or path, *args, **options)
+
+    for name in _SETS_OF_FUNCTIONS:
+        patches.set(os, name, {getattr(os, one.__name__) for one in getattr(os, name)})
 
 
 def _watch_compressed(name: str, patches: Patches, module: Any) -> None:
@@ -245,9 +253,17 @@ def _opener(kept: KeptFiles) -> Callable[..., Any]:
     return open
 
 
+def is_file(path: Any) -> bool:
+    """True if there is a file on the disk, whatever is kept."""
+    try:
+        return stat.S_ISREG(_stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def _is_marked_file(path: Any) -> bool:
     """True if a file that was written unwatched holds tensors without values."""
-    if not os.path.isfile(path):
+    if not is_file(path):
         return False
     with _open(path, "rb") as file:
         return MARK in file.read(_LOOKED_AT)

@@ -22,7 +22,7 @@ from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
 from ...machine.kept_files import MARK, KeptFiles, resolved
 from ...machine.tensor_values import TensorValues
-from .opened_files import watched_file
+from .opened_files import is_file, watched_file
 
 _serialization: Any = torch.serialization
 _jit: Any = torch.jit
@@ -121,7 +121,7 @@ def _is_on_disk(file: Any) -> bool:
     """True if a file object is a file of the user's, not one that vanishes."""
     name = getattr(file, "name", None)
     is_temporary = isinstance(file, tempfile._TemporaryFileWrapper)
-    return isinstance(name, str) and not is_temporary and os.path.isfile(name)
+    return isinstance(name, str) and not is_temporary and is_file(name)
 
 
 class _Reader:
