@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -59,6 +61,22 @@ def test_a_file_is_opened_as_the_library_opens_it(machine):
         part = file.get_slice("weight")
         assert (part.get_shape(), part.get_dtype()) == ([1024, 1024], "F32")
         assert part[:2].shape == (2, 1024)
+
+
+def test_a_library_that_holds_the_reader_by_its_name_reads_a_kept_file(tmp_path, monkeypatch):
+    library = ModuleType("library")
+    library.safe_open = safetensors.safe_open
+    monkeypatch.setitem(sys.modules, "library", library)
+    path = tmp_path / "new"
+
+    with simulate("8TiB", compute=False):
+        safetensors_torch.save_file(tensors(), path)
+        assert os.path.isfile(path)
+        with library.safe_open(path, framework="pt") as file:
+            assert file.get_slice("weight").get_shape() == [1024, 1024]
+
+    assert library.safe_open is safetensors.safe_open
+    assert not path.exists()
 
 
 def test_modules_and_bytes(machine):

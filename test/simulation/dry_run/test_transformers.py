@@ -6,6 +6,8 @@ import pytest
 import torch
 from support.dry_run_comparison import Example, bytes_of, kept_by, lines_of_both_runs
 
+from pytorch_memlab import simulate
+
 transformers = pytest.importorskip("transformers", reason="`make programs` has transformers")
 accelerate = pytest.importorskip("accelerate", reason="`make programs` has accelerate")
 
@@ -141,3 +143,12 @@ def test_a_llama_step():
     example = Example("llama_step")
     lines = lines_of_both_runs(lambda: example.names["step"]("tiny", 1, 32), example.functions())
     assert len(lines) > 10
+
+
+def test_a_saved_model_is_read_back(tmp_path):
+    with simulate("24GiB", compute=False):
+        gpt2().save_pretrained(tmp_path)
+        read = transformers.GPT2LMHeadModel.from_pretrained(tmp_path).cuda()
+        weights = {id(weight): weight.nbytes for weight in read.parameters()}
+        assert torch.cuda.memory_allocated() >= sum(weights.values()) > 500 * 64 * 4
+    assert not (tmp_path / "model.safetensors").exists()

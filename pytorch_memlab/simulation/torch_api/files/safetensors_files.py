@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from typing import Any
 
@@ -34,22 +34,20 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
             file.write(_archive(tensors, metadata, values))
 
     def patch_package(module: Any) -> None:
-        @patches.around(module, "safe_open")
+        safe_open = module.safe_open
+
+        @wraps(safe_open)
         def opened(
-            safe_open: Callable[..., Any],
-            filename: Any,
-            framework: str = "pt",
-            device: Any = "cpu",
-            *args: Any,
-            **kwargs: Any,
+            filename: Any, framework: str = "pt", device: Any = "cpu", *args: Any, **kwargs: Any
         ) -> Any:
             copy = kept.copy_of(filename)
             if copy is None:
                 return safe_open(filename, framework, device, *args, **kwargs)
             return _KeptTensors(copy, framework, device)
 
+        patches.set_by_name((safe_open, opened))  # libraries hold it under its name
+
     def patch(convert: Callable[[Any], Any], module: Any) -> None:
-        patch_package(module)
         names = [name for name in ("_flatten_as_ptr", "_flatten") if hasattr(module, name)]
 
         @patches.around(module, *names)
@@ -91,9 +89,9 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
                 return load(data)
             return {name: convert(tensor) for name, tensor in _content(data)["tensors"].items()}
 
+    imports.call("safetensors", patch_package)
     imports.call("safetensors.torch", partial(patch, lambda tensor: tensor))
     imports.call("safetensors.numpy", partial(patch, torch.Tensor.numpy))
-    imports.call("safetensors", patch_package)
 
 
 def _archive(
