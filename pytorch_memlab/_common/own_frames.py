@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import groupby
 from types import TracebackType
 
@@ -20,6 +24,34 @@ _CALLING_FILES = (
 """Files on the way between torch and the modes of a simulation, and those that import modules."""
 _OWN_FOLDER = os.path.join(os.path.dirname(str(pytorch_memlab.__file__)), "")
 
+ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+@contextmanager
+def without_own_frames(process: ExitStack) -> Iterator[None]:
+    """Let an exception out as it is; until ``process`` closes it is shown without our frames.
+
+    The interpreter shows it with ``sys.excepthook``, which may be the program's own by then, and
+    ends the process as it would without us.
+    """
+    try:
+        yield
+    except BaseException:
+        hook = sys.excepthook
+        process.callback(setattr, sys, "excepthook", hook)
+        sys.excepthook = partial(_show, hook)
+        raise
+
+
+def _show(
+    hook: ExceptHook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    while trace is not None and not _is_own(trace):
+        trace = trace.tb_next  # who launched us
+    error.__traceback__ = trace
+    drop_own_frames(error)
+    hook(kind, error, error.__traceback__)
+
 
 def drop_own_frames(error: BaseException) -> None:
     """Let an error, and those that led to it, name no frame of this package."""
@@ -27,7 +59,7 @@ def drop_own_frames(error: BaseException) -> None:
         one.__traceback__ = _without_own(one.__traceback__)
 
 
-def is_own(trace: TracebackType) -> bool:
+def _is_own(trace: TracebackType) -> bool:
     return trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER)
 
 
@@ -40,7 +72,7 @@ def _without_own(trace: TracebackType | None) -> TracebackType | None:
     kept: list[TracebackType] = []
     for is_machinery, group in groupby(frames, _is_machinery):
         run = list(group)
-        if not (is_machinery and any(map(is_own, run))):
+        if not (is_machinery and any(map(_is_own, run))):
             kept += run
     for frame in reversed(kept):
         trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
@@ -48,4 +80,4 @@ def _without_own(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _is_machinery(trace: TracebackType) -> bool:
-    return is_own(trace) or trace.tb_frame.f_code.co_filename.endswith(_CALLING_FILES)
+    return _is_own(trace) or trace.tb_frame.f_code.co_filename.endswith(_CALLING_FILES)

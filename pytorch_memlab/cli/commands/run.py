@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 
 from ..._common import main_program
 from ..._common.optimizer_steps import ProgramDone
+from ..._common.own_frames import without_own_frames
 from ..._common.prose_size import prose_size
 from ..._common.quoted import quoted
 from ..._common.switch import SWITCHED_OFF, is_switched_off
@@ -59,7 +60,6 @@ from ..parser import CommandParser
 from ..run.files import OutOfMemoryReport, RunFiles
 from ..run.sections import CategoryReport, StepLeaks
 from ..run.steps import Steps
-from ..run.tracebacks import without_own_frames
 
 if TYPE_CHECKING:
     from ...scopes import DevicePeaks
