@@ -80,8 +80,12 @@ class Runs:
         self._found: dict[tuple[str, ...], list[Run]] = {}
         self.reads: frozenset[Any] = frozenset()
         """Properties of GPUs that decided what ran."""
-        self._is_limited = False
         self._all: dict[int, Trial] = {}
+
+    @property
+    def ask_for_memory(self) -> bool:
+        """True if the program asked how much memory a GPU has."""
+        return "total_memory" in self.reads
 
     @property
     def all(self) -> tuple[Trial, ...]:
@@ -114,7 +118,7 @@ class Runs:
         With its own memory each, where that is asked for or the program asks how much there is.
         """
         first = len(self._all)
-        is_limited = is_limited or self._is_limited
+        is_limited = is_limited or self.ask_for_memory
         requests = [
             TrialRequest(target, gpu, self._settings, changes, file, is_limited)
             for (gpu, changes), file in zip(wanted, files, strict=True)
@@ -123,7 +127,6 @@ class Runs:
             request, names = requests[number], _names(requests[number].changes)
             self._all[first + number] = trial
             self.reads |= trial.gpu_reads
-            self._is_limited = self._is_limited or trial.asked_for_memory
             self._found.setdefault(names, []).append(Run(trial, request.output))
             yield number, trial
 
@@ -175,7 +178,7 @@ def compare_gpus(
 
     def ran(indexes: Sequence[int], *, is_limited: bool = False) -> Iterator[tuple[int, Trial]]:
         """Run the program on some GPUs."""
-        end = "-limited" if is_limited or "total_memory" in runs.reads else ""
+        end = "-limited" if is_limited or runs.ask_for_memory else ""
         files = [f"{_file_name(gpus[index][0])}{end}" for index in indexes]
         wanted = [(gpus[index][1], ()) for index in indexes]
         for number, trial in runs.run(target, wanted, files, is_limited=is_limited):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from ..errors import UsageError
@@ -34,26 +35,18 @@ _SLACK: Final = 40 * 2**20
 _MOST_COMBINATIONS: Final = 200
 
 
+@dataclass(eq=False)
 class Answer:
     """The search of the largest value on one GPU, and its answer as far as it is known."""
 
-    def __init__(
-        self,
-        name: str,
-        gpu: GPU,
-        room: int,
-        numbers: Sequence[int],
-        others: tuple[Value, ...],
-        changes: tuple[Change, ...],
-    ) -> None:
-        self.name = name
-        self.gpu = gpu
-        self.room = room  # bytes of it that PyTorch can have
-        self.others = others
-        self.is_proven = False
-        self._changes = changes  # that set the other variables
-        self.largest = Search(numbers, room, slack=_SLACK)
-        self._verdicts: dict[int, Verdict] = {}
+    name: str
+    gpu: GPU
+    room: int  # bytes of it that PyTorch can have
+    others: tuple[Value, ...]  # values of the other variables
+    changes: tuple[Change, ...]  # that set them
+    largest: Search
+    is_proven: bool = False
+    _verdicts: dict[int, Verdict] = field(default_factory=dict)
 
     @property
     def best(self) -> Verdict | None:
@@ -75,9 +68,7 @@ class Answer:
         if not self.largest.tried:
             self.largest.hints = hints
         while values := self.largest.wanted():
-            wanted = [
-                (self.gpu, (*self._changes, variable.place.set_to(value))) for value in values
-            ]
+            wanted = [(self.gpu, (*self.changes, variable.place.set_to(value))) for value in values]
             found = runs.find(*wanted[0])
             if found is None:
                 return [one for one in wanted if runs.find(*one) is None]
@@ -122,9 +113,10 @@ class GridSearch:
             pairs = zip(self.others, values, strict=True)
             changes = tuple(one.place.set_to(value) for one, value in pairs)
             numbers = self.variable.numbers or ()
+            rooms = [(name, gpu, settings.room(gpu)) for name, gpu in ordered]
             self._answers[values] = [
-                Answer(name, gpu, settings.room(gpu), numbers, values, changes)
-                for name, gpu in ordered
+                Answer(*one, values, changes, Search(numbers, one[2], slack=_SLACK))
+                for one in rooms
             ]
 
     def run(

@@ -23,6 +23,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from .curve import Point, line_through
@@ -248,10 +249,11 @@ class Search:
         limit = self._limit(best)
         if best is None or limit is None:
             return ()
-        larger = [value for value in self._values if value > limit and value % self.step == 0]
+        above = self._values[bisect_right(self._values, limit) :]
+        larger = islice((value for value in above if value % self.step == 0), LOOK_AHEAD)
         return tuple(
             value
-            for value in reversed(larger[:LOOK_AHEAD])
+            for value in reversed(list(larger))
             if value not in self._tried and self._may_fit(value, best)
         )
 

@@ -113,18 +113,18 @@ def _read_values(text: str, whole: str) -> Sequence[Value]:
     return tuple(dict.fromkeys(words))
 
 
-def _number_range(first: int, last: int, step: int, whole: object) -> range:
+def _number_range(first: int, last: int, step: int, whole: str) -> range:
     """All numbers from the first to the last one, which is included."""
     if step < 1:
-        raise UsageError(f"{shortened(str(whole))}: a step is 1 or more, not {step}")
+        raise UsageError(f"{shortened(whole)}: a step is 1 or more, not {step}")
     if last < first:
         raise UsageError(
-            f"{shortened(str(whole))}: the range ends before it begins, write {last}:{first}"
+            f"{shortened(whole)}: the range ends before it begins, write {last}:{first}"
         )
     values = range(first, last + 1, step)
     if len(values) > _MOST_VALUES:
         raise UsageError(
-            f"{shortened(str(whole))}: a range has at most {_MOST_VALUES:,} values, so give it a"
+            f"{shortened(whole)}: a range has at most {_MOST_VALUES:,} values, so give it a"
             f" step: {first}:{last}:{-(-len(values) // _MOST_VALUES) * step}"
         )
     return values
