@@ -92,8 +92,16 @@ class KeptFiles:
     def move_folder(self, source: str, target: str) -> None:
         """Follow a folder that was moved with the files that would be in it."""
         with self._lock:
-            for path in [path for path in self._copies if path.startswith(source + os.sep)]:
+            for path in self._within(source):
                 self._copies[target + path[len(source) :]] = self._copies.pop(path)
+
+    def drop_folder(self, folder: str) -> None:
+        """Forget the copies of the files that would be in a folder that was removed."""
+        for path in self._within(folder):
+            self.drop(path)
+
+    def _within(self, folder: str) -> list[str]:
+        return [path for path in self._copies if path.startswith(folder + os.sep)]
 
     def tell(self, path: Any) -> None:
         """Name a path in the reports, and the first one on standard error at once."""

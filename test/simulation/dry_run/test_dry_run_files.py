@@ -336,6 +336,19 @@ def test_a_program_that_looks_for_its_file_first_finds_it(machine, save):
     assert os.listdir() == ["old"]
 
 
+def test_a_file_in_a_folder_that_is_removed_is_gone(machine):
+    folder = Path("folder")
+    folder.mkdir()
+    save_to_path(folder / "new")
+    assert (folder / "new").is_file()
+
+    shutil.rmtree(folder)
+
+    assert not (folder / "new").exists()
+    folder.mkdir()
+    assert not (folder / "new").exists()
+
+
 def test_a_file_that_was_found_is_gone_when_the_run_ends(tmp_path):
     path, stat = tmp_path / "new", os.stat
     with simulate("8TiB", compute=False):

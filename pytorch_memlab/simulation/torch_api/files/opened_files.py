@@ -188,6 +188,13 @@ def _install_moves(kept: KeptFiles, patches: Patches) -> None:
         elif not kept.is_in_kept_folder(path):
             remove(path)
 
+    @patches.around(shutil, "rmtree")
+    def folder_removed(remove: Callable[..., Any], path: Any, *args: Any, **options: Any) -> None:
+        folder = resolved(path)
+        remove(path, *args, **options)
+        if not os.path.exists(folder):
+            kept.drop_folder(folder)
+
     @patches.around(shutil, "copyfile", "copy", "copy2")
     def copied(copy: Callable[..., Any], src: Any, dst: Any, **options: Any) -> Any:
         source = kept.copy_of(src)
