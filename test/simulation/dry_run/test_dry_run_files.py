@@ -327,6 +327,7 @@ def test_a_program_that_looks_for_its_file_first_finds_it(machine, save):
     path.chmod(0o600)
     shutil.copystat("old", "new")
     assert os.access("new", os.R_OK)
+    assert os.stat("new", follow_symlinks=False).st_size == path.stat().st_size
     assert path.stat().st_mtime_ns == os.stat("old").st_mtime_ns
     os.rename(path, "newer")
     assert (path.exists(), os.path.isfile("newer")) == (False, True)

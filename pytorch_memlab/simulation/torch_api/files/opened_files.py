@@ -207,8 +207,9 @@ def _install_moves(kept: KeptFiles, patches: Patches) -> None:
 
     @patches.around(os, "access", "chmod", "stat", "utime")
     def asked(ask: Callable[..., Any], path: Any, *args: Any, **options: Any) -> Any:
-        of_path = options.get("dir_fd") is None and options.get("follow_symlinks", True)
-        return ask((kept.copy_of(path) if of_path else None) or path, *args, **options)
+        copy = None if options.get("dir_fd") is not None else kept.copy_of(path)
+        is_of_link = not options.get("follow_symlinks", True) and os.path.lexists(path)
+        return ask(path if copy is None or is_of_link else copy, *args, **options)
 
     for name in _SETS_OF_FUNCTIONS:
         patches.set(os, name, {getattr(os, one.__name__) for one in getattr(os, name)})
