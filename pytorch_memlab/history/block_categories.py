@@ -29,8 +29,7 @@ class TensorCategories:
     ) -> None:
         self._known: dict[int, Category] = {}
         for optimizer in optimizers:
-            for _, state in states_of(optimizer):
-                self._add((tensor for _, tensor in tensors_in(state)), Category.OPTIMIZER_STATE)
+            self._add(_tensors_of_state(optimizer), Category.OPTIMIZER_STATE)
             parameters = tensors_in(parameters_of(optimizer))
             self._add((tensor for _, tensor in parameters), Category.PARAMETERS)
         for module in modules:
@@ -99,12 +98,15 @@ def mark_parameters(optimizer: torch.optim.Optimizer, note: Note) -> None:
 
 
 def mark_state(optimizer: torch.optim.Optimizer, note: Note) -> None:
+    mark(_tensors_of_state(optimizer), Category.OPTIMIZER_STATE, note)
+
+
+def _tensors_of_state(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     for _, state in states_of(optimizer):
         if type(state) is dict and _PLAIN.issuperset(map(type, state.values())):
-            mark(state.values(), Category.OPTIMIZER_STATE, note)
+            yield from state.values()
         else:
-            tensors = (tensor for _, tensor in tensors_in(state))
-            mark(tensors, Category.OPTIMIZER_STATE, note)
+            yield from (tensor for _, tensor in tensors_in(state))
 
 
 def live_categories(block_of: BlockOf) -> dict[LiveBlock, Category]:
