@@ -11,7 +11,7 @@ import inspect
 import reprlib
 import sys
 from collections.abc import Iterable, Iterator
-from types import FunctionType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from pytorch_memlab.errors import NotAFunctionError
@@ -89,8 +89,12 @@ def _cached_methods(kind: type) -> list[object]:
 
 
 def _parts_of_wrapper(obj: object) -> list[object]:
-    if isinstance(obj, functools.singledispatchmethod):
-        return list(obj.dispatcher.registry.values())
+    if isinstance(obj, functools.partial):
+        return _parts_of_wrapper(obj.func)
+    dispatcher = obj.dispatcher if isinstance(obj, functools.singledispatchmethod) else obj
+    registered = getattr(dispatcher, "registry", None)
+    if isinstance(registered, MappingProxyType):  # of ``functools.singledispatch``
+        return list(registered.values())
     return [_unwrapped(obj)]
 
 

@@ -178,6 +178,7 @@ class Stack(nn.Sequential):
             functools.partial(functools.partial(twice_wrapped), 1),
             twice_wrapped.__wrapped__.__wrapped__,
         ),
+        (functools.partial(functools.partial(cached), 1), cached.__wrapped__),
         (functools.partialmethod(plain), plain),
         (Holder().method, Holder.method),
         (Holder().wrapped, Holder.wrapped.__wrapped__),
@@ -194,6 +195,18 @@ class Stack(nn.Sequential):
 def test_one_function_behind(obj: Any, inner: types.FunctionType) -> None:
     (found,) = resolve(obj)
     assert found is inner
+
+
+def test_a_dispatcher_stands_for_all_that_it_calls() -> None:
+    @functools.singledispatch
+    def described(x: Any) -> str:
+        return "something"
+
+    @described.register
+    def of_int(x: int) -> str:
+        return "a number"
+
+    assert resolve(described) == [described.__wrapped__, of_int]
 
 
 def test_property_stands_for_its_functions() -> None:
