@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
-import csv
-import io
 import re
 import shlex
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from support.op_memory import events, randn
 from support.python_process import run_python
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.cli import command_line, main
-from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.records import Report
 from pytorch_memlab.render import text
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 
@@ -85,7 +77,7 @@ def test_the_command_that_runs_one_test_finds_tests():
 def test_the_folders_that_the_text_names_exist():
     names = re.findall(r"`((?:pytorch_memlab|test|docs|examples)/[\w./]*)`", TEXT)
     assert len(names) > 10
-    for name in names:
+    for name in set(names) - {"pytorch_memlab/render/csv_lines.py"}:  # of an example
         assert (ROOT / name).exists(), name
 
 
@@ -98,7 +90,7 @@ def test_the_op_is_registered_as_shown():
 
 def test_the_test_of_the_op_passes():
     _, shown = blocks("Add an op", "python")
-    names = executed(shown, torch=torch, events=events, randn=randn)
+    names = executed(shown, torch=torch)
     (test,) = (one for name, one in names.items() if name.startswith("test_"))
     test()
 
@@ -124,14 +116,7 @@ def test_the_lines_of_a_column_stand_where_the_table_says():
 
 def test_the_command_counts_the_lines_of_a_profile(step, tmp_path, monkeypatch, capsys):
     (shown,) = blocks("Add a command", "python")
-    names = executed(
-        shown,
-        argparse=argparse,
-        Callable=Callable,
-        CommandParser=CommandParser,
-        ExitStack=ExitStack,
-    )
-    commands = {"lines": SimpleNamespace(**names)}
+    commands = {"lines": SimpleNamespace(**executed(shown))}
     for module in (command_line, main):
         monkeypatch.setattr(module, "COMMANDS", commands)
     with simulate("1GiB"), LineProfiler(step) as prof:
@@ -148,7 +133,7 @@ def test_the_command_counts_the_lines_of_a_profile(step, tmp_path, monkeypatch, 
 
 def test_the_renderer_writes_the_lines_of_a_report(step):
     (shown,) = blocks("Add a renderer", "python")
-    render = executed(shown, csv=csv, io=io, Report=Report)["render"]
+    render = executed(shown)["render"]
     with simulate("1GiB"), LineProfiler(step) as prof:
         step()
     report = prof.display(columns=("kept", "hits")).report

@@ -88,7 +88,7 @@ PER_SM = {
 
 HOW_TO_NAME_ONE = (
     "Give its memory, such as 12GiB (--gpu 12GiB, %simulate 12GiB); or describe it in a TOML file "
-    f"(--gpu my_gpu.toml) or as GPU(...); or take one of {', '.join(EXPECTED)}"
+    f"(--gpu my_gpu.toml) or as GPU(...); or take one of {', '.join(PRESETS)}"
 )
 A_SIZE = "Give a size such as '24GiB', '24GB' (24 * 10**9 bytes) or 25769803776 (bytes)"
 
