@@ -117,7 +117,7 @@ def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results
     if not paths:
         return _to_terminal if prints() else lambda _results: None
     files = [
-        OutputFile(path_of_rank(path), _FORMATS, keeps_older=is_profile(path) and not force)
+        OutputFile(path_of_rank(path), FORMATS, keeps_older=is_profile(path) and not force)
         for path in paths
     ]
 
@@ -154,7 +154,7 @@ def _as_text(results: Results) -> str:
     return text.render(results.overview or results.report)
 
 
-_FORMATS: Mapping[str, Callable[[Results], str]] = {
+FORMATS: Mapping[str, Callable[[Results], str]] = {
     ".txt": _as_text,
     ".html": _page,
     ".json": _profile,

@@ -17,7 +17,7 @@ from ..._common.uncaught_errors import uncaught
 from ...errors import UsageError
 from ...history.whole_run import WholeRunHistory
 from ...simulation.inspect import active
-from ..output import OutputFile, is_profile, writer_to
+from ..output import FORMATS, OutputFile, is_profile, writer_to
 
 if TYPE_CHECKING:
     from ..._common.uncaught_errors import Report
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _TRACES = (".pickle", ".pkl")
 _PICTURES = (".svg", ".png")
-_ENDINGS = (".txt", ".html", ".json", *_TRACES, *_PICTURES)
 
 _PROTOCOL = 4
 """The newest that PyTorch's web viewer reads."""
@@ -40,10 +39,11 @@ class RunFiles:
 
     def __init__(self, options: argparse.Namespace) -> None:
         names: Sequence[str] = options.outputs or ()
+        endings = (*FORMATS, *_TRACES, *_PICTURES)
         for name in names:
-            if not name.lower().endswith(_ENDINGS):
-                endings = ", ".join(_ENDINGS)
-                raise UsageError(f"cannot tell the format of {name}: end it in {endings}")
+            if not name.lower().endswith(endings):
+                known = ", ".join(endings)
+                raise UsageError(f"cannot tell the format of {name}: end it in {known}")
         self._has_page = any(name.lower().endswith(".html") for name in names)
         self._saves_history = options.history
         if options.history and not any(map(is_profile, names)):
