@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 
@@ -180,6 +180,7 @@ def _trial(request: TrialRequest) -> Trial:
     with simulation as machine, Patches() as patches:
         run = _Run(request, machine, reads)
         reads.watch(machine, patches)
+        patches.around(os, "_exit")(run.exit_at_once)
         return run.trial()
 
 
@@ -197,6 +198,7 @@ class _Run:
         # Weakly: a trial keeps nothing that the program drops.
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
         self._has_stopped = False
+        self._process = os.getpid()
         self._trial: Trial | None = None
 
     def trial(self) -> Trial:
@@ -224,6 +226,14 @@ class _Run:
             self._recording.end()
         assert self._trial is not None
         return self._trial
+
+    def exit_at_once(self, original: Callable[[int], NoReturn], status: int) -> NoReturn:
+        """``os._exit``: with 0 the program has come to its end."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if status == 0 and is_main and os.getpid() == self._process:
+            self._ended(Ending.FINISHED)
+            end_program()
+        original(status)
 
     def _call(self, call: Callable[[], object]) -> None:
         threads = threading.enumerate()

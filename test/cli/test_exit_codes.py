@@ -39,3 +39,28 @@ def test_a_program_that_handles_it_ends_as_it_will(end, code, write):
     body = "".join(f"    {line}\n" for line in FILL.splitlines())
 
     assert run("--gpu", "1GiB", write(f"import torch\ntry:\n{body}{end}\n")).returncode == code
+
+
+FORK = "fork = os.fork()\nif not fork:\n    os._exit(4)\nos.waitpid(fork, 0)\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "code"),
+    [((), 0, 0), ((), 5, 5), (["--max-peak", "1MiB"], 0, 3), (["--max-peak", "1MiB"], 5, 5)],
+)
+def test_a_program_that_ends_its_process_at_once_has_a_report(options, status, code, write):
+    text = f"import os\n{FORK}{FILL}os._exit({status})\n"
+
+    done = run("--gpu", "4GiB", *options, write(text))
+
+    assert done.returncode == code
+    assert done.stdout.startswith("peak 2.00 GiB on cuda:0, 50 % of 4.00 GiB (simulated)\n")
+    assert done.stdout.count("peak 2.00 GiB on") == 1
+    assert ("more than --max-peak 1MiB\n" in done.stderr) == (code == 3)
+
+
+def test_an_exit_handler_that_ends_the_process_at_once(write):
+    done = run("--gpu", "4GiB", write(f"import atexit, os\natexit.register(os._exit, 6)\n{FILL}"))
+
+    assert done.returncode == 6
+    assert done.stdout.startswith("peak 2.00 GiB on cuda:0")

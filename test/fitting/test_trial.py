@@ -161,6 +161,19 @@ def test_an_exit_with_code_zero_is_an_end(tmp_path):
     assert trial_of("raise SystemExit(0)", tmp_path).ending is Ending.FINISHED
 
 
+def test_a_program_that_ends_its_process_with_code_zero_is_at_its_end(tmp_path):
+    text = """
+        import os, torch
+        if not os.fork():
+            os._exit(0)
+        kept = torch.zeros(3 * 2**20, dtype=torch.uint8, device="cuda")
+        os._exit(0)
+    """
+    trial = trial_of(text, tmp_path)
+    assert trial.ending is Ending.FINISHED
+    assert kept(trial) == 3
+
+
 def test_threads_of_the_program_come_to_their_end(tmp_path):
     text = """
         import threading, time, torch

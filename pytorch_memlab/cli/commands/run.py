@@ -27,15 +27,17 @@ goes before the file. With PYTORCH_MEMLAB=0 in the environment the program runs 
 from __future__ import annotations
 
 import argparse
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ..._common import main_program
 from ..._common.optimizer_steps import ProgramDone
 from ..._common.own_frames import without_own_frames
+from ..._common.patches import Patches
 from ..._common.prose_size import prose_size
 from ..._common.quoted import quoted
 from ..._common.switch import SWITCHED_OFF, is_switched_off
@@ -248,9 +250,19 @@ def _run(
     for start in starts:
         start(process)
     process.push(ending)
+    measured = ExitStack()
+
+    def finish(status: int) -> int:
+        measured.close()
+        is_passed = not status and limit.is_passed(profile.peaks, joins_threads=False)
+        ending.close()
+        return DOES_NOT_FIT if is_passed else status
+
+    _before_exit(process, finish)
     with without_own_frames(process):
         try:
-            with profile.measuring():
+            with measured:
+                measured.enter_context(profile.measuring())
                 program()
         except ProgramDone:
             pass  # the rest is as if the program had come to its end
@@ -262,6 +274,22 @@ def _run(
                 return DOES_NOT_FIT
             raise
         return DOES_NOT_FIT if limit.is_passed(profile.peaks) else 0
+
+
+def _before_exit(process: ExitStack, finish: Callable[[int], int]) -> None:
+    """Let ``os._exit`` of this process call a function first, which makes the exit code of it."""
+    own_process = os.getpid()
+
+    def exit_at_once(original: Callable[[int], NoReturn], status: int) -> NoReturn:
+        try:
+            if os.getpid() == own_process:
+                raise SystemExit(status)  # the tables tell how the program ended
+        except SystemExit:
+            status = finish(status)
+        finally:
+            original(status)
+
+    process.enter_context(Patches()).around(os, "_exit")(exit_at_once)
 
 
 def _run_plainly(program: Callable[[], None], process: ExitStack) -> None:
@@ -324,11 +352,14 @@ class _MaxPeak:
         self._size = size
         self._passed: list[str] = []
 
-    def is_passed(self, peaks: Callable[[], Mapping[str, DevicePeaks]]) -> bool:
+    def is_passed(
+        self, peaks: Callable[[], Mapping[str, DevicePeaks]], *, joins_threads: bool = True
+    ) -> bool:
         """True if a device has more reserved, once the threads of the program have ended."""
         if self._size is None:
             return False
-        _join_threads()
+        if joins_threads:
+            _join_threads()
         self._passed = [
             f"peak {prose_size(one.reserved)} reserved on {name}, more than --max-peak {self._text}"
             for name, one in peaks().items()
