@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 from typing import Any, Final
 
 import torch
@@ -167,30 +166,18 @@ def _bincount(call: OpCall) -> None:
     alloc_bounds(call, call.args[0])
 
 
-@op("aten::searchsorted.Tensor", source=_BUCKETS)
-def _searchsorted(call: OpCall) -> None:
+@op("aten::searchsorted.Tensor", "aten::bucketize.Tensor", source=_BUCKETS)
+def _search(call: OpCall) -> None:
     """Contiguous inputs of one type."""
     call.alloc_outputs()
-    boundaries, values = call.args[:2]
-    _one_type(call, boundaries, values, call.argument("sorter"))
-
-
-@op("aten::bucketize.Tensor", source=_BUCKETS)
-def _bucketize(call: OpCall) -> None:
-    """Contiguous inputs of one type."""
-    call.alloc_outputs()
-    values, boundaries = call.args[:2]
-    _one_type(call, boundaries, values, None)
-
-
-def _one_type(
-    call: OpCall, boundaries: torch.Tensor, values: torch.Tensor, sorter: torch.Tensor | None
-) -> None:
-    call.alloc_contiguous(values, boundaries, sorter)
+    values, boundaries = call.argument("self"), call.argument("sorted_sequence")
+    if boundaries is None:
+        boundaries = call.argument("boundaries")
+    call.alloc_contiguous(values, boundaries, call.argument("sorter"))
     common = torch.result_type(boundaries, values)
     for tensor in (values, boundaries):
         if tensor.dtype != common:
-            call.alloc_temp(prod(tensor.shape) * common.itemsize)
+            call.alloc_temp(tensor.numel() * common.itemsize)
 
 
 def _all_boxes(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

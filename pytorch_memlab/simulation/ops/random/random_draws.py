@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...machine.cuda_generator import SimulatedGenerator, simulated_generator
+from ..op_call import named_arguments
 
 _cpu_generator: Any = torch._C.default_generator
 _lent = threading.Lock()
@@ -52,19 +53,8 @@ def drawing(
 
 def draws_nothing(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """True if a call has a dropout of zero, and draws nothing for it."""
-    position, name = _dropout(op)
-    if name is None:
-        return False
-    given = args[position] if position < len(args) else kwargs.get(name, 0.0)
-    return bool(given == 0)
-
-
-@functools.cache
-def _dropout(op: Any) -> tuple[int, str | None]:
-    for position, argument in enumerate(op._schema.arguments):
-        if argument.name in ("dropout_p", "dropout"):
-            return position, argument.name
-    return 0, None
+    given = named_arguments(op, args, kwargs)
+    return bool(given.get("dropout_p", given.get("dropout")) == 0)
 
 
 @functools.cache
@@ -87,9 +77,7 @@ def _run_with_source(run: Callable[..., Any], source: Any, *args: Any, **kwargs:
 
 
 def _run_variant(op: Any, variant: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
-    names = (argument.name for argument in op._schema.arguments)
-    named = {**dict(zip(names, args, strict=False)), **kwargs, "generator": source}
-    return variant(**named)
+    return variant(**{**named_arguments(op, args, kwargs), "generator": source})
 
 
 def _run_on_lent_generator(run: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
