@@ -92,15 +92,16 @@ class KeptFiles:
     def move_folder(self, source: str, target: str) -> None:
         """Follow a folder that was moved with the files that would be in it."""
         with self._lock:
-            for path in self._within(source):
+            for path in self.within(source):
                 self._copies[target + path[len(source) :]] = self._copies.pop(path)
 
     def drop_folder(self, folder: str) -> None:
         """Forget the copies of the files that would be in a folder that was removed."""
-        for path in self._within(folder):
+        for path in self.within(folder):
             self.drop(path)
 
-    def _within(self, folder: str) -> list[str]:
+    def within(self, folder: str) -> list[str]:
+        """The paths of the files that would be in a folder or below it."""
         return [path for path in self._copies if path.startswith(folder + os.sep)]
 
     def tell(self, path: Any) -> None:

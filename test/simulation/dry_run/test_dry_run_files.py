@@ -337,14 +337,17 @@ def test_a_program_that_looks_for_its_file_first_finds_it(machine, save):
     assert os.listdir() == ["old"]
 
 
-def test_a_file_in_a_folder_that_is_removed_is_gone(machine):
+def test_a_file_in_a_folder_is_copied_and_removed_with_it(machine):
     folder = Path("folder")
-    folder.mkdir()
+    (folder / "inner").mkdir(parents=True)
+    save_to_path(folder / "inner" / "new")
     save_to_path(folder / "new")
-    assert (folder / "new").is_file()
 
+    shutil.copytree(folder, "best")
     shutil.rmtree(folder)
 
+    for path in (Path("best", "new"), Path("best", "inner", "new")):
+        assert is_checkpoint(machine, torch.load(path))
     assert not (folder / "new").exists()
     folder.mkdir()
     assert not (folder / "new").exists()

@@ -205,6 +205,14 @@ def _install_moves(kept: KeptFiles, patches: Patches) -> None:
         kept.keep(dst, _copied(source, kept))
         return dst
 
+    @patches.around(shutil, "copytree")
+    def folder_copied(copy: Callable[..., Any], src: Any, dst: Any, *args: Any, **how: Any) -> Any:
+        made = copy(src, dst, *args, **how)
+        source = resolved(src)
+        for path in kept.within(source):
+            kept.keep(resolved(dst) + path[len(source) :], _copied(kept.copy_of(path), kept))
+        return made
+
     @patches.around(os, "access", "chmod", "stat", "utime")
     def asked(ask: Callable[..., Any], path: Any, *args: Any, **options: Any) -> Any:
         copy = None if options.get("dir_fd") is not None else kept.copy_of(path)
