@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -111,3 +112,21 @@ def test_collectives_of_dtensors_take_their_results_alone(mesh):
     assert torch.cuda.max_memory_allocated() - before == whole.to_local().nbytes
     assert torch.cuda.memory_allocated() - before == whole.to_local().nbytes
     assert machine.unmodelled == {}
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage", "ignore:.*torch.distributed")
+def test_a_checkpoint_has_the_shards_of_this_rank(mesh, tmp_path):
+    def state():
+        weight = torch.arange(64.0).view(16, 4)
+        return {
+            "weight": tensors.distribute_tensor(weight, mesh, [tensors.Shard(0)]),
+            "whole": torch.arange(6.0, device="cuda"),
+        }
+
+    dcp.save(state(), checkpoint_id=tmp_path)
+    read = {name: torch.zeros_like(value) for name, value in state().items()}
+    dcp.load(read, checkpoint_id=tmp_path)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".metadata", "__0_0.distcp"]
+    assert read["weight"].to_local().tolist() == torch.arange(16.0).view(4, 4).tolist()
+    assert read["whole"].tolist() == [0, 1, 2, 3, 4, 5]

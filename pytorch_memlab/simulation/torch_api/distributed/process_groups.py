@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -16,6 +17,7 @@ from urllib.parse import parse_qsl, urlparse
 import torch
 import torch.distributed as dist
 
+from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
 from ....errors import UnsupportedCUDACallError
 from ...machine.machine import Machine
@@ -71,6 +73,11 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
     if not dist.is_initialized():
         patches.before_undo(_destroy_simulated_groups)
+    imports = AfterImport()
+    keep_own = functools.partial(_install_checkpoints, patches)
+    imports.call("torch.distributed.checkpoint.default_planner", keep_own)
+    imports.start()
+    patches.before_undo(imports.stop)
     init_rpc = getattr(sys.modules.get("torch.distributed.rpc"), "init_rpc", None)
     if init_rpc is not None:
         refused = refusal("torch.distributed.rpc.init_rpc")
@@ -153,10 +160,39 @@ def _install_objects(machine: Machine, patches: Patches) -> None:
         return receive(tensor, tensor_size, *group)
 
 
-def _destroy_simulated_groups() -> None:
+def _install_checkpoints(patches: Patches, planner: Any) -> None:
+    """Let this rank write what it holds to a distributed checkpoint.
+
+    The others are taken to hold the same, so the shards that only they have are missing.
+    """
+
+    @patches.around(planner, "dedup_save_plans")
+    def own_plan(deduplicate: Callable[..., Any], all_plans: list[Any], *options: Any) -> Any:
+        if not _is_simulated():
+            return deduplicate(all_plans, *options)
+        # Only the rank that coordinates a group comes here, the first one unless it is named.
+        own = dist.get_rank() if len(all_plans) == dist.get_world_size() else 0
+        return [
+            plan if index == own else dataclasses.replace(plan, items=[])
+            for index, plan in enumerate(all_plans)
+        ]
+
+    @patches.around(planner, "_validate_global_plan")
+    def validated(validate: Callable[..., Any], plan: Any, metadata: Any) -> Any:
+        if not _is_simulated():
+            return validate(plan, metadata)
+        # a list of errors; in older releases whether there is none
+        return inspect.signature(validate).return_annotation in (bool, "bool") or []
+
+
+def _is_simulated() -> bool:
     from .one_rank import SimulatedGroup
 
-    if isinstance(dist.group.WORLD, SimulatedGroup):
+    return isinstance(dist.group.WORLD, SimulatedGroup)
+
+
+def _destroy_simulated_groups() -> None:
+    if _is_simulated():
         dist.destroy_process_group()
 
 
