@@ -8,13 +8,17 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from .._common.patches import Patches
 
 Call = Callable[..., Any]
+
+
+_HELD: Final = ("_parameters", "_buffers", "_modules")
+"""Attributes with what a module holds; those of an activation function or a loss are empty."""
 
 
 class _Calls:
@@ -47,9 +51,14 @@ class ModulePaths:
         self._names: dict[int, tuple[weakref.ref[torch.nn.Module], str]] = {}
         self._numbers = count(1)
         self._replacement: Call | None = None
+        self._has_new = True  # whether a module may have a part that has no name yet
         self._patches = Patches()
 
     def begin(self) -> None:
+        self._has_new = True
+        self._hook = torch.nn.modules.module.register_module_module_registration_hook(
+            self._is_registered
+        )
         original: Any = torch.nn.Module.__call__
         thread, numbers, path_of, paths = self.thread, self._numbers, self._path_of, self
 
@@ -77,6 +86,7 @@ class ModulePaths:
     def end(self) -> None:
         """Follow no more; a replacement that the program made since then stays."""
         self._replacement = None
+        self._hook.remove()
         self._patches.undo(keeps_later=True)
 
     def _path_of(self, module: torch.nn.Module, running: list[tuple[torch.nn.Module, str]]) -> str:
@@ -85,10 +95,16 @@ class ModulePaths:
             return known[1]
         if not running:
             self._name(module, type(module).__name__, replace=True)
+            self._on_new(module)
         else:
-            self._name(*running[0], replace=False)
+            if self._has_new:  # those that a program makes at every call are no news
+                self._has_new = False
+                self._name(*running[0], replace=False)
+                self._on_new(running[0][0])
             if id(module) not in self._names:
                 self._name(module, f"{running[-1][1]}.{type(module).__name__}", replace=False)
+                if any(map(vars(module).get, _HELD)):
+                    self._on_new(module)
         return self._names[id(module)][1]
 
     def _name(self, outermost: torch.nn.Module, path: str, *, replace: bool) -> None:
@@ -98,7 +114,10 @@ class ModulePaths:
                 key = id(module)
                 reference = weakref.ref(module, partial(self._forget, key))
                 self._names[key] = (reference, f"{path}.{name}" if name else path)
-        self._on_new(outermost)
+
+    def _is_registered(self, outer: torch.nn.Module, _name: str, _part: object) -> None:
+        if id(outer) in self._names:
+            self._has_new = True
 
     def _forget(self, key: int, _dead: weakref.ref[torch.nn.Module]) -> None:
         self._names.pop(key, None)

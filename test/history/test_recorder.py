@@ -129,6 +129,35 @@ def test_modules_have_their_path_from_the_outermost_and_backward_counts_there(ma
     assert isinstance(tree, ModuleNode)
 
 
+def test_modules_made_in_a_call_are_not_looked_for_in_the_model(machine):
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scans, self.inner = 0, nn.Identity()
+
+        def named_modules(self, *args, **kwargs):
+            self.scans += 1
+            return super().named_modules(*args, **kwargs)
+
+        def forward(self, x):
+            kept = [nn.Threshold(0, 0)(x) for _ in range(10)]
+            return self.inner(kept[-1])
+
+    model = Outer()
+    with LineProfiler(Outer.forward) as profiler:
+        model(take())
+        model.inner = nn.Threshold(0, 0)
+        model(take())
+    # For names and for what they hold: when the model is called first, for the first part without
+    # a name, and for the new part.
+    assert model.scans == 6
+    assert set(sizes(profiler.peak_holders().by_module())) == {
+        "",
+        "Outer.Threshold",
+        "Outer.inner",
+    }
+
+
 def test_what_backward_takes_counts_at_the_forward_line(machine):
     def forward(weight):
         return (weight * 2).exp()
