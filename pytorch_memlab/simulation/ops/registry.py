@@ -201,11 +201,8 @@ def definitions() -> Mapping[str, OpDefinition]:
     """All registrations, by the op's name."""
     package = __name__.rpartition(".")[0]
     try:
-        for family in pkgutil.iter_modules(import_module(package).__path__):
-            if family.ispkg:
-                path = import_module(f"{package}.{family.name}").__path__
-                for module in pkgutil.iter_modules(path):
-                    import_module(f"{package}.{family.name}.{module.name}")
+        for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+            import_module(module.name)
     except BaseException:  # an interrupted module is imported again
         for name in [name for name, known in _definitions.items() if known.home not in sys.modules]:
             del _definitions[name]
