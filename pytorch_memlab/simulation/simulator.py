@@ -73,8 +73,8 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             the path of a TOML file that describes one.
         count: number of GPUs. ``CUDA_VISIBLE_DEVICES`` hides some, as with CUDA.
         compute: False for a dry run. Ops then return tensors with shapes but without values, which
-            take no host memory, so that a model of any size runs in seconds. If the program reads
-            a value, it gets a placeholder, and the line profiler marks the line.
+            take no host memory, so that a step of any model takes seconds or minutes. If the
+            program reads a value, it gets a placeholder, and the line profiler marks the line.
         context: size of the CUDA context on each GPU, such as ``"450MiB"``, or bytes. The default
             is an estimate from published messages for a GPU with a name
             (``hardware/presets.toml``), and 0 for a size.

@@ -90,13 +90,13 @@ simulation:
                         or h100 if it has none)
   --num-gpus N          number of GPUs to simulate (default: 1)
   --dry-run             simulate shapes only: nothing is computed and tensors
-                        take no host memory, so that a model of any size runs
-                        in seconds. Lines that read values are marked. Files
-                        of tensors (torch.save, safetensors, numpy, pickle)
-                        stay as they are; what would be in them can be read
-                        until the run ends. Everything else that the script
-                        does happens: it makes folders, writes logs and other
-                        files, and uses the network
+                        take no host memory, so that a step of any model takes
+                        seconds or minutes. Lines that read values are marked.
+                        Files of tensors (torch.save, safetensors, numpy,
+                        pickle) stay as they are; what would be in them can be
+                        read until the run ends. Everything else that the
+                        script does happens: it makes folders, writes logs and
+                        other files, and uses the network
   --allow-writes        let a dry run write files of tensors, with zeros or
                         arbitrary bytes for the values that it does not have
   --cuda-context SIZE   memory that the CUDA context takes of each simulated
