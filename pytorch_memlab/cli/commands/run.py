@@ -156,8 +156,8 @@ def add_arguments(parser: CommandParser) -> None:
         "--dry-run",
         "simulate shapes only: nothing is computed and tensors take no host memory, so that a"
         " step of any model takes seconds or minutes. Lines that read values are marked. Files of"
-        " tensors (torch.save, safetensors, numpy, pickle) stay as they are; what would be in them can be"
-        " read until the run ends. Everything else that the script does happens: it makes"
+        " tensors (torch.save, safetensors, numpy, pickle) stay as they are; what would be in them"
+        " can be read until the run ends. Everything else that the script does happens: it makes"
         " folders, writes logs and other files, and uses the network",
         action="store_true",
     )
