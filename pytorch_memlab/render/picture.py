@@ -9,7 +9,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .._common.prose_size import prose_size
-from .._common.quoted import printable
+from .._common.quoted import printable, visible
 from ..errors import UsageError
 from .rows import cut
 
@@ -94,7 +94,7 @@ def drawn(kind: str, title: str, parts: Sequence[T], draw: Callable[[Axes, T], N
 
 def finish(axes: Axes, title: str, label: str, top: float) -> None:
     """The title, the label of the axis to the right, and an axis of bytes."""
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+    axes.set_title(visible(title), loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set_xlabel(label, color=QUIET)
     axes.set_ylim(0, top)
     sizes = byte_marks(round(top))

@@ -86,6 +86,12 @@ def test_names_from_a_snapshot_are_drawn_as_they_are():
     assert "\u202e" not in picture.decode()
 
 
+def test_the_label_of_a_run_stays_text():
+    picture = svg([dataclasses.replace(SMALL, run="rank0\x1b\u202e")])
+    (title,) = (text for text in texts(picture) if text.startswith("rank0"))
+    assert title.startswith("rank0\ufffd\ufffd cuda:0: peak 6.0 MiB of 40.0 MiB (15.0%) at train")
+
+
 def test_the_settings_of_the_program_stay_and_have_no_effect():
     import matplotlib as mpl
 
