@@ -16,7 +16,7 @@ def write_to_stdout(write: Callable[[TextIO], object]) -> None:
         _say("it is closed")
         return
     try:
-        with _without_encoding_errors(stream):
+        with without_encoding_errors(stream):
             write(stream)
             stream.flush()
     except BrokenPipeError:  # a reader such as ``head`` has what it wants
@@ -32,7 +32,7 @@ def print_to_stdout(text: str) -> None:
 
 
 @contextmanager
-def _without_encoding_errors(stream: Any) -> Iterator[None]:
+def without_encoding_errors(stream: Any) -> Iterator[None]:
     """Write ``?`` for what a stream cannot encode, such as one for Latin-1 or of Windows."""
     if getattr(stream, "errors", None) != "strict" or not hasattr(stream, "reconfigure"):
         yield

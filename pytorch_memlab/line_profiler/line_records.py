@@ -19,6 +19,7 @@ from pytorch_memlab._common.ipython import ipython_shell
 from pytorch_memlab._common.prose_size import counted, prose_size
 from pytorch_memlab._common.quoted import listed, quoted, shortened
 from pytorch_memlab._common.ranks import path_of_rank
+from pytorch_memlab._common.standard_output import without_encoding_errors
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, SHORT_NAMES, checked_columns
 from pytorch_memlab.profiles.ranking import peak_of
@@ -380,12 +381,11 @@ def write(display: RecordsDisplay, stream: TextIO | None) -> None:
     """Write tables as text, with colours in a terminal."""
     if stream is None:  # ``sys.stdout`` where it was closed
         return
-    if stream.isatty():
-        from ..render import text
-
-        text.write(display.report, stream)
-    else:
-        stream.write(f"{display}\n")
+    with without_encoding_errors(stream):
+        if stream.isatty():
+            text.write(display.report, stream)
+        else:
+            stream.write(f"{display}\n")
 
 
 # In DataFrames

@@ -92,6 +92,21 @@ def test_the_program_keeps_its_own_rule_for_what_cannot_be_encoded(
     assert stream.errors == "strict"
 
 
+def test_tables_of_a_profiler_on_a_stream_of_few_characters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def größe() -> int:
+        return 1  # →
+
+    with LineProfiler(größe) as profiler:
+        größe()
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    profiler.print_stats()
+    stream.flush()
+    assert b"return 1  # ?" in stream.buffer.getvalue()  # type: ignore[attr-defined]
+
+
 def test_a_pipe_that_nobody_reads(command: list[str]) -> None:
     reads, writes = os.pipe()
     os.close(reads)
