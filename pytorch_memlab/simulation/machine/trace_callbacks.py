@@ -25,13 +25,9 @@ class TraceCallbacks:
         self._next = _NextPointer()
         self._pointers: dict[int, int] = {}
 
-    def expect(self, storage: torch.UntypedStorage) -> None:
-        """Name the next memory that this thread takes by a storage's pointer."""
-        self._next.value = storage.data_ptr() if storage.nbytes() else None
-
-    def expect_nothing(self) -> None:
-        """The memory that this thread wanted could not be had."""
-        self._next.value = None
+    def expect(self, storage: torch.UntypedStorage | None) -> None:
+        """Name the next memory that this thread takes by a storage's pointer; None: it has none."""
+        self._next.value = storage.data_ptr() if storage is not None and storage.nbytes() else None
 
     def fire(self, event: str, *args: int) -> None:
         getattr(registry, f"{event}Callbacks").fire_callbacks(*args)

@@ -174,9 +174,6 @@ class _CudaCalls:
             for index in range(len(machine.gpus)):
                 call(CachingAllocator.empty_cache, index)
 
-        def set_fraction(fraction: float, device: int) -> None:
-            call(CachingAllocator.set_memory_fraction, device, fraction)
-
         def set_workspace_size(size: int | None) -> None:
             if size is not None and size < 0:
                 raise ValueError(f"the size of a workspace must be 0 or more bytes, not {size}")
@@ -193,7 +190,9 @@ class _CudaCalls:
                 call, CachingAllocator.reset_accumulated_stats
             ),
             "_cuda_emptyCache": empty_cache,
-            "_cuda_setMemoryFraction": set_fraction,
+            "_cuda_setMemoryFraction": lambda fraction, device: call(
+                CachingAllocator.set_memory_fraction, device, fraction
+            ),
             "_cuda_getMemoryFraction": lambda device: gpu(device).allocator.memory_fraction,
             "_cuda_getAllocatorBackend": lambda: "native",
             "_cuda_cudaCachingAllocator_is_enabled": lambda: True,

@@ -29,6 +29,10 @@ Tensors = Sequence[torch.Tensor]
 Copies = Iterable[tuple[torch.Tensor, torch.Tensor]]
 """Tensors that are written, and what is written to them."""
 
+_COPIES = (
+    *("broadcast", "broadcast_out", "broadcast_coalesced", "scatter", "scatter_out", "gather"),
+    "gather_out",
+)
 _CPU_INDEX = -1  # the CPU as a destination of ``gather``
 _COMBINE: dict[int, Callable[[Any, Any], Any]] = {
     0: operator.add,
@@ -43,16 +47,7 @@ _AVERAGE = 4
 
 def install(machine: Machine, patches: Patches) -> None:
     copies = _Communication(machine)
-    for call in (
-        copies.broadcast,
-        copies.broadcast_out,
-        copies.broadcast_coalesced,
-        copies.scatter,
-        copies.scatter_out,
-        copies.gather,
-        copies.gather_out,
-    ):
-        patches.set(torch._C, f"_{call.__name__}", call)
+    patches.set_all(torch._C, {f"_{name}": getattr(copies, name) for name in _COPIES})
     patches.set_all(torch._C, _nccl_calls(machine))
 
 
