@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from ._common.switch import is_switched_off
-from .errors import MemlabError
 from .pytest_memlab.selection import MARKS, asks_for_memory
 
 if TYPE_CHECKING:
@@ -78,6 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
 
 
 def _check() -> None:
+    from ._common.switch import is_switched_off
+    from .errors import MemlabError
+
     try:
         is_switched_off()
     except MemlabError as error:
