@@ -363,6 +363,18 @@ def test_a_file_that_was_found_is_gone_when_the_run_ends(tmp_path):
     assert os.stat is stat
 
 
+def test_a_second_name_of_a_file_gives_what_it_would_hold(machine):
+    save_to_path("new")
+
+    os.link("new", "hard")
+    os.symlink("new", "soft")
+
+    for name in ("hard", "soft"):
+        assert os.path.isfile(name)
+        assert is_checkpoint(machine, torch.load(name))
+    assert sorted(os.listdir()) == ["old", "soft"]
+
+
 def test_a_link_is_copied_as_a_link(machine):
     os.symlink("old", "link")
 

@@ -155,7 +155,7 @@ def install(kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
     _install_moves(kept, patches)
     accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 has its own references
     if accessor is not None:
-        for name in ("chmod", "rename", "replace", "stat", "unlink"):
+        for name in ("chmod", "link", "rename", "replace", "stat", "unlink"):
             patches.set(accessor, name, staticmethod(getattr(os, name)))
         patches.set(accessor, "open", staticmethod(open_))
 
@@ -195,7 +195,6 @@ def _install_moves(kept: KeptFiles, patches: Patches) -> None:
         if not os.path.exists(folder):
             kept.drop_folder(folder)
 
-    @patches.around(shutil, "copyfile", "copy", "copy2")
     def copied(copy: Callable[..., Any], src: Any, dst: Any, **options: Any) -> Any:
         source = kept.copy_of(src)
         if source is None:
@@ -204,6 +203,9 @@ def _install_moves(kept: KeptFiles, patches: Patches) -> None:
             dst = os.path.join(dst, os.path.basename(src))
         kept.keep(dst, _copied(source, kept))
         return dst
+
+    patches.around(shutil, "copyfile", "copy", "copy2")(copied)
+    patches.around(os, "link")(copied)
 
     @patches.around(shutil, "copytree")
     def folder_copied(copy: Callable[..., Any], src: Any, dst: Any, *args: Any, **how: Any) -> Any:
