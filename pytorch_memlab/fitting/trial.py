@@ -213,10 +213,7 @@ class _Run:
         except ProgramDone:
             pass
         except SystemExit as exit_:
-            if exit_.code in (None, 0):
-                self._ended(Ending.FINISHED)
-            else:
-                self._ended(Ending.ERROR, _exit_text(exit_.code))
+            self._ended(Ending.ERROR, _exit_text(exit_.code))
         except BaseException as error:
             text = _traceback(error)
             has_run_out = _is_out_of_memory(error, is_limited=self._request.is_limited)
@@ -238,16 +235,24 @@ class _Run:
     def _call(self, call: Callable[[], object]) -> None:
         threads = threading.enumerate()
         with after_each_step(self._end_step):
-            while True:
-                steps = len(self._peaks.all)
-                call()
-                if not self._request.target.is_repeated:
-                    break
-                if len(self._peaks.all) == steps:  # a step, if no optimizer has stepped in it
-                    self._end_step()
+            try:
+                self._repeat(call)
+            except SystemExit as exit_:
+                if isinstance(exit_, ProgramDone) or exit_.code not in (None, 0):
+                    raise
             for thread in threading.enumerate():
                 if thread not in threads and not thread.daemon:
                     thread.join()
+
+    def _repeat(self, call: Callable[[], object]) -> None:
+        """Run a script once, a function until it has settled."""
+        while True:
+            steps = len(self._peaks.all)
+            call()
+            if not self._request.target.is_repeated:
+                return
+            if len(self._peaks.all) == steps:  # a step, if no optimizer has stepped in it
+                self._end_step()
 
     def _end_step(self, optimizer: Any = None) -> None:
         """End the program when its peak has settled, or after a number of steps."""

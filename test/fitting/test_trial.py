@@ -174,14 +174,16 @@ def test_a_program_that_ends_its_process_with_code_zero_is_at_its_end(tmp_path):
     assert kept(trial) == 3
 
 
-def test_threads_of_the_program_come_to_their_end(tmp_path):
-    text = """
-        import threading, time, torch
+@pytest.mark.parametrize("end", ["", "sys.exit()"])
+def test_threads_of_the_program_come_to_their_end(end, tmp_path):
+    text = f"""
+        import sys, threading, time, torch
         tensors = []
         def work():
             time.sleep(0.2)
             tensors.append(torch.zeros(3 * 2**20, dtype=torch.uint8, device="cuda"))
         threading.Thread(target=work).start()
+        {end}
     """
     assert kept(trial_of(text, tmp_path)) == 3
 
