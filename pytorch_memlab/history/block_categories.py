@@ -115,7 +115,7 @@ def live_categories(block_of: BlockOf) -> dict[LiveBlock, Category]:
     What autograd keeps counts as saved unless the program made it outside of modules without a
     node, as an input.
     """
-    with no_garbage_collection():
+    with no_garbage_collection(), torch._C.DisableTorchFunction():
         return dict(_categories(block_of))
 
 

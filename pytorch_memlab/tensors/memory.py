@@ -42,7 +42,8 @@ class Piece:
 def pieces_of(tensor: torch.Tensor) -> list[Piece]:
     """The pieces of a tensor's memory. Never raises, and allocates nothing on any device."""
     if type(tensor) in _PLAIN and tensor.layout is torch.strided:
-        return _pieces(tensor)  # which calls nothing that a mode could change
+        with _C.DisableTorchFunction():  # a mode, as a simulation has one, takes most of the time
+            return _pieces(tensor)
     with torch.no_grad(), _C.DisableTorchFunctionSubclass():
         return _pieces(tensor)
 
