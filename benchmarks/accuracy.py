@@ -63,7 +63,7 @@ class Comparison:
 def _percent(recorded: int, simulated: int) -> str:
     if recorded == simulated:
         return "0"
-    return f"{100 * (simulated - recorded) / recorded:+.4f} %"
+    return f"{100 * (simulated - recorded) / recorded:+.4f}%"
 
 
 def compare(name: str, trace: dict[str, Any]) -> Comparison | None:

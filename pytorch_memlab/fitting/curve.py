@@ -79,7 +79,7 @@ def upper_line(points: Iterable[Point]) -> Line | None:
     """The line of a curve at its upper end, where it decides what fits.
 
     A curve may begin flat, where the step of an optimizer holds more than the activations. The
-    line goes through as many of the last points as lie within 0.5 % of it.
+    line goes through as many of the last points as lie within 0.5% of it.
 
     >>> line = upper_line([Point(1, 50), Point(2, 50), Point(20, 60), Point(30, 70)])
     >>> line.base, line.per_item, [point.value for point in line.points]
@@ -122,7 +122,7 @@ class Curve:
         return interpolated(self.points, value)
 
     def is_near(self, other: Curve) -> bool:
-        """True if two curves differ by less than 2 % where both are known."""
+        """True if two curves differ by less than 2% where both are known."""
         pairs = [(self.at(point.value), point.peak) for point in other.points]
         pairs += [(other.at(point.value), point.peak) for point in self.points]
         known = [(a, b) for a, b in pairs if a is not None]

@@ -182,7 +182,7 @@ class GridSearch:
         return tuple(self._answers[others])
 
     def curves(self, others: tuple[Value, ...]) -> tuple[Curve, ...]:
-        """The curves of one combination: one for all GPUs whose needs differ by less than 2 %."""
+        """The curves of one combination: one for all GPUs whose needs differ by less than 2%."""
         groups: list[list[Answer]] = []
         for one in self.of(others):
             alike = next(

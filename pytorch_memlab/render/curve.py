@@ -177,7 +177,7 @@ def notes(report: GridSearch) -> Iterator[str]:
     name = printable(report.variable.name)
     yield (
         f"{COLUMNS}; next: the next value, which does not fit, and the memory that it needs, by"
-        " replays to 0.2 %"
+        " replays to 0.2%"
     )
     step = max(one.largest.step for one in report.answers)
     if step > 1:

@@ -163,14 +163,14 @@ def share(peak: PeakShare) -> str:
 
     >>> mean = Approximation(ApproximationKind.ESTIMATED, "mean", 1, 512)
     >>> share(PeakShare("cuda:0", 1000, 13, (mean,)))
-    'cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated'
+    'cuda:0: 98.7% of the peak of 1000 B is exact, 1.3% (13 B) estimated'
     """
     whole = f"the peak of {prose_size(peak.active)}"
     if peak.estimated:
-        # Rounded down: what is not all exact is never 100 %.
+        # Rounded down: what is not all exact is never 100%.
         exact = (peak.active - peak.estimated) * 1000 // peak.active
-        estimated = "100 %" if not exact else f"{(1000 - exact) / 10:.1f} %"
-        parts = [f"{exact / 10:.1f} % of {whole} is exact"]
+        estimated = "100%" if not exact else f"{(1000 - exact) / 10:.1f}%"
+        parts = [f"{exact / 10:.1f}% of {whole} is exact"]
         parts.append(f"{estimated} ({prose_size(peak.estimated)}) estimated")
     else:
         parts = [f"no estimate is part of {whole}"]

@@ -188,8 +188,8 @@ def _at(place: Place) -> str:
 def _percent(part: int, whole: int) -> str:
     share = part / whole * 100
     if share < 0.1:
-        return "less than 0.1 %"
-    return f"{share:.1f} %" if share < 10 else f"{share:.0f} %"
+        return "less than 0.1%"
+    return f"{share:.1f}%" if share < 10 else f"{share:.0f}%"
 
 
 # The functions

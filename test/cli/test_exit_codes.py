@@ -54,7 +54,7 @@ def test_a_program_that_ends_its_process_at_once_has_a_report(options, status, c
     done = run("--gpu", "4GiB", *options, write(text))
 
     assert done.returncode == code
-    assert done.stdout.startswith("peak 2.00 GiB on cuda:0, 50 % of 4.00 GiB (simulated)\n")
+    assert done.stdout.startswith("peak 2.00 GiB on cuda:0, 50% of 4.00 GiB (simulated)\n")
     assert done.stdout.count("peak 2.00 GiB on") == 1
     assert ("more than --max-peak 1MiB\n" in done.stderr) == (code == 3)
 

@@ -30,7 +30,7 @@ NOTES = """\
 peak: the most that PyTorch's allocator takes of the GPU, its cache included;
   left: what is free beside it and the CUDA context, whose size is an estimate;
   next: the next value, which does not fit, and the memory that it needs, by
-  replays to 0.2 %
+  replays to 0.2%
 """
 
 TABLE = (

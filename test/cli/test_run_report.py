@@ -40,7 +40,7 @@ for step in range(2):
 """
 
 LOOP_REPORT = """\
-peak 5.0 MiB on cuda:0, less than 0.1 % of 24.00 GiB (simulated)
+peak 5.0 MiB on cuda:0, less than 0.1% of 24.00 GiB (simulated)
   at train.py:9 in <module>: loss.backward()
   held by 2.0 MiB temporaries, 2.0 MiB activations saved for backward, 1.0 MiB
     parameters
@@ -75,7 +75,7 @@ kept = fill(20)
 """
 
 OUT_OF_MEMORY_REPORT = """\
-peak 60.0 MiB on cuda:0, 94 % of 64.0 MiB (simulated)
+peak 60.0 MiB on cuda:0, 94% of 64.0 MiB (simulated)
   at script.py:7 in fill: kept.append(torch.empty(4 << 20, dtype=torch.uint8, d…
   held by 60.0 MiB inputs and other tensors
   peak 60.0 MiB reserved of 64.0 MiB: does not fit
@@ -109,11 +109,11 @@ large = put(6 << 18, "cuda:0")
 """
 
 TWO_GPUS_REPORT = """\
-peak 12.0 MiB on cuda:0, less than 0.1 % of 24.00 GiB (simulated)
+peak 12.0 MiB on cuda:0, less than 0.1% of 24.00 GiB (simulated)
   at script.py:5 in put: return torch.ones(size, device=device) * 2
   held by 6.0 MiB inputs and other tensors, 6.0 MiB temporaries
   peak 20.0 MiB reserved of 24.00 GiB: fits, 23.98 GiB free
-peak 8.0 MiB on cuda:1, less than 0.1 % of 24.00 GiB (simulated)
+peak 8.0 MiB on cuda:1, less than 0.1% of 24.00 GiB (simulated)
   at script.py:5 in put: return torch.ones(size, device=device) * 2
   held by 4.0 MiB inputs and other tensors, 4.0 MiB temporaries
   peak 20.0 MiB reserved of 24.00 GiB: fits, 23.98 GiB free

@@ -33,7 +33,7 @@ def test_a_recording_without_a_program_is_named():
 def test_a_row_says_how_much_differs():
     row = accuracy.Comparison("lstm", 1234, 2000, (200 * 2**20, 1000), (201 * 2**20, 1000)).cells()
     assert row == [
-        "`lstm`", "1,234 of 2,000", "200.00M, 201.00M", "+0.5000 %", "1000.00B, 1000.00B", "0"
+        "`lstm`", "1,234 of 2,000", "200.00M, 201.00M", "+0.5000%", "1000.00B, 1000.00B", "0"
     ]  # fmt: skip
 
 

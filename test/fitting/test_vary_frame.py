@@ -45,10 +45,10 @@ def test_a_row_for_each_gpu_and_length():
     assert cells == [
         heads,
         ["40MiB", "40.0 MiB", "none", "", "", "1: 42.0 MiB", ""],
-        ["50MiB", "50.0 MiB", "5", "50.0 MiB", "0 B", "6: 52.0 MiB", "100 %"],
+        ["50MiB", "50.0 MiB", "5", "50.0 MiB", "0 B", "6: 52.0 MiB", "100%"],
         heads,
         ["40MiB", "40.0 MiB", "none", "", "", "1: 44.0 MiB", ""],
-        ["50MiB", "50.0 MiB", "2", "48.0 MiB", "2.0 MiB", "3: 52.0 MiB", "96 %"],
+        ["50MiB", "50.0 MiB", "2", "48.0 MiB", "2.0 MiB", "3: 52.0 MiB", "96%"],
     ]
     assert "#2b58 0 96.0%" in rows[-1], "the bar of what fits"
     assert "<div>largest batch_size that fits, with length 2</div>" in found._repr_html_()

@@ -146,7 +146,7 @@ simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)
 not modelled: gaps::mystery (5 calls, 18.0 KiB of outputs in all): only outputs are counted, so \
 the true peak may be higher
 estimated: gaps::guess (2 calls, 6.0 MiB of kernel memory in all): the true peak may differ
-cuda:0: 0.5 % of the peak of 2.0 MiB is exact, 99.5 % (2.0 MiB) estimated, kernel memory of \
+cuda:0: 0.5% of the peak of 2.0 MiB is exact, 99.5% (2.0 MiB) estimated, kernel memory of \
 gaps::mystery not counted
 """
 
@@ -265,7 +265,7 @@ def test_each_gpu_has_its_own():
     assert approximations_of(records, work, "cuda:1") == {3: (unmodelled(1, 2 * KIB),)}
     assert texts(records.display().report.notes)[1:] == (
         *summary([unmodelled(1, 2 * KIB), estimated(1, 3 * MIB)]),
-        "cuda:0: 0.0 % of the peak of 2.0 MiB is exact, 100 % (2.0 MiB) estimated",
+        "cuda:0: 0.0% of the peak of 2.0 MiB is exact, 100% (2.0 MiB) estimated",
         f"cuda:1: no estimate is part of the peak of 4.0 KiB, {NOT_COUNTED}",
     )
 

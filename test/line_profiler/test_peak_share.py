@@ -116,7 +116,7 @@ def test_the_summary_gives_it_below_the_tables():
     exact = (active - estimated) * 1000 // active / 10
     assert 90 < exact < 100
     assert texts(profiler.display().report.notes)[-1] == (
-        f"cuda:0: {exact} % of the peak of {active / KIB:.1f} KiB is exact, {100 - exact:.1f} % "
+        f"cuda:0: {exact}% of the peak of {active / KIB:.1f} KiB is exact, {100 - exact:.1f}% "
         f"({estimated / KIB:.1f} KiB) estimated, cuDNN workspaces not counted"
     )
 
@@ -155,12 +155,12 @@ READ = Approximation(ApproximationKind.ASSUMED, "Tensor.item", 1, assumption="0"
     ("estimated", "approximations", "expected"),
     [
         (0, (GUESS,), "no estimate is part of the peak of 1000.0 KiB"),
-        (1, (GUESS,), "99.9 % of the peak of 1000.0 KiB is exact, 0.1 % (1 B) estimated"),
+        (1, (GUESS,), "99.9% of the peak of 1000.0 KiB is exact, 0.1% (1 B) estimated"),
         (
             13 * KIB,
             (GUESS, UNKNOWN),
             (
-                "98.7 % of the peak of 1000.0 KiB is exact, 1.3 % (13.0 KiB) estimated, "
+                "98.7% of the peak of 1000.0 KiB is exact, 1.3% (13.0 KiB) estimated, "
                 "cuDNN workspaces not counted"
             ),
         ),

@@ -35,7 +35,7 @@ WORDS = {
         "outputs in all): only outputs are counted, so the true peak may be higher"
     ),
     PeakShare("cuda:0", 1000, 13, (QR,)): (
-        "cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated, kernel memory of "
+        "cuda:0: 98.7% of the peak of 1000 B is exact, 1.3% (13 B) estimated, kernel memory of "
         "linalg_qr not counted"
     ),
     Remark(

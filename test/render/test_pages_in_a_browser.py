@@ -83,7 +83,7 @@ def test_what_keys_and_buttons_do(tmp_path):
     ]
     assert found["callee"] == "forward linear.py:134"
     assert found["flameWhole"] == 6
-    assert found["matches"] == "2 calls, 6.0 MiB (37.5 %)"
+    assert found["matches"] == "2 calls, 6.0 MiB (37.5%)"
 
 
 @pytest.mark.skipif(NODE is None, reason="needs Node.js")

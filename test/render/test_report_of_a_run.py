@@ -81,7 +81,7 @@ def test_a_real_gpu_without_a_record_of_what_holds_its_memory() -> None:
     )
 
     assert render(found) == (
-        "peak 40.00 GiB on cuda:0, 50 % of 80.00 GiB (NVIDIA A100-SXM4-80GB)\n"
+        "peak 40.00 GiB on cuda:0, 50% of 80.00 GiB (NVIDIA A100-SXM4-80GB)\n"
         "  at model.py:11 in part1: step_1_1()\n"
         "  peak 40.00 GiB reserved + 1.00 GiB context and other programs of 80.00 GiB:\n"
         "    fits, 39.00 GiB free\n"
@@ -103,7 +103,7 @@ def test_a_peak_that_does_not_count_everything_is_a_lower_bound_and_so_is_the_ve
     marked = replace(entry(0, 12, 4 * MIB), approximations=(approximation,))
     text = render(report_of([function(1)], [entry(0, 11, 8 * MIB, 8 * MIB), marked]))
 
-    assert text.startswith("peak at least 8.0 MiB on cuda:0, less than 0.1 % of 80.00 GiB")
+    assert text.startswith("peak at least 8.0 MiB on cuda:0, less than 0.1% of 80.00 GiB")
     assert (
         "\n  peak 8.0 MiB reserved + 1.00 GiB context and other programs of 80.00 GiB: fits\n"
         "    as far as memory is counted, 78.99 GiB free\n"
@@ -183,7 +183,7 @@ def test_a_narrow_terminal_wraps_the_headline_and_cuts_nothing_of_it(width: int)
     assert opening(200) == opening(80)
     if width == 40:
         assert narrow[:2] == [
-            "peak 8.0 MiB on cuda:0, less than 0.1 %",
+            "peak 8.0 MiB on cuda:0, less than 0.1%",
             "  of 80.00 GiB (NVIDIA A100-SXM4-80GB)",
         ]
         rest = [Text.from_ansi(line).plain for line in coloured(write, found, 40).splitlines()]

@@ -74,7 +74,7 @@
       }
       const share = ((100 * bytes) / Math.max(calls[0].size, 1)).toFixed(1);
       matches.textContent = wanted === "" ? ""
-        : `${count} ${count === 1 ? "call" : "calls"}, ${sizeText(bytes)} (${share} %)`;
+        : `${count} ${count === 1 ? "call" : "calls"}, ${sizeText(bytes)} (${share}%)`;
     };
 
     const area = graph.querySelector(".calls");
