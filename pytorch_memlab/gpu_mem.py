@@ -186,7 +186,7 @@ def gpu_mem_allocate_mbs(n: float, fatal: bool = False) -> torch.Tensor | None:
     """
     import torch
 
-    nbytes = int(_checked_mbs(n) * _MB)
+    nbytes = int(_checked_mbs("gpu_mem_allocate_mbs", n) * _MB)
     if not count_gpus():
         raise UsageError("there is no GPU to take memory of: use it inside simulate(...)")
     try:
@@ -209,7 +209,7 @@ def gpu_mem_leave_free_mbs(n: float) -> torch.Tensor | None:
     Raises:
         UsageError: there is no GPU, or that is no number of MB.
     """
-    to_take = gpu_mem_get_free_no_cache() - _checked_mbs(n)
+    to_take = gpu_mem_get_free_no_cache() - _checked_mbs("gpu_mem_leave_free_mbs", n)
     return gpu_mem_allocate_mbs(to_take, fatal=True) if to_take > 0 else None
 
 
@@ -222,9 +222,9 @@ def _index_of(id: int | str | torch.device) -> int | None:
     return int(index) if kind == "cuda" else None
 
 
-def _checked_mbs(n: float) -> float:
+def _checked_mbs(function: str, n: float) -> float:
     if isinstance(n, bool) or not isinstance(n, (int, float)) or n < 0:
-        raise UsageError(f"this takes a number of MB, not {quoted(n)}")
+        raise UsageError(f"{function} takes a number of MB, not {quoted(n)}")
     return n
 
 

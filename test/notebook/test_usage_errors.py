@@ -11,7 +11,7 @@ def test_the_message_and_the_lines_that_led_to_it(run, capsys):
     )
     run("outer()")
     assert "".join(capsys.readouterr()).splitlines() == [
-        "UsageError: this takes a number of MB, not 'many'",
+        "UsageError: gpu_mem_allocate_mbs takes a number of MB, not 'many'",
         "  Cell In[2], line 1: outer()",
         "  Cell In[1], line 5, in outer: return helper()",
         "  Cell In[1], line 3, in helper: return gpu_mem_allocate_mbs('many')",
