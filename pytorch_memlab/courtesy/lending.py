@@ -77,9 +77,9 @@ def _refuse_captured_graphs() -> None:
     graphs = len(instances_of(torch.cuda.CUDAGraph))
     if graphs:
         raise MemlabError(
-            f"{graphs} captured CUDA graph{'s'[: graphs > 1]} would go on with the addresses of "
-            "today, which other tensors may have tomorrow: drop the graphs first, and capture them "
-            "again after restore(); nothing was moved"
+            f"{graphs} captured CUDA graph{'s'[: graphs > 1]} would use the present addresses, "
+            "which other tensors may get: delete the graphs first, and capture them again after "
+            "restore(); nothing was moved"
         )
 
 
