@@ -89,8 +89,8 @@ def add_report_options(add: Add) -> None:
     )
     add(
         "--sort KEY",
-        f"order of the functions: {', '.join(SORTS)} (default: what they add, which is the"
-        " memory that they keep and the temporary memory, without the functions that they call)",
+        f"order of the functions: {', '.join(SORTS)} (default: what they add, kept"
+        " and temporary memory together, without that of the functions that they call)",
         choices=SORTS,
     )
     add(

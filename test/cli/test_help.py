@@ -74,9 +74,9 @@ output:
   --top N               report the N functions that add most memory, and N
                         lines of each (default: 10)
   --sort KEY            order of the functions: peak, kept, temporary, name,
-                        line (default: what they add, which is the memory that
-                        they keep and the temporary memory, without the
-                        functions that they call)
+                        line (default: what they add, kept and temporary
+                        memory together, without that of the functions that
+                        they call)
   --all                 report every function and line in the order of the
                         source, also those that added nothing
 """

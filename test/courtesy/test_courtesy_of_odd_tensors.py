@@ -90,7 +90,9 @@ def test_a_captured_graph_is_refused(monkeypatch):
     tensor = on_gpu(3)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", CUDAGraph)
     graph = CUDAGraph()
-    with pytest.raises(MemlabError, match=r"^1 captured CUDA graph would use the present addresses"):
+    with pytest.raises(
+        MemlabError, match=r"^1 captured CUDA graph would use the present addresses"
+    ):
         Courtesy().yield_memory()
 
     assert str(tensor.device) == "cuda:0"

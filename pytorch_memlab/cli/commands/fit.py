@@ -97,8 +97,9 @@ def add_arguments(parser: CommandParser) -> None:
     add(
         "--budget SIZE",
         "the memory that the program and the CUDA context may take, such as 20GiB"
-        " (default: that of the GPU). If the program needs more, the fewest blocks are looked for"
-        " whose activation checkpointing makes it fit; without --try, all remedies are tried",
+        " (default: that of the GPU). If the program needs more, fit looks for the fewest"
+        " blocks whose activation checkpointing makes it fit; without --try, all remedies are"
+        " tried",
     )
     add = parser.group("search")
     add(
@@ -107,7 +108,8 @@ def add_arguments(parser: CommandParser) -> None:
         '=1:512"), an environment variable (BATCH=1:512) or a value of a file (config.yaml:train.'
         "batch_size=1:512; YAML, JSON, TOML or Python). VALUES are a range, a range with a step"
         " (8:512:8) or a list (1,2,4). Repeatable: the first range is searched for each"
-        " combination of the others, of whose ranges the doublings are taken",
+        " combination of the others. Of another range, the first value, its"
+        " doublings (128, 256, 512) and the last one are taken",
         action="append",
     )
     add("-o --output FILE", "with --vary, draw the curve to a file too: .svg or .png")

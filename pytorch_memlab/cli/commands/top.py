@@ -1,7 +1,7 @@
 """Show the lines of a saved profile that keep most, and those with the highest peaks.
 
 A line that calls a profiled function is charged with what it keeps itself, without what the
-function keeps. It has no row among the peaks if a line of the function has one as high.
+function keeps. The peaks leave it out if a line of the function has a peak as high.
 
 for example:
   pytorch-memlab top train.memlab.json
