@@ -64,3 +64,23 @@ def test_an_exit_handler_that_ends_the_process_at_once(write):
 
     assert done.returncode == 6
     assert done.stdout.startswith("peak 2.00 GiB on cuda:0")
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_memory_of_threads_counts_after_an_exit_too(status, write):
+    text = f"""
+        import sys, threading, time
+
+        def work():
+            time.sleep(0.2)
+            {FILL.splitlines()[0]}
+            {FILL.splitlines()[1]}
+
+        threading.Thread(target=work).start()
+        sys.exit({status})
+    """
+
+    done = run("--gpu", "4GiB", write(text))
+
+    assert done.returncode == status
+    assert done.stdout.startswith("peak 2.00 GiB on cuda:0")

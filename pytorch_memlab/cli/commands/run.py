@@ -250,11 +250,11 @@ def _run(
     for start in starts:
         start(process)
     process.push(ending)
-    measured = ExitStack()
+    measured, threads = ExitStack(), threading.enumerate()
 
     def finish(status: int) -> int:
         measured.close()
-        is_passed = not status and limit.is_passed(profile.peaks, joins_threads=False)
+        is_passed = not status and limit.is_passed(profile.peaks)
         ending.close()
         return DOES_NOT_FIT if is_passed else status
 
@@ -267,12 +267,15 @@ def _run(
         except ProgramDone:
             pass  # the rest is as if the program had come to its end
         except BaseException as error:
+            if isinstance(error, SystemExit):
+                _join_other_threads(threads)
             has_ended_well = isinstance(error, SystemExit) and not error.code
             is_passed = has_ended_well and limit.is_passed(profile.peaks)
             ending.close()
             if is_passed:
                 return DOES_NOT_FIT
             raise
+        _join_other_threads(threads)
         return DOES_NOT_FIT if limit.is_passed(profile.peaks) else 0
 
 
@@ -352,18 +355,13 @@ class _MaxPeak:
         self._size = size
         self._passed: list[str] = []
 
-    def is_passed(
-        self, peaks: Callable[[], Mapping[str, DevicePeaks]], *, joins_threads: bool = True
-    ) -> bool:
-        """True if a device has more reserved, once the threads of the program have ended."""
-        if self._size is None:
-            return False
-        if joins_threads:
-            _join_threads()
+    def is_passed(self, peaks: Callable[[], Mapping[str, DevicePeaks]]) -> bool:
+        """True if a device has more reserved."""
+        size = self._size
         self._passed = [
             f"peak {prose_size(one.reserved)} reserved on {name}, more than --max-peak {self._text}"
             for name, one in peaks().items()
-            if one.reserved > self._size
+            if size is not None and one.reserved > size
         ]
         return bool(self._passed)
 
@@ -372,11 +370,10 @@ class _MaxPeak:
             notices.tell(line)
 
 
-def _join_threads() -> None:
-    """Wait for the threads that Python waits for before it ends: their memory counts."""
-    own = threading.current_thread()
+def _join_other_threads(threads: Sequence[threading.Thread]) -> None:
+    """Wait for other threads that Python waits for before it ends: their memory counts."""
     while waiting := [
-        one for one in threading.enumerate() if one is not own and not one.daemon and one.ident
+        one for one in threading.enumerate() if one not in threads and not one.daemon and one.ident
     ]:
         for thread in waiting:
             thread.join()
