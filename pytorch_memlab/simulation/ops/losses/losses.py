@@ -8,10 +8,13 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
+from ..low_precision import in_single_precision
 from ..memory_formats import contiguous_like
 from ..op_call import OpCall, contiguous
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_sum_workspace
 from ..registry import as_on_cpu, define, estimated, op
+
+_aten: Final = torch.ops.aten
 
 _REDUCTION_NONE: Final = 0
 """Code of ``reduction="none"``."""
@@ -86,7 +89,11 @@ _MULTI: Final = "aten/src/ATen/native/cuda/MultiMarginLoss.cu"
 _MULTILABEL: Final = "aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu"
 
 
-@op("aten::multi_margin_loss", source=_MULTI)
+@op(
+    "aten::multi_margin_loss",
+    source=_MULTI,
+    reference=in_single_precision(_aten.multi_margin_loss.default),
+)
 def _multi_margin_loss(call: OpCall) -> None:
     call.alloc_outputs()
     tensor: torch.Tensor = call.args[0]
@@ -100,6 +107,7 @@ def _multi_margin_loss(call: OpCall) -> None:
 @op(
     "aten::multi_margin_loss_backward",
     source=_MULTI,
+    reference=in_single_precision(_aten.multi_margin_loss_backward.default),
     meta=contiguous_like(1),
 )
 def _multi_margin_loss_backward(call: OpCall) -> None:
@@ -109,7 +117,11 @@ def _multi_margin_loss_backward(call: OpCall) -> None:
         call.alloc_contiguous(tensor, grad_output, target, call.argument("weight"))
 
 
-@op("aten::multilabel_margin_loss_forward", source=_MULTILABEL)
+@op(
+    "aten::multilabel_margin_loss_forward",
+    source=_MULTILABEL,
+    reference=in_single_precision(_aten.multilabel_margin_loss_forward.default),
+)
 def _multilabel_margin_loss_forward(call: OpCall) -> None:
     tensor: torch.Tensor = call.args[0]
     _loss, is_target = call.result
@@ -120,9 +132,12 @@ def _multilabel_margin_loss_forward(call: OpCall) -> None:
         _reduce(call, tensor.shape[0], tensor.dtype)
 
 
-op("aten::multilabel_margin_loss_backward", source=_MULTILABEL, meta=contiguous_like(1))(
-    contiguous(1, 2, 4, 0)
-)
+op(
+    "aten::multilabel_margin_loss_backward",
+    source=_MULTILABEL,
+    reference=in_single_precision(_aten.multilabel_margin_loss_backward.default),
+    meta=contiguous_like(1),
+)(contiguous(1, 2, 4, 0))
 
 _MOST_ROWS: Final = 25
 """Rows up to which distances are computed one by one."""

@@ -1,4 +1,4 @@
-"""Pooling, padding, folding, grids of affine maps: copies of what does not lie as kernels read."""
+"""Pooling, padding, folding, antialiasing, affine grids: copies of what lies otherwise."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.unsupported import unsupported
+from ..low_precision import in_single_precision
 from ..memory_formats import contiguous_like, suggest_memory_format
 from ..op_call import OpCall, contiguous
 from ..registry import Memory, define, op
@@ -59,7 +60,11 @@ for _file, _kind in (("ReflectionPad.cu", "reflection"), ("ReplicationPadding.cu
 
 _register("Im2Col.cu", contiguous(0), "im2col")
 _register("Col2Im.cu", contiguous(0), "col2im")
-_register("AveragePool3d.cu", contiguous(0), "avg_pool3d_backward")
+op(
+    "aten::avg_pool3d_backward",
+    source=_CUDA + "AveragePool3d.cu",
+    reference=in_single_precision(torch.ops.aten.avg_pool3d_backward.default),
+)(contiguous(0))
 _register("AdaptiveMaxPooling3d.cu", contiguous(0), "adaptive_max_pool3d_backward")
 _register("AdaptiveAveragePooling3d.cu", contiguous(0), "_adaptive_avg_pool3d_backward")
 
@@ -67,7 +72,11 @@ _register("AdaptiveAveragePooling3d.cu", contiguous(0), "_adaptive_avg_pool3d_ba
 _register("MaxUnpooling.cu", contiguous(0, 1, before_outputs=True), "max_unpool2d", "max_unpool3d")
 
 
-@op("aten::avg_pool3d", source=_CUDA + "AveragePool3d.cu")
+@op(
+    "aten::avg_pool3d",
+    source=_CUDA + "AveragePool3d.cu",
+    reference=in_single_precision(torch.ops.aten.avg_pool3d.default),
+)
 def _avg_pool3d(call: OpCall) -> None:
     call.refuse_integers("avg_pool3d_out_cuda")
     call.alloc_outputs()
@@ -118,3 +127,11 @@ define(
     source="aten/src/ATen/native/AffineGridGenerator.cpp",
     composite=_affine_grid,
 )
+
+for _name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+    for _op in (_name, f"{_name}_backward"):
+        op(
+            f"aten::{_op}",
+            source=_CUDA + "UpSampleBilinear2d.cu",
+            reference=in_single_precision(getattr(torch.ops.aten, _op).default),
+        )(contiguous())
