@@ -4,8 +4,8 @@ Note [Files without values]
 
 A file that would hold values which a dry run does not have is not written. What the program would
 have written goes to a copy in the folder for temporary files, in which tensors without values
-stand by their sizes alone. Whatever reads the path within the run, or asks whether it exists, finds
-the copy. The file itself stays as it is; a list of what is in its folder does not show a new one.
+stand by their sizes alone. Whatever reads the path within the run, asks whether it exists or lists
+its folder, finds the copy. The file itself stays as it is.
 
 Text files, folders, other libraries' files and everything outside of this process are not watched.
 """
@@ -92,16 +92,23 @@ class KeptFiles:
     def move_folder(self, source: str, target: str) -> None:
         """Follow a folder that was moved with the files that would be in it."""
         with self._lock:
-            for path in self.within(source):
+            for path in self._within(source):
                 self._copies[target + path[len(source) :]] = self._copies.pop(path)
+
+    def names_in(self, folder: Any) -> list[str]:
+        """The names of the files that would be in a folder."""
+        if not isinstance(folder, (str, os.PathLike)) or not self._copies:
+            return []
+        parent = resolved(folder)
+        parts = map(os.path.split, self._copies.copy())
+        return [name for of_file, name in parts if of_file == parent]
 
     def drop_folder(self, folder: str) -> None:
         """Forget the copies of the files that would be in a folder that was removed."""
-        for path in self.within(folder):
+        for path in self._within(folder):
             self.drop(path)
 
-    def within(self, folder: str) -> list[str]:
-        """The paths of the files that would be in a folder or below it."""
+    def _within(self, folder: str) -> list[str]:
         return [path for path in self._copies if path.startswith(folder + os.sep)]
 
     def tell(self, path: Any) -> None:

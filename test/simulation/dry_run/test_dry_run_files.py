@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import bz2
+import glob
 import gzip
 import io
 import json
@@ -23,6 +24,7 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.render import html
 from pytorch_memlab.render.notes import texts
 
+on_disk = os.listdir  # not the one that a run replaces
 OLD = b"the only copy of a month of training" * 1000
 
 
@@ -180,7 +182,7 @@ def test_a_file_that_is_there_stays_and_its_path_gives_what_it_would_hold(machin
 
     assert is_checkpoint(machine, load(path))
     assert io.FileIO(path).read() == OLD  # not through the ``open`` that the run has replaced
-    assert os.listdir() == ["old"]
+    assert on_disk() == ["old"]
     assert machine.kept_files.paths()[-1] == str(path)
 
 
@@ -191,7 +193,7 @@ def test_no_file_comes_up_where_none_was(machine, save, load):
     save(path)
 
     assert is_checkpoint(machine, load(path))
-    assert os.listdir() == ["old"]
+    assert on_disk() == ["old"]
 
 
 def test_the_first_file_is_named_on_standard_error_and_no_other(machine, capsys):
@@ -300,7 +302,7 @@ def test_a_folder_that_is_moved_takes_its_files_along(machine):
     os.rename("temporary", "final")
 
     assert is_checkpoint(machine, torch.load("final/model.pt"))
-    assert os.listdir("final") == []
+    assert on_disk("final") == []
 
 
 def test_a_kept_file_has_a_size_and_can_be_removed(machine):
@@ -334,7 +336,7 @@ def test_a_program_that_looks_for_its_file_first_finds_it(machine, save):
     save("newer")
     os.remove("newer")
     assert not os.path.exists("newer")
-    assert os.listdir() == ["old"]
+    assert on_disk() == ["old"]
 
 
 def test_a_file_in_a_folder_is_copied_and_removed_with_it(machine):
@@ -351,6 +353,25 @@ def test_a_file_in_a_folder_is_copied_and_removed_with_it(machine):
     assert not (folder / "new").exists()
     folder.mkdir()
     assert not (folder / "new").exists()
+
+
+def test_lists_of_a_folder_show_its_kept_files(machine):
+    save_to_path("new.pt")
+    save_to_path("old")
+
+    assert os.listdir() == ["old", "new.pt"]
+    assert sorted(path.name for path in Path().iterdir()) == ["new.pt", "old"]
+    assert [*glob.glob("*.pt"), *map(str, Path().glob("*.pt"))] == ["new.pt"] * 2
+    [(_, _, names)] = os.walk(".")
+    assert sorted(names) == ["new.pt", "old"]
+    with os.scandir() as entries:
+        entry = next(one for one in entries if one.name == "new.pt")
+    assert is_checkpoint(machine, torch.load(entry))
+    assert (entry.is_file(), entry.is_dir(), entry.stat().st_size) == (
+        True, False, os.path.getsize("new.pt")
+    )  # fmt: skip
+    os.remove(entry)
+    assert os.listdir() == on_disk() == ["old"]
 
 
 def test_a_file_that_was_found_is_gone_when_the_run_ends(tmp_path):
@@ -372,7 +393,7 @@ def test_a_second_name_of_a_file_gives_what_it_would_hold(machine):
     for name in ("hard", "soft"):
         assert os.path.isfile(name)
         assert is_checkpoint(machine, torch.load(name))
-    assert sorted(os.listdir()) == ["old", "soft"]
+    assert sorted(on_disk()) == ["old", "soft"]
 
 
 def test_a_link_is_copied_as_a_link(machine):
@@ -431,13 +452,13 @@ def test_all_is_given_back_and_no_copy_stays(tmp_path, monkeypatch):
 
     with simulate("8TiB", compute=False):
         save_to_path(tmp_path / "new")
-        assert len(os.listdir(folder)) == 1
+        assert len(on_disk(folder)) == 1
         unclosed = open(tmp_path / "late", "wb")  # noqa: SIM115
         torch.save(checkpoint(), unclosed)
     unclosed.close()
 
-    assert os.listdir(folder) == []
-    assert os.listdir(tmp_path) == ["temporary"]
+    assert on_disk(folder) == []
+    assert on_disk(tmp_path) == ["temporary"]
     assert [dict(vars(owner)) for owner in owners] == before
 
 
@@ -519,7 +540,7 @@ def test_arrays_can_be_read_back(machine):
     assert np.load("new.npz")["real"].tolist() == [0, 1, 2]
     assert np.fromfile("new.bin", np.float32).size == 1_000_000
     assert np.loadtxt("new.txt").tolist() == [[0, 0, 0], [0, 0, 0]]
-    assert os.listdir() == ["old"]
+    assert on_disk() == ["old"]
     np.save("old", np.load("new.npy"))
     assert io.FileIO("old").read() == OLD
 
@@ -557,7 +578,7 @@ def test_scripted_modules_are_not_written(machine):
         assert machine.values.lacks_values(loaded.weight)
         assert loaded(torch.ones(3, 100)).shape == (3, 100)
     assert io.FileIO("old").read() == OLD
-    assert os.listdir() == ["old"]
+    assert on_disk() == ["old"]
 
 
 def test_a_distributed_checkpoint_stays_as_a_whole(tmp_path, monkeypatch):
@@ -582,7 +603,7 @@ def test_a_distributed_checkpoint_stays_as_a_whole(tmp_path, monkeypatch):
         os.replace("beside", "other/report.html")
 
     assert {path: path.read_bytes() for path in Path("folder").iterdir()} == files
-    assert sorted(os.listdir("other")) == ["config.bin", "report.html"]
+    assert sorted(on_disk("other")) == ["config.bin", "report.html"]
     dcp.load(old, checkpoint_id="folder")
     assert old["step"] == 1
 

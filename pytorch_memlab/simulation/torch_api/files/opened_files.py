@@ -6,6 +6,7 @@ See Note [Files without values].
 from __future__ import annotations
 
 import builtins
+import glob
 import io
 import os
 import pathlib
@@ -15,16 +16,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from typing_extensions import Self
+
 from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
 from ...machine.kept_files import MARK, KeptFiles, resolved
 
 _open = io.open
+_scandir = os.scandir
 _stat = os.stat
 _unlink = os.unlink
 _LOOKED_AT = 65_536
 _INNER = ("raw", "buffer", "file", "fileobj", "myfileobj", "fp", "_fp", "_fileobj", "f", "stream")
 """Attributes under which a file object has the one that it writes to."""
+_OF_ONE_PATH = ("access", "chmod", "listxattr", "stat", "utime")
 _SETS_OF_FUNCTIONS = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks")
 """What functions of ``os`` can do: ``shutil`` looks for them there."""
 _COMPRESSING = (
@@ -107,6 +112,62 @@ class WatchedFile(io.FileIO):
             _unlink(self._copy)
 
 
+class _Entry(os.PathLike[str]):
+    """A kept file in the list of a folder, as ``os.scandir`` gives it."""
+
+    def __init__(self, folder: Any, name: str) -> None:
+        self.name = name
+        self.path = os.path.join(folder, name)
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        return True
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        return False
+
+    def is_symlink(self) -> bool:
+        return False
+
+    is_junction = is_symlink
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        return os.stat(self.path)
+
+    def inode(self) -> int:
+        return self.stat().st_ino
+
+
+class _Entries:
+    """The entries of a folder on the disk, and others."""
+
+    def __init__(self, on_disk: Any, others: list[_Entry]) -> None:
+        self._on_disk = on_disk
+        self._others = others
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        for entry in self._on_disk:
+            self._others = [one for one in self._others if one.name != entry.name]
+            return entry
+        if self._others:
+            return self._others.pop(0)
+        raise StopIteration
+
+    def close(self) -> None:
+        self._on_disk.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
 class _Watched:
     """Notices arrays without values among what is written."""
 
@@ -155,9 +216,12 @@ def install(kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
     _install_moves(kept, patches)
     accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 has its own references
     if accessor is not None:
-        for name in ("chmod", "link", "rename", "replace", "stat", "unlink"):
+        for name in ("chmod", "link", "listdir", "rename", "replace", "scandir", "stat", "unlink"):
             patches.set(accessor, name, staticmethod(getattr(os, name)))
         patches.set(accessor, "open", staticmethod(open_))
+    globber = getattr(glob, "_StringGlobber", None)  # and Python 3.13 one
+    if getattr(globber, "scandir", None) is _scandir:
+        patches.set(globber, "scandir", staticmethod(os.scandir))
 
 
 def _install_moves(kept: KeptFiles, patches: Patches) -> None:
@@ -207,15 +271,17 @@ def _install_moves(kept: KeptFiles, patches: Patches) -> None:
     patches.around(shutil, "copyfile", "copy", "copy2")(copied)
     patches.around(os, "link")(copied)
 
-    @patches.around(shutil, "copytree")
-    def folder_copied(copy: Callable[..., Any], src: Any, dst: Any, *args: Any, **how: Any) -> Any:
-        made = copy(src, dst, *args, **how)
-        source = resolved(src)
-        for path in kept.within(source):
-            kept.keep(resolved(dst) + path[len(source) :], _copied(kept.copy_of(path), kept))
-        return made
+    @patches.around(os, "listdir")
+    def names(listdir: Callable[..., Any], path: Any = ".") -> Any:
+        found = listdir(path)
+        return found + [name for name in kept.names_in(path) if name not in found]
 
-    @patches.around(os, "access", "chmod", "stat", "utime")
+    @patches.around(os, "scandir")
+    def entries(scandir: Callable[..., Any], path: Any = ".") -> Any:
+        others = [_Entry(path, name) for name in kept.names_in(path)]
+        return _Entries(scandir(path), others) if others else scandir(path)
+
+    @patches.around(os, *filter(os.__dict__.__contains__, _OF_ONE_PATH))
     def asked(ask: Callable[..., Any], path: Any, *args: Any, **options: Any) -> Any:
         copy = None if options.get("dir_fd") is not None else kept.copy_of(path)
         is_of_link = not options.get("follow_symlinks", True) and os.path.lexists(path)
