@@ -10,6 +10,7 @@ from ..._common.storages import storages_of
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
+from ..machine.unsupported import mixed_devices
 from ..ops.op_info import OpInfo
 
 _CPU = torch.device("cpu")
@@ -68,11 +69,11 @@ class OutputDevices:
             elif gpu is None:
                 gpu = allocation.gpu
             elif gpu is not allocation.gpu and not (info.is_foreach or info.takes_cpu_tensors):
-                raise _mixed(func, gpu, str(allocation.gpu.device))
+                raise mixed_devices(func, gpu, str(allocation.gpu.device))
         if gpu is None or on_cpu is None or info.takes_cpu_tensors:
             return gpu
         if self._is_from_program(on_cpu):
-            raise _mixed(func, gpu, "cpu")
+            raise mixed_devices(func, gpu, "cpu")
         return gpu
 
     def _is_from_program(self, tensor: torch.Tensor) -> bool:
@@ -99,10 +100,3 @@ class OutputDevices:
             return gpu
         gpus = map(self._machine.gpu_of, tensors_in(args, kwargs))
         return next((one for one in gpus if one is not None), None)
-
-
-def _mixed(func: Any, gpu: SimulatedGPU, other: str) -> RuntimeError:
-    return RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{gpu.device} and {other}! (when checking arguments of {func._schema.name})"
-    )

@@ -1,4 +1,4 @@
-"""The error of CUDA calls that are not simulated, which names the call."""
+"""Errors of calls that are not simulated, which name the call, and of mixtures of devices."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import UnsupportedCUDACallError
+from .simulated_gpu import SimulatedGPU
 
 
 def unsupported(name: str) -> UnsupportedCUDACallError:
@@ -22,3 +23,11 @@ def refusal(name: str) -> Callable[..., Any]:
         raise unsupported(name)
 
     return refuse
+
+
+def mixed_devices(op: Any, gpu: SimulatedGPU, other: str) -> RuntimeError:
+    """PyTorch's error for tensors of two devices in a call of an op."""
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{gpu.device} and {other}! (when checking arguments of {op._schema.name})"
+    )

@@ -11,6 +11,8 @@ from typing import Any, Final
 import torch
 
 from ..machine import active
+from ..machine.simulated_gpu import SimulatedGPU
+from ..machine.unsupported import mixed_devices
 from .registry import as_on_cpu, definition_of, definitions
 
 _CPU_KEYS: Final = {
@@ -99,3 +101,14 @@ def _refuse_on_cpu(*_args: Any, **_kwargs: Any) -> Any:
 def _overload(name: str) -> Any:
     packet, _, overload = name.removeprefix("aten::").partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def refuse_cpu_tensors(op: Any, gpu: SimulatedGPU, *tensors: torch.Tensor | None) -> None:
+    """Fail as CUDA's kernels do where one of the tensors is on the CPU and is no number.
+
+    Raises:
+        RuntimeError: one of them is.
+    """
+    given = (tensor for tensor in tensors if tensor is not None and tensor.dim())
+    if active.machine is not None and None in map(active.machine.gpu_of, given):
+        raise mixed_devices(op, gpu, "cpu")

@@ -19,6 +19,7 @@ import torch
 
 from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
+from ..cuda_dispatch import refuse_cpu_tensors
 from ..op_call import OpCall
 from ..registry import as_on_cpu, define, op
 from .backends import Backend, Call, is_any_enabled, select
@@ -44,6 +45,7 @@ def _attention(
     with torch._C.DisableTorchFunction():
         if not _is_valid(query, key, value, attn_mask):
             return NotImplemented
+        refuse_cpu_tensors(_aten.scaled_dot_product_attention.default, gpu, attn_mask)
         call = Call(gpu.model, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
         return _RUN[select(call)](gpu, call, scale)
 

@@ -10,6 +10,7 @@ import torch
 from ...hardware.decisions import decision
 from ...hardware.gpu import GPU
 from ...machine.simulated_gpu import SimulatedGPU
+from ...machine.unsupported import mixed_devices
 from .. import cub
 from ..memory_formats import LOW_PRECISION
 from ..op_call import INDEX, OpCall, contiguous
@@ -29,11 +30,20 @@ _MASKS: Final = (torch.bool, torch.uint8)
 def _read(call: OpCall) -> None:
     """Indices become 64-bit numbers of the GPU, laid out alike, or masks become indices."""
     source, indices = call.args[:2]
+    _check_source(call)
     if any(_is_mask(index) for index in _given(indices)):
         rest = _elements_per_index(source, indices)
         _expand_masks(call, indices, call.result.numel() // max(1, rest))
     else:
         _alloc_indices(call, _given(indices))
+
+
+def _check_source(call: OpCall) -> None:
+    """Refuse indices on a GPU into a tensor on the CPU."""
+    if call.is_on_cpu(call.args[0]):
+        raise RuntimeError(
+            "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
+        )
 
 
 def _alloc_indices(call: OpCall, given: list[torch.Tensor]) -> None:
@@ -57,11 +67,14 @@ def _alloc_indices(call: OpCall, given: list[torch.Tensor]) -> None:
 def _write(call: OpCall) -> None:
     """With ``accumulate`` the indices are made linear, and sorted."""
     target, indices, values = call.args[:3]
+    _check_source(call)
     given = _given(indices)
     masked = any(_is_mask(index) for index in given)
     accumulates = call.argument("accumulate")
     if masked and not accumulates and values.numel() == 1:
         return  # it is a ``masked_fill_``
+    if values.dim() and call.is_on_cpu(values):
+        raise mixed_devices(call.op, call.gpu, "cpu")
     rest = _elements_per_index(target, indices)
     shape = torch.broadcast_shapes(*(index.shape for index in given if not _is_mask(index)))
     if masked:

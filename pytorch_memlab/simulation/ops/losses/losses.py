@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
+from ..cuda_dispatch import refuse_cpu_tensors
 from ..low_precision import in_single_precision
 from ..memory_formats import contiguous_like
 from ..op_call import OpCall, contiguous
@@ -71,8 +72,14 @@ define(
 )
 
 
+def _with_logits(gpu: SimulatedGPU, *args: Any) -> Any:
+    """Weights that lie on the CPU are refused."""
+    refuse_cpu_tensors(_aten.binary_cross_entropy_with_logits.default, gpu, *args[2:4])
+    return NotImplemented
+
+
+define("aten::binary_cross_entropy_with_logits", source=_LOSS, composite=_with_logits)
 define(
-    "aten::binary_cross_entropy_with_logits",
     "aten::soft_margin_loss",
     "aten::soft_margin_loss_backward",
     source=_LOSS,

@@ -288,6 +288,11 @@ define(
 def _packed_memory(call: OpCall) -> None:
     """Contiguous copies of runs of steps that are as wide, joined."""
     source, lengths, batch_first = call.args[:3]
+    if not call.is_on_cpu(lengths):
+        raise RuntimeError(
+            "'lengths' argument should be a 1D CPU int64 tensor, "
+            f"but got {lengths.dim()}D {call.gpu.device} Long tensor"
+        )
     steps: torch.Tensor = source.transpose(0, 1) if batch_first else source
     copies = []
     joined = 0

@@ -1,0 +1,73 @@
+"""Tensors that a program forgot to move: PyTorch's errors on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.computed_or_dry import computed_or_dry
+from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from pytorch_memlab import simulate
+
+MIXED = "found at least two devices, cuda:0 and cpu"
+INDICES = r"indices should be either on cpu or on the same device as the indexed tensor \(cpu\)"
+
+
+def zeros(*shape):
+    return torch.zeros(*shape, device="cuda")
+
+
+def first():
+    return torch.tensor([0], device="cuda")
+
+
+def assign(target, index, value):
+    target[index] = value
+
+
+CALLS = {
+    "a CPU tensor read at indices of a GPU": (INDICES, lambda: torch.zeros(3)[first()]),
+    "a CPU tensor read by a mask of a GPU": (INDICES, lambda: torch.zeros(1)[first() == 0]),
+    "a CPU tensor written": (INDICES, lambda: assign(torch.zeros(3), first(), 1.0)),
+    "values of the CPU": (MIXED, lambda: assign(zeros(3), torch.tensor([0, 2]), torch.ones(2))),
+    "a value of the CPU": (MIXED, lambda: zeros(3).index_put_((first(),), torch.ones(1))),
+    "lengths": (
+        "'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor",
+        lambda: pack_padded_sequence(zeros(3, 1, 4), first() + 3),
+    ),
+    "a mask of attention": (
+        MIXED,
+        lambda: functional.scaled_dot_product_attention(
+            *[zeros(1, 1, 4, 8)] * 3, attn_mask=torch.zeros(4, 4)
+        ),
+    ),
+    "weights of classes": (
+        MIXED,
+        lambda: functional.binary_cross_entropy_with_logits(
+            zeros(2, 3), zeros(2, 3), pos_weight=torch.ones(3)
+        ),
+    ),
+}
+
+
+@computed_or_dry
+@pytest.mark.parametrize("name", CALLS)
+def test_what_stayed_behind_is_refused(name, compute):
+    message, call = CALLS[name]
+    with simulate("1GiB", compute=compute), pytest.raises(RuntimeError, match=message):
+        call()
+
+
+@computed_or_dry
+def test_what_may_stay_behind(compute):
+    """Indices, masks, numbers, lengths: PyTorch moves them, or wants them there."""
+    with simulate("1GiB", compute=compute):
+        x = zeros(3)
+        assert x[torch.tensor([0])].is_cuda
+        assert x[torch.tensor([True, False, True])].is_cuda
+        assign(x, torch.tensor([0]), torch.tensor(1.0))
+        assign(x, first(), torch.ones(1))  # Python's assignment drops the dimension
+        assign(x, x > 0, torch.ones(1))  # one number fills what a mask selects
+        assert pack_padded_sequence(zeros(3, 1, 4), torch.tensor([3])).data.is_cuda
+        functional.binary_cross_entropy_with_logits(x, x, pos_weight=torch.tensor(2.0))
