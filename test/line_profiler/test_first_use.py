@@ -185,5 +185,5 @@ def test_torch_is_as_before_when_a_profiler_outlives_its_simulation() -> None:
                 main()
     assert [getattr(torch._C, name, None) for name in NAMES] == before
     assert program_view._views == {}
-    assert program_view._replaced == []
+    assert program_view._originals == {}
     assert peaks(profiler) == [100 * MIB, 50 * MIB]

@@ -39,8 +39,8 @@ print("done", sys.argv[1:])
 """
 
 FORWARD = """\
-peak 33.0 MiB on cuda:0, less than 0.1% of 79.19 GiB (simulated NVIDIA H100
-  80GB HBM3)
+peak 33.0 MiB on cuda:0, less than 0.1% of 79.19 GiB (simulated NVIDIA H100 80GB
+  HBM3)
   at script.py:13 in Net.forward: return F.linear(x, self.weight)
   held by 32.0 MiB workspaces, 1.0 MiB parameters, 6.0 KiB inputs and other
     tensors
