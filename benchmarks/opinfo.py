@@ -40,7 +40,7 @@ EMPTY_ON_A_CPU = {"native_batch_norm": frozenset({"output 1", "output 2"})}
 
 
 ONLY_ON_A_CPU = frozenset({"sparse.mm.reduce"})
-"""Operators without a kernel for CUDA, besides those whose samples have no dtype for it."""
+"""Operators without a kernel for CUDA, though their samples name dtypes for it."""
 
 DRIVERS_OF_A_CPU = ("gelsy", "gelsd", "gelss")
 """Of ``linalg.lstsq``; CUDA refuses them."""
