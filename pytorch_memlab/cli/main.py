@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from ..errors import MemlabError
 from .command_line import COMMANDS, command_parser, main_parser, unknown_command
-from .exit_codes import USAGE_ERROR
+from .notices import tell_usage_error
 
 
 def entry() -> NoReturn:
@@ -45,8 +45,7 @@ def _carry_out(
     try:
         work = COMMANDS[name].prepare(options, process)
     except MemlabError as error:
-        print(f"pytorch-memlab {name}: error: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return tell_usage_error(name, error)
     finally:
         when_prepared()
     return work() or 0

@@ -1,4 +1,4 @@
-"""The messages of ``run`` on standard error."""
+"""The messages of commands on standard error."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from .._common.ranks import path_of_rank, prints
+from .exit_codes import USAGE_ERROR
 
 
 def tell(text: str) -> None:
     """Print a line on standard error, in one process of a group."""
     if prints() and sys.stderr is not None:
         print(f"pytorch-memlab: {text}", file=sys.stderr, flush=True)
+
+
+def tell_usage_error(command: str, error: Exception) -> int:
+    """Print why a command cannot be carried out; its exit code."""
+    print(f"pytorch-memlab {command}: error: {error}", file=sys.stderr)
+    return USAGE_ERROR
 
 
 def tell_in_terminal(text: str) -> None:

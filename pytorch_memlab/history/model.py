@@ -9,9 +9,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, overload
 
 from .._common.prose_size import prose_size
-
-PoolId = tuple[int, int]
-"""Of a private pool of the allocator: a CUDA graph's, or a ``torch.cuda.MemPool``."""
+from ..simulation.allocator.blocks import PoolId as PoolId
 
 
 class Category(str, Enum):

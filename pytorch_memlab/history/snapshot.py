@@ -11,12 +11,14 @@ from typing import IO, Any, Final
 
 from .._common.garbage_collection import no_garbage_collection
 from ..errors import SnapshotError
+from ..simulation.allocator.blocks import DEFAULT_POOL
 from .model import (
     AllocationHistory,
     Block,
     DeviceHistory,
     EventLog,
     Frame,
+    PoolId,
     Segment,
     Stack,
     category_named,
@@ -163,13 +165,15 @@ class _Events:
         category, module = place.get("category", text), place.get("module", text)
         pool = place.get("pool_id", number)
         append, index_of = self._log.append, self._stacks.index_of
-        pools, pool_of = self._log.pools, private_pool
+        pools, default = self._log.pools, DEFAULT_POOL
 
         def add(values: list[Any]) -> None:
             values += (0, "")
             try:
-                if values[pool] and (pool_id := pool_of(values[pool])):
-                    pools[len(self._log)] = pool_id
+                pool_id = values[pool]
+                # Compared first: most events are of the default pool.
+                if pool_id and pool_id != default and (private := private_pool(pool_id)):
+                    pools[len(self._log)] = private
                 append(
                     str(values[action]),
                     values[address],
@@ -254,11 +258,11 @@ def segment_of(segment: Mapping[str, Any], stacks: Stacks) -> Segment:
         tuple(blocks),
         segment.get("stream", 0),
         segment["segment_type"] == "small" if "segment_type" in segment else None,
-        private_pool(segment.get("segment_pool_id") or (0, 0)),
+        private_pool(segment.get("segment_pool_id") or DEFAULT_POOL),
     )
 
 
-def private_pool(pool_id: Sequence[int]) -> tuple[int, int] | None:
+def private_pool(pool_id: Sequence[int]) -> PoolId | None:
     """The id of a private pool; None for the ids of the default pool.
 
     Raises:

@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .._common.quoted import quoted
-from ..errors import UsageError
 from ..history.holders import PeakHolders, Share
 from ..records import FunctionInfo
-from ..simulation.inspect import missing_unit, parse_size
+from ..simulation.inspect import checked_size
 from .matching import Matched, match
 from .ranking import RankedLine, lines_of
 from .recorded import MeasuredDevice, RecordedProfile
@@ -93,12 +91,8 @@ def growth_limit(option: str, text: str | None) -> Callable[[Change], bool]:
     if share:
         most = float(share[1]) / 100
         return lambda change: change.growth > most * change.before
-    size = parse_size(text)
-    meant = missing_unit(text).replace("mean ", f"mean {text.strip()}%, ")
-    if size is None or size < 0 or meant:
-        raise UsageError(
-            f"{option} is a share such as 5% or a size such as 64MiB, not {quoted(text)}{meant}"
-        )
+    expected = f"{option} is a share such as 5% or a size such as 64MiB"
+    size = checked_size(text, expected, units=("%", "MiB", "GiB"))
     return lambda change: change.growth > size
 
 

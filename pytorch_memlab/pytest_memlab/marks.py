@@ -9,7 +9,7 @@ import pytest
 
 from .._common.quoted import quoted
 from ..errors import UsageError
-from ..simulation.inspect import missing_unit, parse_size
+from ..simulation.inspect import checked_size
 
 _LIMIT: Final = "gpu_memory_limit"
 _LEAKS: Final = "gpu_leaks"
@@ -48,22 +48,12 @@ def _read(item: pytest.Item, name: str, example: str) -> tuple[int | None, str |
             f'{name} takes a size and a GPU, such as {name}("{example}", gpu="a100"),'
             f" not {name}({', '.join(given)})"
         ) from None
-    return _size(name, size, example), _gpu(name, gpu)
+    expected = f'{name} takes a size such as "{example}", or bytes'
+    return checked_size(size, expected), _gpu(name, gpu)
 
 
 def _arguments(size: Any, gpu: Any = None) -> tuple[Any, Any]:
     return size, gpu
-
-
-def _size(name: str, size: Any, example: str) -> int:
-    known = isinstance(size, (int, str)) and not isinstance(size, bool)
-    read = parse_size(size) if isinstance(size, str) else size
-    meant = missing_unit(size)
-    if not known or read is None or read < 0 or meant:
-        raise UsageError(
-            f'{name} takes a size such as "{example}", or bytes, not {quoted(size)}{meant}'
-        )
-    return int(read)
 
 
 def _gpu(name: str, gpu: Any) -> str | None:

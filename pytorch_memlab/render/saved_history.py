@@ -135,7 +135,7 @@ def _segments(data: Checked, name: str, texts: tuple[str, ...], stacks: int) -> 
 
 
 def _pools(data: Checked, name: str, length: int) -> dict[int, PoolId]:
-    """The private pools of events or segments, which files of 0.4 lack."""
+    """The private pools of events or segments, which older files lack."""
     if not data.has("pools"):
         return {}
     inner = data.object("pools")

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from .hardware import decisions as decisions
     from .hardware.gpu import DEFAULT_GPU as DEFAULT_GPU, GPU as GPU
     from .hardware.presets import PRESETS as PRESETS, find_gpu as find_gpu
-    from .hardware.sizes import (
-        missing_unit as missing_unit,
-        parse_size as parse_size,
-        read_size as read_size,
-    )
+    from .hardware.sizes import checked_size as checked_size, read_size as read_size
     from .machine.allocation_log import LoggedBlock as LoggedBlock
     from .machine.approximations import OpApproximations as OpApproximations, OpCount as OpCount
     from .machine.cublas_workspaces import workspace_size as workspace_size
@@ -50,7 +46,7 @@ _HOMES = {
     "allocator.settings": ("AllocatorSettings", "read_alloc_conf"),
     "hardware.gpu": ("DEFAULT_GPU", "GPU"),
     "hardware.presets": ("PRESETS", "find_gpu"),
-    "hardware.sizes": ("missing_unit", "parse_size", "read_size"),
+    "hardware.sizes": ("checked_size", "read_size"),
     "machine.allocation_log": ("LoggedBlock",),
     "machine.approximations": ("OpApproximations", "OpCount"),
     "machine.cublas_workspaces": ("workspace_size",),

@@ -46,7 +46,7 @@ def recorded(conf: str, *, pool_of_events: bool = True):
     while living[POOL]:
         made.free(living[POOL].pop())
     made.end_private_pool(POOL)
-    made.empty_private_pool(POOL)
+    made.empty_cache(POOL)
     for blocks in living.values():
         for address in blocks[::2]:
             made.free(address)

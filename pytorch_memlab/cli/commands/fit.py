@@ -46,8 +46,8 @@ from ..common_options import (
     number_from,
     number_of_gpus,
 )
-from ..exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED, USAGE_ERROR
-from ..notices import tell, tell_in_terminal
+from ..exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
+from ..notices import tell, tell_in_terminal, tell_usage_error
 from ..output import OutputFile
 from ..parser import CommandParser
 
@@ -179,9 +179,9 @@ def _show(find: Callable[[Settings], _Found], settings: Settings) -> int:
     try:
         found = find(replace(settings, output=folder))
     except MemlabError as error:
-        print(f"pytorch-memlab fit: error: {error}", file=sys.stderr)
+        code = tell_usage_error("fit", error)
         _tell_output(folder)
-        return USAGE_ERROR
+        return code
     print_to_stdout(found.text)
     _tell_output(folder)
     found.draw()

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError
-from ..exit_codes import USAGE_ERROR
+from ..notices import tell_usage_error
 from ..output import is_profile
 from ..parser import CommandParser
 
@@ -57,8 +57,7 @@ def _write(profile: RecordedProfile, file: CheckedFile) -> int:
     try:
         name = file.write(saved_profile.render(profile))
     except UsageError as error:
-        print(f"pytorch-memlab merge: error: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return tell_usage_error("merge", error)
     labels = ", ".join(run.label for run in profile.runs)
     print(f"merged profile of {labels} written to {name}", file=sys.stderr)
     return 0

@@ -39,7 +39,6 @@ from ..._common.optimizer_steps import ProgramDone
 from ..._common.own_frames import without_own_frames
 from ..._common.patches import Patches
 from ..._common.prose_size import prose_size
-from ..._common.quoted import quoted
 from ..._common.switch import SWITCHED_OFF, is_switched_off
 from ...errors import UsageError
 from ...simulation.inspect import DEFAULT_GPU
@@ -345,14 +344,11 @@ class _MaxPeak:
     """The most that a program may reserve on each GPU."""
 
     def __init__(self, text: str | None) -> None:
-        from ...simulation.inspect import missing_unit, parse_size
+        from ...simulation.inspect import checked_size
 
-        size = None if text is None else parse_size(text)
-        meant = missing_unit(text)
-        if text is not None and (size is None or size < 0 or meant):
-            raise UsageError(f"--max-peak is a size such as 20GiB, not {quoted(text)}{meant}")
+        expected = "--max-peak is a size such as 20GiB"
         self._text = text
-        self._size = size
+        self._size = None if text is None else checked_size(text, expected)
         self._passed: list[str] = []
 
     def is_passed(self, peaks: Callable[[], Mapping[str, DevicePeaks]]) -> bool:

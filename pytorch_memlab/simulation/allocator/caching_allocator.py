@@ -156,25 +156,23 @@ class CachingAllocator:
                 log.completed(block.address)
             self._free_block(block)
 
-    def empty_cache(self) -> None:
+    def empty_cache(self, pool_id: PoolId | None = None) -> None:
         """Wait for all streams and give every free segment and page back to the GPU.
 
-        Those of a private pool go back if nothing uses the pool any more.
+        Those of a private pool go back if nothing uses the pool any more. With an argument, only
+        those of this pool do, and nothing is waited for.
         """
-        self._stats.num_sync_all_streams += 1
-        self._events.wait_for_all()
-        self.process_events()
-        for pool in (self._large, self._small):
-            self._segments.release_all(pool)
-        self._empty_private_pools()
+        if pool_id is None:
+            self._stats.num_sync_all_streams += 1
+            self._events.wait_for_all()
+            self.process_events()
+            for pool in (self._large, self._small):
+                self._segments.release_all(pool)
+        self._empty_private_pools(pool_id)
 
     def end_private_pool(self, pool_id: PoolId) -> None:
         """Tell that no graph and no MemPool uses a private pool any more."""
         self._private_pool(pool_id).is_freeable = True
-
-    def empty_private_pool(self, pool_id: PoolId) -> None:
-        """Give the free segments and pages of one private pool back, if nothing uses it."""
-        self._empty_private_pools(pool_id)
 
     @property
     def active_bytes(self) -> int:

@@ -146,9 +146,9 @@ class RequestReplay:
             return
         if None in found:
             self.allocator.empty_cache()
-        else:
-            for pool_id in private:
-                self.allocator.empty_private_pool(pool_id)
+            return
+        for pool_id in private:
+            self.allocator.empty_cache(pool_id)
 
     def failed(self, index: int, size: int, error: OutOfMemory, *, was_recorded: bool) -> None:
         allocator, free = self.allocator, self.driver.free_memory()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ..._common.quoted import quoted
 from ...errors import UsageError
@@ -40,17 +41,28 @@ def parse_size(text: str) -> int | None:
     return rounded_down if nbytes >= 0 else -rounded_down
 
 
-def missing_unit(text: object) -> str:
-    """A hint for a number that is less than the smallest block of memory; empty for the others.
+def checked_size(size: object, expected: str, units: Sequence[str] = ("MiB", "GiB")) -> int:
+    """The bytes that a user gives as a size, which may be 0.
 
-    >>> missing_unit("20"), missing_unit("20GiB"), missing_unit(20)
-    (' (did you mean 20MiB or 20GiB?)', '', '')
+    Args:
+        size: bytes, or a text that ``parse_size`` reads.
+        expected: the start of the error, which says what is a size and gives an example.
+        units: what the error suggests for a small number without a unit.
+
+    Raises:
+        UsageError: the argument is no size, or a text of less than a block without a unit.
+
+    >>> checked_size("64MiB", "a limit is a size such as 20GiB")
+    67108864
     """
-    if not isinstance(text, str) or not text.strip().isdecimal():
-        return ""
-    number = int(text)
-    is_bare = 0 < number < _SMALLEST_BLOCK
-    return f" (did you mean {number}MiB or {number}GiB?)" if is_bare else ""
+    read = parse_size(size) if isinstance(size, str) else size
+    if not isinstance(read, int) or isinstance(read, bool) or not 0 <= read < _TOO_LARGE:
+        raise UsageError(f"{expected}, not {quoted(size)}")
+    if isinstance(size, str) and size.strip().isdecimal() and 0 < read < _SMALLEST_BLOCK:
+        *first, last = (f"{read}{unit}" for unit in units)
+        meant = f"{', '.join(first)} or {last}"
+        raise UsageError(f"{expected}, not {quoted(size)} (did you mean {meant}?)")
+    return read
 
 
 def read_size(name: str, size: str | int) -> int:
@@ -59,9 +71,4 @@ def read_size(name: str, size: str | int) -> int:
     >>> read_size("context", "450MiB")
     471859200
     """
-    known = isinstance(size, (int, str)) and not isinstance(size, bool)
-    read = parse_size(size) if isinstance(size, str) else size
-    meant = missing_unit(size)
-    if not known or read is None or meant or not 0 <= read < _TOO_LARGE:
-        raise UsageError(f"{name} is a size such as '450MiB', or bytes, not {quoted(size)}{meant}")
-    return read
+    return checked_size(size, f"{name} is a size such as '450MiB', or bytes")

@@ -45,6 +45,16 @@ class _Entry(NamedTuple):
     block: Hashable = None  # of an allocation, what a profiler that is on knows of it
 
 
+class _State(NamedTuple):
+    """All that a snapshot shows of one GPU."""
+
+    entries: list[_Entry]
+    segments: list[dict[str, Any]]
+    block_stacks: dict[int, TakenStack]  # by address
+    segment_stacks: dict[int, TakenStack]  # by address
+    in_use: list[Any] | None  # the blocks, as a profiler that is on knows them; None without one
+
+
 class _Metadata(threading.local):
     text = ""
 
@@ -219,11 +229,11 @@ class MemoryHistory:
         profiled = self._machine.recorder
         return None if profiled is None else profiled.block_at(gpu.index, address)
 
-    def _copy_of(self, recorder: _Recorder) -> tuple[Any, ...]:
-        """All that a snapshot shows of one GPU: no other thread may change it now."""
+    def _state(self, recorder: _Recorder) -> _State:
+        """The state of one GPU: no other thread may change it now."""
         profiled, device = self._machine.recorder, recorder.gpu.index
         is_followed = profiled is not None and device in profiled.live
-        return (
+        return _State(
             list(recorder.entries),
             recorder.gpu.allocator.snapshot(),
             recorder.blocks.copy(),
@@ -231,14 +241,14 @@ class MemoryHistory:
             profiled.live[device].blocks() if is_followed else None,
         )
 
-    def _descriptions(
-        self, entries: list[_Entry], in_use: list[Hashable] | None
-    ) -> dict[Hashable, dict[str, str]]:
+    def _descriptions(self, state: _State) -> dict[Hashable, dict[str, str]]:
         """Module and category of blocks, which PyTorch's own snapshots lack."""
-        if in_use is None:
+        if state.in_use is None:
             return {}
-        made = [entry.block for entry in entries if entry.block is not None]
-        return self._machine.recorder.descriptions((*made, *in_use))  # type: ignore[no-any-return]
+        made = [entry.block for entry in state.entries if entry.block is not None]
+        known: dict[Hashable, dict[str, str]]
+        known = self._machine.recorder.descriptions((*made, *state.in_use))
+        return known
 
     def _snapshot(self, pool: Sequence[Any] | None = None) -> dict[str, Any]:
         call_stacks.read()
@@ -246,21 +256,19 @@ class MemoryHistory:
         traces, segments = [], []
         pool_id = tuple(pool[:2]) if pool and any(pool[:2]) else None  # 0 and 0: of all pools
         for recorder in self._recorders:
-            entries, found, block_stacks, segment_stacks, followed = recorder.gpu.locked(
-                self._copy_of, recorder
-            )
-            known = self._descriptions(entries, followed)
-            shown = () if pool is not None and not all(pool[2:]) else entries
+            state = recorder.gpu.locked(self._state, recorder)
+            known = self._descriptions(state)
+            shown = () if pool is not None and not all(pool[2:]) else state.entries
             traces.append([_as_dict(entry, frames, known) for entry in shown])
-            in_use = {block.address: block for block in followed or ()}
-            for segment in found:
+            in_use = {block.address: block for block in state.in_use or ()}
+            for segment in state.segments:
                 if pool_id and segment["segment_pool_id"] != pool_id:
                     continue
                 segment["stream"] = handle_of(segment["stream"], recorder.gpu.index)
-                segment["frames"] = frames.of(segment_stacks.get(segment["address"]))
+                segment["frames"] = frames.of(state.segment_stacks.get(segment["address"]))
                 for block in segment["blocks"]:
                     if block["state"] != "inactive":
-                        block["frames"] = frames.of(block_stacks.get(block["address"]))
+                        block["frames"] = frames.of(state.block_stacks.get(block["address"]))
                         block |= known.get(in_use.get(block["address"]), {})
                 segments.append(segment)
         return {

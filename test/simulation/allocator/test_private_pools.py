@@ -43,11 +43,11 @@ def test_a_pool_that_ends_is_emptied_by_itself():
     made = allocator()
     for pool_id in (None, GRAPH, OTHER):
         made.free(made.malloc(512, pool_id=pool_id))
-    made.empty_private_pool(GRAPH)
+    made.empty_cache(GRAPH)
     assert current(made, "reserved_bytes") == 6 * MB
     made.end_private_pool(GRAPH)
     made.end_private_pool(OTHER)
-    made.empty_private_pool(GRAPH)
+    made.empty_cache(GRAPH)
     assert [one["segment_pool_id"] for one in made.segments()] == [(0, 0), OTHER]
 
 
