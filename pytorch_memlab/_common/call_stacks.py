@@ -10,16 +10,13 @@ from typing import Any, Final
 
 import torch
 
+from .user_code import FILES_OF_MODES, OWN_FOLDER
+
 Place = tuple[str, int, str]
 """Filename, number of the line, and name of the function of a frame."""
 
-SKIPPED: Final = (
-    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
-    *(
-        os.path.join(os.path.dirname(torch.__file__), *parts)
-        for parts in (("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py"))
-    ),
-)
+_TORCHS_PARENT: Final = os.path.dirname(os.path.dirname(torch.__file__))
+SKIPPED: Final = (OWN_FOLDER, *(os.path.join(_TORCHS_PARENT, file) for file in FILES_OF_MODES))
 """Files whose frames only this package puts on the stack: its own, and torch's for its modes."""
 
 _MOST_UNREAD: Final = 4096

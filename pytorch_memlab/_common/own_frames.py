@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,19 +9,15 @@ from functools import partial
 from itertools import groupby
 from types import TracebackType
 
-import pytorch_memlab
-
 from .uncaught_errors import chain
+from .user_code import FILES_OF_MODES, OWN_FOLDER
 
 _CALLING_FILES = (
-    os.path.join("torch", "_ops.py"),
-    os.path.join("torch", "overrides.py"),
-    os.path.join("torch", "utils", "_python_dispatch.py"),
+    *FILES_OF_MODES,
     "<frozen importlib._bootstrap>",
     "<frozen importlib._bootstrap_external>",
 )
-"""Files on the way between torch and the modes of a simulation, and those that import modules."""
-_OWN_FOLDER = os.path.join(os.path.dirname(str(pytorch_memlab.__file__)), "")
+"""Files on the way to this package: those of modes, and those that import modules."""
 
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -60,7 +55,7 @@ def drop_own_frames(error: BaseException) -> None:
 
 
 def _is_own(trace: TracebackType) -> bool:
-    return trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER)
+    return trace.tb_frame.f_code.co_filename.startswith(OWN_FOLDER)
 
 
 def _without_own(trace: TracebackType | None) -> TracebackType | None:

@@ -7,6 +7,8 @@ import sys
 
 import torch
 
+from .user_code import OWN_FOLDER
+
 
 def folder_names(*folders: str) -> tuple[str, ...]:
     """Folders as code objects may name the files in them: through links, and where those lead."""
@@ -14,8 +16,7 @@ def folder_names(*folders: str) -> tuple[str, ...]:
     return tuple(os.path.join(name, "") for name in dict.fromkeys(both))
 
 
-_OWN = os.path.dirname(os.path.dirname(__file__))
-_SKIPPED = (*folder_names(os.path.dirname(torch.__file__), _OWN), "<frozen")
+_SKIPPED = (*folder_names(os.path.dirname(torch.__file__), OWN_FOLDER), "<frozen")
 
 
 def is_of_program(filename: str) -> bool:

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from ..errors import MemlabError
 from .program_lines import is_of_program
+from .user_code import OWN_FOLDER
 
 _EXPECTED = (RuntimeError, MemlabError)
 """Errors that are raised on purpose; other errors may be mistakes in this package."""
@@ -17,9 +18,8 @@ _EXPECTED = (RuntimeError, MemlabError)
 _SHOWS_THE_FRAME_THAT_CATCHES = sys.version_info < (3, 11)
 """Python 3.10 raises again with the traceback that was caught, which begins in the own frame."""
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = tuple(
-    os.path.join(_PACKAGE, *parts)
+    os.path.join(OWN_FOLDER, *parts)
     for parts in (("simulation", ""), ("devices", "cpu.py"), ("tensors", "lines.py"))
 )
 """Files of the modes, and of what they call."""

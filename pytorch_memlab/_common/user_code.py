@@ -16,7 +16,15 @@ _LIBRARIES: Final = tuple(
 _TYPED: Final = ("<ipython", "<stdin>", "<python-input")
 """Names of what was typed into a notebook or a session of Python."""
 _PACKAGES: Final = ("site-packages", "dist-packages")
-_OWN: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+
+OWN_FOLDER: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+"""The folder of this package."""
+
+FILES_OF_MODES: Final = tuple(
+    os.path.join("torch", *parts)
+    for parts in (("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py"))
+)
+"""Files of torch on the way between an op and the modes that handle it."""
 
 
 @lru_cache(maxsize=10_000)
@@ -29,7 +37,7 @@ def is_of_user(filename: str) -> bool:
     if not filename.endswith(".py") and not filename.startswith(_TYPED):
         return False
     parts = filename.replace("\\", "/").split("/")
-    if any(part in _PACKAGES for part in parts) or filename.startswith(("<frozen", _OWN)):
+    if any(part in _PACKAGES for part in parts) or filename.startswith(("<frozen", OWN_FOLDER)):
         return False
     return not filename.startswith(_LIBRARIES) and not _is_standard_library(parts)
 

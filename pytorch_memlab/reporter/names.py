@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import os
 import sys
 import sysconfig
 import traceback
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 
-from .._common.program_lines import folder_names
+from .._common.program_lines import folder_names, is_of_program
 from .._common.uncaught_errors import chain
 from ..tensors.live_objects import alive, states_of, tensors_in
 
@@ -161,9 +160,6 @@ _HAS_NO_TENSOR = frozenset(
         ),
     )
 )
-_INNER_OR_TORCH = folder_names(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.dirname(torch.__file__)
-)
 _LIBRARIES = folder_names(*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 _COMPOSABLE = "__composable_api_state_key"
 """Begins the attribute, with a random ending, in which ``fully_shard`` and its like keep what they
@@ -191,7 +187,7 @@ def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, s
     is_first = True
     for each in _frames(frame):
         filename = each.f_code.co_filename
-        if filename.startswith(_INNER_OR_TORCH):
+        if not is_of_program(filename):
             continue
         is_library = filename.startswith(_LIBRARIES)
         if not is_library:
