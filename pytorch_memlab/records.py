@@ -28,6 +28,20 @@ class FunctionInfo:
     # first and last lines of parts of the source that are not shown
     folded: tuple[tuple[int, int], ...] = ()
 
+    def text_of(self, line: int) -> str:
+        """The text of a line, by its number; empty where there is no source."""
+        index = line - self.first_line
+        return self.source[index] if self.source and 0 <= index < len(self.source) else ""
+
+    def folded_lines(self) -> set[int]:
+        """Numbers of the lines of the source that are not shown."""
+        first, end = self.first_line, self.first_line + len(self.source or ())
+        return {
+            line
+            for begin, last in self.folded
+            for line in range(max(begin, first), min(last + 1, end))
+        }
+
 
 class ApproximationKind(Enum):
     """The kinds of things that a simulation does not know.
@@ -43,6 +57,9 @@ class ApproximationKind(Enum):
     ESTIMATED = "estimated"
     ASSUMED = "assumed"
 
+
+NOT_COUNTED = frozenset({ApproximationKind.UNMODELLED, ApproximationKind.UNCOUNTED})
+"""The kinds that make a number a lower bound."""
 
 ApproximationKey = tuple[ApproximationKind, str, str, str, str]
 
@@ -81,6 +98,16 @@ def merge_approximations(approximations: Iterable[Approximation]) -> tuple[Appro
         known = sums.get(approximation.key)
         sums[approximation.key] = approximation if known is None else known + approximation
     return tuple(sums.values())
+
+
+def mark(approximations: Iterable[Approximation]) -> str:
+    """The sign of a number: ``~`` if it has estimates alone, ``?`` if something else is not known.
+
+    >>> mark([Approximation(ApproximationKind.ESTIMATED, "mean", 1, 512)])
+    '~'
+    """
+    kinds = {one.kind for one in approximations}
+    return "" if not kinds else "~" if kinds == {ApproximationKind.ESTIMATED} else "?"
 
 
 @dataclass(frozen=True, slots=True)

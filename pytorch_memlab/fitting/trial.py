@@ -23,7 +23,7 @@ from .._common.patches import Patches
 from .._common.uncaught_errors import chain
 from ..errors import HistoryError, HostMemoryError
 from ..history.model import AllocationHistory
-from ..records import Approximation, ApproximationKind
+from ..records import Approximation, ApproximationKind, mark
 from ..simulation.inspect import GPU, Machine, MemoryOverhead
 from .child import Work, can_fork, run_in_children
 from .settled import MOST_STEPS, StepPeak, StepPeaks, cycle_of, have_others
@@ -87,12 +87,11 @@ class Trial:
     @property
     def mark(self) -> str:
         """``?`` for a lower bound or a peak that rests on assumed shapes, ``~`` for an estimate."""
-        kinds = {
-            one.kind
+        return mark(
+            one
             for one in self.approximations
             if one.kind is not ApproximationKind.ASSUMED or one.assumption not in _HARMLESS
-        }
-        return "" if not kinds else "~" if kinds == {ApproximationKind.ESTIMATED} else "?"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -409,9 +409,7 @@ def tidy_frame(
             "function": [info.qual_name for info in infos],
             "file": [info.filename for info in infos],
             "line": [entry.line for entry in entries],
-            "code": [
-                source_line(info, entry.line) for info, entry in zip(infos, entries, strict=True)
-            ],
+            "code": [info.text_of(entry.line) for info, entry in zip(infos, entries, strict=True)],
             "hits": [entry.hits for entry in entries],
             "time": [entry.time for entry in entries],
             "delta": [entry.delta for entry in entries],
@@ -461,11 +459,6 @@ def line_frame(report: Report) -> pd.DataFrame:
     # With NaN in place of None a column stays numeric, and one without gaps an int column.
     data = [[math.nan if value is None else value for value in rows[key]] for key in keys]
     return pd.DataFrame(data, index=index, columns=columns)
-
-
-def source_line(info: FunctionInfo, line: int) -> str:
-    offset = line - info.first_line
-    return info.source[offset] if info.source and 0 <= offset < len(info.source) else ""
 
 
 def _int_array(values: Sequence[int | None]) -> ExtensionArray:

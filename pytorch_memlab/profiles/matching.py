@@ -147,14 +147,9 @@ def _likeness(one: Sequence[str], other: Sequence[str]) -> float:
 
 def _visible(function: FunctionInfo) -> list[tuple[int, str]]:
     """Number and text of each line that is not folded: indentation does not tell lines apart."""
-    first = function.first_line
-    source = function.source or ()
-    folded: set[int] = set()
-    for begin, end in function.folded:
-        folded.update(range(max(begin, first), min(end + 1, first + len(source))))
-    return [
-        (number, text.strip()) for number, text in enumerate(source, first) if number not in folded
-    ]
+    lines = enumerate(function.source or (), function.first_line)
+    folded = function.folded_lines()
+    return [(number, text.strip()) for number, text in lines if number not in folded]
 
 
 def _moved(

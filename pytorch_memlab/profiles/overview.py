@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ..records import (
+    NOT_COUNTED,
     ApproximationKind,
     FunctionInfo,
     FunctionTable,
@@ -79,11 +80,10 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
 
 def not_counted(entries: Iterable[LineEntry]) -> set[str]:
     """Names of devices on which a simulation did not count all memory."""
-    kinds = (ApproximationKind.UNMODELLED, ApproximationKind.UNCOUNTED)
     return {
         one.device.name
         for one in entries
-        if any(approximation.kind in kinds for approximation in one.approximations)
+        if any(approximation.kind in NOT_COUNTED for approximation in one.approximations)
     }
 
 

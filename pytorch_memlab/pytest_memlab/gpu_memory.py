@@ -14,13 +14,12 @@ from ..devices.allocations import Allocation, allocations_of, drop_workspaces
 from ..history.holders import PeakHolders
 from ..history.recorder import Recording, live_holders
 from ..profiles.changed_tests import HoldingLine, MeasuredTest
-from ..records import ApproximationKind
+from ..records import NOT_COUNTED
 from ..render.rows import source_line
 from ..scopes import DevicePeaks, RunPeaks
 
 _NOTHING = DevicePeaks(0, 0, 0)
 _HOLDERS = 20
-_NOT_COUNTED = (ApproximationKind.UNMODELLED, ApproximationKind.UNCOUNTED)
 
 
 class GPUMemory:
@@ -132,7 +131,7 @@ class GPUMemory:
 def _uncounted(device: Device) -> int:
     """The number of times that a simulation did not count all memory so far."""
     found = device.approximations().values()
-    return sum(one.calls for one in found if one.kind in _NOT_COUNTED)
+    return sum(one.calls for one in found if one.kind in NOT_COUNTED)
 
 
 def _in_use(device: Device) -> int:

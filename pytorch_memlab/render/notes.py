@@ -19,6 +19,7 @@ from ..records import (
     PeakShare,
     Remark,
     TracingEnded,
+    mark,
     merge_approximations,
 )
 
@@ -89,16 +90,6 @@ def text(note: Note) -> str:
             thread, its = ("", "") if in_main_thread else (" of a thread", "its ")
             when = "until it began again" if began_again else "later"
             return f"tracing{thread} ended {where}: {its}lines that ran {when} are missing"
-
-
-def mark(approximations: Sequence[Approximation]) -> str:
-    """The mark after the number of a line.
-
-    >>> mark([Approximation(ApproximationKind.ESTIMATED, "mean", 1, 512)])
-    '~'
-    """
-    kinds = {one.kind for one in approximations}
-    return "" if not kinds else "~" if kinds == {ApproximationKind.ESTIMATED} else "?"
 
 
 def line_mark(table: FunctionTable, line: int) -> str:

@@ -91,9 +91,7 @@ def signed(size: float, plus: str = "", minus: str = "-") -> str:
 
 def code_of(function: FunctionInfo, line: int) -> str:
     """The code of a line, empty where there is no source."""
-    index = line - function.first_line
-    source = function.source or ()
-    return printable(source[index].strip()) if 0 <= index < len(source) else ""
+    return printable(function.text_of(line).strip())
 
 
 def source_line(filename: str, line: int | None) -> str:

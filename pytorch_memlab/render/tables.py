@@ -60,13 +60,7 @@ def source_lines(table: FunctionTable) -> dict[int, str]:
     """Every line that a table shows, in order, with its code, empty where there is no source."""
     function = table.function
     code = dict(enumerate(function.source or (), function.first_line))
-    end = function.first_line + len(code)
-    folded = {
-        line
-        for first, last in function.folded
-        for line in range(max(first, function.first_line), min(last + 1, end))
-    }
-    shown = sorted({*table.rows, *(code.keys() - folded)})
+    shown = sorted({*table.rows, *(code.keys() - function.folded_lines())})
     return {line: code.get(line, "").rstrip() for line in shown}
 
 

@@ -18,7 +18,7 @@ from pytorch_memlab.errors import (
     UnmodelledOpError,
     UsageError,
 )
-from pytorch_memlab.render.notes import mark
+from pytorch_memlab.records import mark
 
 
 def convolve():
