@@ -158,7 +158,7 @@ def recorded_gpus(options: argparse.Namespace) -> list[tuple[str, AllocationHist
 
 def _recorded_devices(history: AllocationHistory, path: str, device: int | None) -> list[int]:
     """The GPU that was asked for, or else all that were used."""
-    used = [one.device for one in history.devices if one.events or one.segments]
+    used = history.used_devices()
     if not used:
         raise UsageError(
             f"{path} has no events: record them with torch.cuda.memory._record_memory_history() "

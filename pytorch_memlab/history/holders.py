@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from .._common.ipython import file_name
 from .._common.prose_size import prose_size
-from .._common.quoted import quoted
+from .._common.quoted import quoted, visible
 from .._common.rendered import rendered
 from .._common.user_code import is_of_user
 from ..errors import UsageError
@@ -32,6 +32,8 @@ rest of a longer path for its name."""
 
 BEFORE = "allocated before the recording"
 NO_FRAMES = "no Python frame"
+NO_MODULE = "outside of modules, or not known"
+"""Names for what has no place, no frame and no module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +252,7 @@ def _holders(sums: Mapping[tuple[str, int | None, str], Sequence[int]]) -> list[
 def _collapsed(frame: Frame) -> str:
     """A frame as collapsed stacks have it, which a semicolon or a line's end would cut."""
     place = f" ({os.path.basename(frame.filename)}:{frame.line})" if frame.filename else ""
-    text = f"{frame.name}{place}".replace(";", ":")
-    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+    return visible(f"{frame.name}{place}".replace(";", ":"))
 
 
 def peak_holders(history: AllocationHistory, device: int | None = None) -> PeakHolders:

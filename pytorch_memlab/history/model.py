@@ -290,6 +290,10 @@ class AllocationHistory:
         ]
         return f"<{type(self).__name__} of {', '.join(devices) or 'no device'}>"
 
+    def used_devices(self) -> list[int]:
+        """The indexes of the devices that have events or segments."""
+        return [one.device for one in self.devices if one.events or one.segments]
+
     def of_device(self, device: int) -> DeviceHistory:
         """The history of one device, by its index and not by its place."""
         for one in self.devices:
@@ -298,10 +302,11 @@ class AllocationHistory:
         raise LookupError(f"the history has no device {device}")
 
 
-def device_name(device: int) -> str:
-    """The name of a device in a report.
+def device_name(device: int, run: str = "") -> str:
+    """The name of a device in a report, after the label of its run in a merged profile.
 
-    >>> device_name(1), device_name(HOST)
-    ('cuda:1', 'cpu')
+    >>> device_name(1), device_name(HOST), device_name(1, "rank0")
+    ('cuda:1', 'cpu', 'rank0 cuda:1')
     """
-    return "cpu" if device == HOST else f"cuda:{device}"
+    name = "cpu" if device == HOST else f"cuda:{device}"
+    return f"{run} {name}" if run else name

@@ -288,7 +288,7 @@ class Peak:
 
     @property
     def name(self) -> str:
-        return f"{self.run} {device_name(self.device)}".lstrip()
+        return device_name(self.device, self.run)
 
     def __repr__(self) -> str:
         """The bytes in use, and the device."""

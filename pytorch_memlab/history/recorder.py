@@ -90,11 +90,10 @@ class Recording:
         cuda, self._cuda = self._cuda, None
         if cuda is not None:
             history = self._histories[_REAL_GPUS] = cuda.end()
-            for one in history.devices:
-                if one.events or one.segments:
-                    holders = peak_holders(history, one.device)
-                    if _is_highest(holders.peak.active, one.device, self._finished):
-                        self._finished[one.device] = holders
+            for device in history.used_devices():
+                holders = peak_holders(history, device)
+                if _is_highest(holders.peak.active, device, self._finished):
+                    self._finished[device] = holders
 
     def forget(self) -> None:
         was_on = self._is_on

@@ -358,7 +358,7 @@ class WhatIf:
 
     @property
     def name(self) -> str:
-        return f"{self.run} {device_name(self.device)}".lstrip()
+        return device_name(self.device, self.run)
 
 
 def what_if(

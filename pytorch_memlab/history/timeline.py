@@ -79,7 +79,7 @@ class Timeline:
 
     @property
     def name(self) -> str:
-        return f"{self.run} {device_name(self.device)}".lstrip()
+        return device_name(self.device, self.run)
 
     def __repr__(self) -> str:
         """The number of events, the device and the peak."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ..history.holders import PeakHolders, Share
+from ..history.holders import NO_MODULE, PeakHolders, Share
 from ..records import FunctionInfo
 from ..simulation.inspect import checked_size
 from .matching import Matched, match
@@ -144,7 +144,7 @@ def _by_place(
 
 
 def _by_name(shares: Iterable[Share]) -> dict[str, int]:
-    return {share.name or "outside of modules, or not known": share.size for share in shares}
+    return {share.name or NO_MODULE: share.size for share in shares}
 
 
 def _changes(left: Mapping[str, int], right: Mapping[str, int]) -> tuple[tuple[str, Change], ...]:

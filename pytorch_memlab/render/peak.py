@@ -11,12 +11,10 @@ from io import StringIO
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.version import __version__
-from ..history.holders import Holder, PeakHolders, Share, innermost_of_user
+from ..history.holders import NO_MODULE, Holder, PeakHolders, Share, innermost_of_user
 from ..history.model import Frame
 from ..history.peak import Peak
 from .rows import cut, document, place, source_line
-
-NO_MODULE = "outside of modules, or not known"
 
 _FAILURES = 3
 

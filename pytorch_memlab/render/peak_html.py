@@ -9,10 +9,10 @@ from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
-from ..history.holders import Call, ModuleNode, PeakHolders, Share, call_tree
+from ..history.holders import NO_MODULE, Call, ModuleNode, PeakHolders, Share, call_tree
 from ..history.model import Stack
 from .page import Fragment, fill, page
-from .peak import NO_MODULE, failures, head
+from .peak import failures, head
 from .rows import source_line
 
 _MOST_LINES: Final = 500

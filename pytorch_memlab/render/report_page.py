@@ -140,10 +140,9 @@ def _timelines(profile: RecordedProfile) -> dict[str, Timeline]:
     capacities = {one.device.name: one.capacity or None for one in profile.devices}
     found = {}
     for run, history in profile.all_histories().items():
-        for one in history.devices:
-            if one.events or one.segments:
-                drawn = replace(timeline_of(history, one.device), run=run)
-                found[drawn.name] = replace(drawn, capacity=capacities.get(drawn.name))
+        for device in history.used_devices():
+            drawn = replace(timeline_of(history, device), run=run)
+            found[drawn.name] = replace(drawn, capacity=capacities.get(drawn.name))
     return found
 
 

@@ -116,7 +116,7 @@ class TimelinePicture:
         from ...history.timeline import timeline_of
 
         history = _history(profile, whole_run)
-        used = [one.device for one in history.devices if one.events or one.segments]
+        used = history.used_devices()
         if not used:
             print("no timeline is drawn: the program used no GPU", file=sys.stderr)
             return
