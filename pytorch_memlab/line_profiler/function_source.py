@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import linecache
 import re
@@ -50,7 +51,7 @@ def _defines(lines: tuple[str, ...], name: str) -> bool:
 
 def _definitions(filename: str, qual_name: str) -> Iterator[tuple[str, ...]]:
     """The lines of what a file defines by this name, as they stand and as Python prints them."""
-    file = _last_file.of(linecache.getlines(filename))
+    file = _file("".join(linecache.getlines(filename)))
     for node in file.named.get(qual_name.replace(".<locals>", ""), ()):
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         yield tuple(file.lines[first - 1 : node.end_lineno])
@@ -60,8 +61,7 @@ def _definitions(filename: str, qual_name: str) -> Iterator[tuple[str, ...]]:
 class _File:
     """The functions that a file defines now."""
 
-    def __init__(self, source: list[str]) -> None:
-        text = "".join(source)
+    def __init__(self, text: str) -> None:
         self.lines = text.splitlines()
         self.named: dict[str, list[_Definition]] = {}
         with suppress(SyntaxError, ValueError):
@@ -69,21 +69,10 @@ class _File:
                 self.named.setdefault(name, []).append(node)
 
 
-class _LastFile:
-    """The file asked for last: a module asks for the same one for each of its functions."""
-
-    def __init__(self) -> None:
-        self._last: tuple[list[str], _File] | None = None
-
-    def of(self, source: list[str]) -> _File:
-        """The file with these lines: ``linecache`` gives the same list until the file changes."""
-        last = self._last
-        if last is None or last[0] is not source:
-            last = self._last = source, _File(source)
-        return last[1]
-
-
-_last_file = _LastFile()
+@functools.lru_cache(maxsize=1)
+def _file(text: str) -> _File:
+    """The file of a text: a module asks for the same one for each of its functions."""
+    return _File(text)
 
 
 def _named(tree: ast.AST, prefix: str) -> Iterator[tuple[str, _Definition]]:

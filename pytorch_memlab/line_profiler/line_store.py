@@ -12,9 +12,6 @@ from ..devices import Approximations, Device, find_devices
 from ..records import Approximation, ApproximationKey, DeviceInfo, LineEntry, merge_approximations
 from ..scopes import FIELDS, HighestInterval, Sample
 
-_is_of_user: dict[str, bool] = {}
-"""File name -> whether it is the user's own."""
-
 _PARTS_OF_FUNCTIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 """Code with own frames, some of them before Python 3.12, on lines of the function around."""
 
@@ -59,12 +56,7 @@ def find_call_site(code: CodeType, known: CallSites) -> CallSite | None:
     caller = frame.f_back
     while caller is not None:
         calling = caller.f_code
-        name = calling.co_filename
-        try:
-            is_user = _is_of_user[name]
-        except KeyError:
-            is_user = _is_of_user[name] = is_of_user(name)
-        if is_user and calling.co_name not in _PARTS_OF_FUNCTIONS:
+        if is_of_user(calling.co_filename) and calling.co_name not in _PARTS_OF_FUNCTIONS:
             key = (id(calling), caller.f_lasti)
             site = known.get(key)
             if site is None:
