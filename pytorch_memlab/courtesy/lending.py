@@ -8,7 +8,7 @@ from collections import deque
 
 import torch
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.uninterrupted import uninterrupted
 from ..devices.allocations import allocated_memory, drop_workspaces
 from ..errors import MemlabError
@@ -77,7 +77,7 @@ def _refuse_captured_graphs() -> None:
     graphs = len(instances_of(torch.cuda.CUDAGraph))
     if graphs:
         raise MemlabError(
-            f"{graphs} captured CUDA graph{'s'[: graphs > 1]} would use the present addresses, "
+            f"{counted(graphs, 'captured CUDA graph')} would use the present addresses, "
             "which other tensors may get: delete the graphs first, and capture them again after "
             "restore(); nothing was moved"
         )

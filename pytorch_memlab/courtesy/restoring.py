@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.uninterrupted import uninterrupted
 from ..errors import MemlabError
 from ..tensors.moves import (
@@ -66,7 +66,7 @@ def bring_elsewhere(moved: deque[MovedStorage], device: torch.device) -> None:
     stuck = _stuck(moved)
     if stuck:
         raise MemlabError(
-            f"{stuck} tensor{'s'[: stuck > 1]} cannot change device: a graph of autograd, a sparse"
+            f"{counted(stuck, 'tensor')} cannot change device: a graph of autograd, a sparse"
             " tensor or another object in C++ holds them. Finish the step and drop its "
             "results (del loss), or call restore() without a device"
         )

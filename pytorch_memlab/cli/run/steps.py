@@ -12,12 +12,15 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from ..._common.optimizer_steps import after_each_step, end_program
-from ..._common.prose_size import prose_size
+from ..._common.prose_size import counted, prose_size
 from ..._common.ranks import prints
 from ..notices import tell
 
 if TYPE_CHECKING:
     from ...simulation.inspect import Machine
+
+
+_STEP = "optimizer step"
 
 
 class Steps:
@@ -52,8 +55,8 @@ class Steps:
             if self._limits and self.done < needed:
                 measured = max(0, self.done - self.warmup)
                 tell(
-                    f"the program ended after {_steps(self.done)}, before {self._limits} was"
-                    f" over: {_steps(measured)} in the numbers"
+                    f"the program ended after {counted(self.done, _STEP)}, before {self._limits}"
+                    f" was over: {counted(measured, _STEP)} in the numbers"
                 )
 
     def _count(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
@@ -63,12 +66,8 @@ class Steps:
         if self._last is not None and self.done >= self._last:
             if self.done == self._last:
                 end()
-                tell(f"ending the program after {_steps(self.done)} ({self._limits})")
+                tell(f"ending the program after {counted(self.done, _STEP)} ({self._limits})")
             end_program()
-
-
-def _steps(count: int) -> str:
-    return f"{count} optimizer step{'s' * (count != 1)}"
 
 
 @contextmanager
@@ -114,4 +113,4 @@ def progress_line(elapsed: float, steps: int, peak: int) -> str:
     """
     minutes, rest = divmod(int(elapsed), 60)
     clock = f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
-    return f"running for {clock}, {_steps(steps)}, peak so far {prose_size(peak)}"
+    return f"running for {clock}, {counted(steps, _STEP)}, peak so far {prose_size(peak)}"
