@@ -184,6 +184,12 @@ def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseExc
         left += getattr(one, "exceptions", ())
 
 
+def forget_shown_error() -> None:
+    """Drop what Python keeps of the error that it showed last."""
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+        vars(sys).pop(name, None)
+
+
 def say(text: str) -> None:
     """Print a report on standard error, whatever state that is in."""
     stream = sys.stderr

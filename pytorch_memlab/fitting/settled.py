@@ -11,7 +11,6 @@ optimizer has parameters that were never stepped.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +18,7 @@ from typing import Any, Final
 from torch.optim import Optimizer
 
 from ..simulation.inspect import Machine
+from ..tensors.live_objects import instances_of
 
 MOST_STEPS: Final = 24
 """Steps after which a trial gives up waiting for a peak that repeats."""
@@ -74,9 +74,7 @@ def cycle_of(peaks: list[StepPeak]) -> int:
 
 def have_others(stepped: Collection[Any]) -> bool:
     """True if some parameters of optimizers are not of those that were stepped."""
-    # Not isinstance: objects that stand for others may do anything when asked for their class.
-    optimizers = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
-    others = [one for one in optimizers if one not in stepped]
+    others = [one for one in instances_of(Optimizer) if one not in stepped]
     return not _parameters(others) <= _parameters(stepped)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .._common.user_code import is_of_user
+from ..history.holders import innermost_of_user
 from ..history.model import AllocationHistory, Stack
 from ..history.replay import ReplayResult, replay
 from ..records import Approximation
@@ -87,8 +87,7 @@ class FitReport:
 
 def _row(verdict: Verdict) -> dict[str, Any]:
     failure = verdict.failure
-    stack = () if failure is None else failure.stack
-    frames = [one for one in stack if is_of_user(one.filename)] or list(stack)
+    frame = innermost_of_user(failure.stack) if failure and failure.stack else None
     return {
         "gpu": verdict.name,
         "fits": verdict.fits,
@@ -97,7 +96,7 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "peak": verdict.reserved_peak,
         "active_peak": verdict.active_peak,
         "headroom": verdict.headroom,
-        "fails_at": f"{frames[0].filename}:{frames[0].line}" if frames else "",
+        "fails_at": f"{frame.filename}:{frame.line}" if frame else "",
         "request": 0 if failure is None else failure.size,
     }
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from .._common.ipython import ipython_shell
-from .._common.uncaught_errors import chain
+from .._common.uncaught_errors import chain, forget_shown_error
 from .._common.wrapping import decorated
 
 if TYPE_CHECKING:
@@ -110,9 +110,7 @@ def forget_last_error(shell: InteractiveShell) -> bool:
     """Release the traceback of the last failed cell; True if there was one."""
     found = getattr(sys, "last_value", None) is not None
     # Without these, and not with None in them, %debug says that there is nothing to debug.
-    for name in ("last_traceback", "last_value", "last_type", "last_exc"):
-        if hasattr(sys, name):
-            delattr(sys, name)
+    forget_shown_error()
     shell.InteractiveTB.tb = None
     result = getattr(shell, "last_execution_result", None)
     if result is not None:

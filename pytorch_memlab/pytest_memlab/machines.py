@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+from .._common.uncaught_errors import forget_shown_error
 from ..devices.allocations import drop_workspaces
 from ..simulation import simulate
 from ..simulation.inspect import DEFAULT_GPU, GPU, active, find_gpu
@@ -53,7 +53,6 @@ class MachinesOfTests:
 
 def _forget_earlier_tests() -> None:
     """Free what only garbage, the last error and cuBLAS hold."""
-    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
-        vars(sys).pop(name, None)  # pytest does so too, a moment later
+    forget_shown_error()  # pytest does so too, a moment later
     gc.collect()
     drop_workspaces()

@@ -305,7 +305,7 @@ class _Search:
         facts = ModelFacts(
             sum(map(_nbytes, parameters.values())),
             sum(map(_nbytes, float32)),
-            name.rpartition("().")[2],
+            _plain(name),
             attribute,
             count,
             bool(training) and not any(training),
