@@ -12,7 +12,6 @@ bounds of the segment, whichever rule chose the range.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from ..simulation.allocator.settings import (
     SMALL_SEGMENT_SIZE,
     SMALL_SIZE,
     AllocatorSettings,
+    split_settings,
 )
 from .model import (
     AllocationHistory,
@@ -53,7 +53,7 @@ def settings_of(found: Mapping[str, object]) -> AllocatorSettings:
     (64, True)
     """
     known = []
-    for item in re.split(r",(?![^\[]*\])", str(found.get("PYTORCH_CUDA_ALLOC_CONF") or "")):
+    for item in split_settings(str(found.get("PYTORCH_CUDA_ALLOC_CONF") or "")):
         with suppress(AllocatorSettingsError, ValueError):
             AllocatorSettings.parse(item)
             known.append(item)

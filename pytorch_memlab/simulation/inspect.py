@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .allocator.settings import (
         AllocatorSettings as AllocatorSettings,
         read_alloc_conf as read_alloc_conf,
+        split_settings as split_settings,
     )
     from .hardware import decisions as decisions
     from .hardware.gpu import DEFAULT_GPU as DEFAULT_GPU, GPU as GPU
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "allocator.driver": ("SimulatedDriver",),
     "allocator.out_of_memory": ("FailedRequest", "FreeBlock"),
-    "allocator.settings": ("AllocatorSettings", "read_alloc_conf"),
+    "allocator.settings": ("AllocatorSettings", "split_settings", "read_alloc_conf"),
     "hardware.gpu": ("DEFAULT_GPU", "GPU"),
     "hardware.presets": ("PRESETS", "find_gpu"),
     "hardware.sizes": ("checked_size", "read_size"),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-from ...simulation.inspect import AllocatorSettings, settings_string
+from ...simulation.inspect import AllocatorSettings, settings_string, split_settings
 from .remedy import Finding, Remedy, already_used, applied
 
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
@@ -20,7 +19,7 @@ class AllocatorSetting(Remedy):
         before = settings_string()
         others = [
             item
-            for item in re.split(r",(?![^\[]*\])", before)
+            for item in split_settings(before)
             if item.strip() and item.partition(":")[0].strip() != key
         ]
         self._setting = f"{key}:{value}"

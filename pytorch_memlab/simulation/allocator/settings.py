@@ -40,11 +40,16 @@ def read_alloc_conf(text: str, large_segment_size: int = LARGE_SEGMENT_SIZE) -> 
     return fields
 
 
+def split_settings(text: str) -> list[str]:
+    """The settings in a string; the commas of a list in brackets do not part them."""
+    return re.split(r",(?![^\[]*\])", text)
+
+
 def _split(text: str) -> Iterator[tuple[str, str]]:
     compact = "".join(text.split())
     if not compact:
         return
-    for item in re.split(r",(?![^\[]*\])", compact.removesuffix(",")):
+    for item in split_settings(compact.removesuffix(",")):
         key, colon, value = item.partition(":")
         if key not in _KEYS:
             near = difflib.get_close_matches(key, _KEYS, n=1)
