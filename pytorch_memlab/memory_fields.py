@@ -28,10 +28,9 @@ EVENTS = (
 """Counts without metrics. PyTorch has not had all of them always."""
 SETTINGS = ("max_split_size",)
 
-POOL_FIELDS = tuple(".".join(parts) for parts in product(GROUPS, POOLS, METRICS))
-FIELDS_WITH_METRICS = (
-    *POOL_FIELDS,
+FIELDS = (
+    *(".".join(parts) for parts in product(GROUPS, POOLS, METRICS)),
     *(".".join(parts) for parts in product(OVERSIZE_GROUPS, METRICS)),
+    *EVENTS,
+    *SETTINGS,
 )
-FIELDS = (*FIELDS_WITH_METRICS, *EVENTS, *SETTINGS)
-"""All of them, in the order of a sample's row."""
