@@ -21,6 +21,15 @@ def prose_size(nbytes: int) -> str:
     return f"{nbytes / 2**30:.2f} GiB"
 
 
+def signed(size: float, plus: str = "", minus: str = "-") -> str:
+    """A size with its sign.
+
+    >>> signed(-(3 << 20)), signed(512, "+")
+    ('-3.0 MiB', '+512 B')
+    """
+    return f"{minus if size < 0 else plus}{prose_size(round(abs(size)))}"
+
+
 def counted(count: int, noun: str) -> str:
     """A number of things.
 

@@ -34,7 +34,7 @@ _EXIT: Final = "the program ended with exit status"
 _UNREAD: Final = "the program does not read"
 """Beginning of the finding of a change of a file."""
 
-Wanted = tuple["GPU", tuple["Change", ...]]
+Wanted = tuple[GPU, tuple[Change, ...]]
 """A run: on which GPU, and with what changes of the program."""
 
 

@@ -54,7 +54,7 @@ def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[Iterable[Any], Categ
     yield (own.get("_parameters") or {}).values(), Category.PARAMETERS
 
 
-BlockOf = Callable[["Piece"], "LiveBlock | None"]
+BlockOf = Callable[[Piece], LiveBlock | None]
 """Gives the block of a piece of a tensor; None if it is not followed."""
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))

@@ -24,9 +24,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, Final, NamedTuple
 
-from ..simulation.allocator import out_of_memory as simulated
 from ..simulation.allocator.driver import DriverCalls, SimulatedDriver
-from ..simulation.allocator.out_of_memory import OutOfMemory
+from ..simulation.allocator.out_of_memory import FailedRequest, OutOfMemory
 from ..simulation.allocator.replay import (
     GROWTH,
     RELEASES,
@@ -408,7 +407,7 @@ LONGEST: Final = 300_000
 
 
 def check_settings(
-    request: simulated.FailedRequest,
+    request: FailedRequest,
     requests: array[int],
     length: int,
     settings: str,

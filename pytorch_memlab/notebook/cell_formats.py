@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import signed
 from .cell_measurement import CellReading, CpuLoad, Usage
 
 MIB: Final = 2**20
@@ -99,10 +99,7 @@ def last_cell(reading: CellReading) -> str:
     """
     if not reading.number:
         return ""
-    host, gpu = (
-        f"{'-' if usage.consumed < 0 else '+'}{prose_size(abs(usage.consumed))}"
-        for usage in (reading.host, reading.gpu)
-    )
+    host, gpu = (signed(usage.consumed, "+") for usage in (reading.host, reading.gpu))
     seconds = f"{reading.seconds:.3f} s"
     return f", In [{reading.number}] took {host} on the host and {gpu} on the GPU in {seconds}"
 

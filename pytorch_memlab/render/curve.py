@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.prose_size import counted, prose_size
+from .._common.prose_size import counted, prose_size, signed
 from .._common.quoted import printable
 from ..fitting.trial import Ending
 from .fit import COLUMNS, NO_TENSOR
 from .notes import summary_of_runs
 from .page import fill
 from .picture import ALARM, COLOURS, drawn, finish, shortened
-from .rows import WIDTH, cut, document, padded, signed, wrapped
+from .rows import WIDTH, cut, document, padded, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import prose_size, signed
 from .._common.quoted import printable
 from ..profiles.differences import Change, Differences, LineChange
 from ..profiles.recorded import RecordedProfile
-from .rows import code_of, document, padded, place_of, ranked, signed
+from .rows import code_of, document, padded, place_of, ranked
 from .run_notes import command
 
 

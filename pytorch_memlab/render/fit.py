@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from .._common.prose_size import counted, prose_size
+from .._common.prose_size import counted, prose_size, signed
 from .._common.quoted import printable
 from ..fitting.trial import Ending
 from ..history.holders import innermost_of_user
 from .notes import summary_of_runs
 from .page import fill
-from .rows import cut, document, padded, place, signed, source_line, wrapped
+from .rows import cut, document, padded, place, source_line, wrapped
 
 if TYPE_CHECKING:
     from ..fitting.verdict import FailedAllocation, FitReport, Verdict

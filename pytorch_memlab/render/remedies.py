@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from .._common.prose_size import counted, prose_size
+from .._common.prose_size import counted, prose_size, signed
 from .._common.quoted import printable, visible
 from .fit import PEAK
 from .notes import summary_of_runs
-from .rows import WIDTH, document, signed, wrapped
+from .rows import WIDTH, document, wrapped
 
 if TYPE_CHECKING:
     from ..fitting.remedies.remedy import Finding

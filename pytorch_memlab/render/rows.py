@@ -80,15 +80,6 @@ def shares_text(shares: Sequence[Share], most: int) -> str:
     return ", ".join([*named, *([f"{prose_size(rest)} more"] if rest else [])])
 
 
-def signed(size: float, plus: str = "", minus: str = "-") -> str:
-    """A size with its sign.
-
-    >>> signed(-(3 << 20)), signed(512, "+")
-    ('-3.0 MiB', '+512 B')
-    """
-    return f"{minus if size < 0 else plus}{prose_size(round(abs(size)))}"
-
-
 def code_of(function: FunctionInfo, line: int) -> str:
     """The code of a line, empty where there is no source."""
     return printable(function.text_of(line).strip())

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import prose_size, signed
 from .._common.quoted import visible
 from ..profiles.ranking import PEAK, peak_of
 from .notes import line_mark, line_notes
 from .page import Fragment, fill
-from .rows import signed
 from .tables import cell, failure_note, is_of_bytes, line_remarks, source_lines
 
 if TYPE_CHECKING:

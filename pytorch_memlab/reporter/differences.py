@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._common.prose_size import prose_size
+from .._common.prose_size import signed
 from .._common.rendered import rendered
 from .snapshot import MemorySnapshot, sizes_by
 
@@ -69,8 +69,7 @@ class Difference:
             return "no change"
         kinds = [f"{len(self.names(kind))} {kind}" for kind in KINDS if self.names(kind)]
         total = sum(change.delta for change in self.changes)
-        sign = "-" if total < 0 else "+"
-        return f"{', '.join(kinds)}, in all {sign}{prose_size(abs(total))}"
+        return f"{', '.join(kinds)}, in all {signed(total, '+')}"
 
     def __str__(self) -> str:
         return rendered("memory_report:difference", self)
