@@ -7,7 +7,8 @@ import importlib.util
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, SourceFileLoader
@@ -122,9 +123,18 @@ def _module(name: str, arguments: Sequence[str]) -> Program:
     )
 
 
+def join_other_threads(threads: Collection[threading.Thread]) -> None:
+    """Wait for all other threads that Python waits for before it ends, also for later ones."""
+    while waiting := [
+        one for one in threading.enumerate() if one not in threads and not one.daemon and one.ident
+    ]:
+        for thread in waiting:
+            thread.join()
+
+
 @contextmanager
 def first_on_path(folder: str) -> Iterator[None]:
-    """Put a folder in the place of that of this command, at the start of ``sys.path``."""
+    """Put a folder at the start of ``sys.path``, where that of this command was."""
     # Python may have been told to keep such folders out (``-P``, ``PYTHONSAFEPATH``).
     before = list(sys.path)
     if not getattr(sys.flags, "safe_path", False):

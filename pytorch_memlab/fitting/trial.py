@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 
+from .._common.main_program import join_other_threads
 from .._common.optimizer_steps import ProgramDone, after_each_step, end_program
 from .._common.own_frames import drop_own_frames
 from .._common.patches import Patches
@@ -239,9 +240,7 @@ class _Run:
             except SystemExit as exit_:
                 if isinstance(exit_, ProgramDone) or exit_.code not in (None, 0):
                     raise
-            for thread in threading.enumerate():
-                if thread not in threads and not thread.daemon:
-                    thread.join()
+            join_other_threads(threads)
 
     def _repeat(self, call: Callable[[], object]) -> None:
         """Run a script once, a function until it has settled."""

@@ -188,6 +188,20 @@ def test_threads_of_the_program_come_to_their_end(end, tmp_path):
     assert kept(trial_of(text, tmp_path)) == 3
 
 
+def test_threads_that_threads_start_come_to_their_end(tmp_path):
+    text = """
+        import threading, time, torch
+        tensors = []
+        def work(then):
+            time.sleep(0.2)
+            tensors.append(torch.zeros(3 * 2**20, dtype=torch.uint8, device="cuda"))
+            then()
+        inner = threading.Thread(target=work, args=(lambda: None,))
+        threading.Thread(target=work, args=(inner.start,)).start()
+    """
+    assert kept(trial_of(text, tmp_path)) == 6
+
+
 def test_the_gpu_has_no_limit_and_the_memory_of_one_has(tmp_path):
     text = """
         import torch

@@ -267,14 +267,14 @@ def _run(
             pass  # the rest is as if the program had come to its end
         except BaseException as error:
             if isinstance(error, SystemExit):
-                _join_other_threads(threads)
+                main_program.join_other_threads(threads)
             has_ended_well = isinstance(error, SystemExit) and not error.code
             is_passed = has_ended_well and limit.is_passed(profile.peaks)
             ending.close()
             if is_passed:
                 return DOES_NOT_FIT
             raise
-        _join_other_threads(threads)
+        main_program.join_other_threads(threads)
         return DOES_NOT_FIT if limit.is_passed(profile.peaks) else 0
 
 
@@ -364,12 +364,3 @@ class _MaxPeak:
     def tell(self) -> None:
         for line in self._passed:
             notices.tell(line)
-
-
-def _join_other_threads(threads: Sequence[threading.Thread]) -> None:
-    """Wait for other threads that Python waits for before it ends: their memory counts."""
-    while waiting := [
-        one for one in threading.enumerate() if one not in threads and not one.daemon and one.ident
-    ]:
-        for thread in waiting:
-            thread.join()
