@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from .._common import warned_lines
 from .._common.patches import Patches
 from .._common.quoted import quoted
 from .._common.storages import raise_kept
@@ -265,6 +266,7 @@ def _installed(machine: Machine) -> Iterator[None]:
         exits.callback(patches.undo)
         for module in _INSTALLED_IN_ORDER:
             module.install(machine, patches)
+        warned_lines.install(patches)
         patches.around(threading.Thread, "start")(partial(_start_simulated, machine))
         exits.enter_context(cuda_dispatch.installed())
         exits.enter_context(_modes(machine))

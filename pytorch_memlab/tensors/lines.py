@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .._common import warned_lines
 from .._common.patches import Patches
 from .._common.program_lines import current_line, is_of_program
 from .._common.traceback_frames import clear_internal_frames
@@ -54,6 +55,7 @@ def recorded_lines() -> Iterator[None]:
 
     with Patches() as patches, _Notes():
         patches.set(torch.autograd.Function, "apply", classmethod(apply))
+        warned_lines.install(patches)
         yield
 
 

@@ -76,7 +76,7 @@ def _install_compile(patches: Patches) -> None:
         warnings.warn(
             "torch.compile runs eagerly under simulation: the compiler's own memory is not"
             " simulated",
-            stacklevel=3,
+            stacklevel=1,
         )
 
     def compile(model: Any = None, **options: Any) -> Any:

@@ -83,8 +83,7 @@ def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., 
         if gpu is None and not _holds_simulated(machine, data):
             return original(data, *args, device=device, **kwargs)
         requires_grad = kwargs.pop("requires_grad", False)
-        with torch.device("cpu"):
-            made = original(_on_cpu(machine, data), *args, **kwargs)
+        made = original(_on_cpu(machine, data), *args, device="cpu", **kwargs)
         if gpu is not None:
             made = move(machine, made, gpu, {})
         return made.requires_grad_() if requires_grad else made

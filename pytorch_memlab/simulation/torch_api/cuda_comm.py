@@ -254,7 +254,7 @@ def _nbytes(tensor: torch.Tensor) -> int:
 def _nccl_calls(machine: Machine) -> dict[str, Callable[..., None]]:
     @functools.cache
     def warn() -> None:
-        warnings.warn("NCCL's own buffers are not counted", stacklevel=5)
+        warnings.warn("NCCL's own buffers are not counted", stacklevel=2)
 
     def collective(copies: Callable[..., Copies]) -> Callable[..., None]:
         """Computes on the CPU tensors, without an effect on the allocators."""

@@ -92,7 +92,7 @@ def select(call: Call) -> Backend:
         elif against(Backend(choice), call) is None:
             return Backend(choice)
     for backend, (name, _) in _FUSED.items():
-        warnings.warn(f"{name} not used because: {against(backend, call)}", stacklevel=2)
+        warnings.warn(f"{name} not used because: {against(backend, call)}", stacklevel=1)
     raise RuntimeError("No available kernel. Aborting execution.")
 
 

@@ -251,7 +251,7 @@ def _meta(*args: Any) -> tuple[torch.Tensor, ...]:
 def _reference(*args: Any) -> tuple[torch.Tensor, ...]:
     call = Call(*args)
     if call.buffer is None:
-        warnings.warn(_NOT_FLAT, stacklevel=2)
+        warnings.warn(_NOT_FLAT, stacklevel=1)
     results = _meta(*args)
     output, hy, cy, reserve, buffer = results
     if call.buffer is None:
