@@ -87,7 +87,6 @@ class Answer:
             value=value,
             fits=bool(one.fits),
             active=one.active_peak,
-            reserved=one.reserved_peak,
             needed=min(needed, self.room) if one.fits else max(needed, self.room + 1),
         )
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -42,8 +42,8 @@ class TriedValue:
     value: int
     fits: bool
     active: int = 0  # bytes in use at the peak, where memory has no limit
-    reserved: int = 0  # bytes reserved at the peak, where memory has no limit
-    needed: int = 0  # bytes with which the program would just fit, for guesses; 0 for ``reserved``
+    # bytes with which the program would just fit, for guesses: more than there are if it does not
+    needed: int = 0
     problem: str | None = None  # why the program does not run with this value; None if it runs
     is_final: bool = False  # whether the problem is one of all values, such as an unknown option
 
@@ -58,13 +58,13 @@ class Search:
         self,
         values: Sequence[int],
         available: int,
-        hints: Iterable[Point] = (),
         slack: int = 0,
     ) -> None:
         self._values = values
         self._available = available
-        self.hints: Sequence[Point] = sorted(hints)
         self._slack = slack
+        self.hints: Sequence[Point] = ()
+        """Points of another search's curve, by value; set before the first trial."""
         self._tried: dict[int, TriedValue] = {}
         self.step = 1  # the program takes only multiples of it
         self._from_end: int | None = None
@@ -200,15 +200,10 @@ class Search:
 
     def _guess(self, candidates: Sequence[int]) -> int | None:
         """The largest candidate that should fit."""
-        points = [Point(one.value, self._needed(one)) for one in self._ran()]
+        points = [Point(one.value, one.needed) for one in self._ran()]
         if len(points) == 1:
             points = self._moved_hints(points[0])
         return self._guessed(points, candidates)
-
-    def _needed(self, one: TriedValue) -> int:
-        """Bytes with which the program fits, no more than there are if it does fit."""
-        needed = one.needed or one.reserved
-        return min(needed, self._available) if one.fits else max(needed, self._available + 1)
 
     def _moved_hints(self, own: Point) -> list[Point]:
         """Hints of other GPUs, as far off as they are at the only value tried on this one."""
@@ -265,7 +260,7 @@ class Search:
         if len(ran) < 2:
             return True
         active = _interpolated([Point(one.value, one.active) for one in ran], value)
-        needs = [Point(one.value, one.needed or one.reserved) for one in ran]
+        needs = [Point(one.value, one.needed) for one in ran]
         slack = self._slack + 2 * _off_line(needs, best)
         return active <= self._available and _interpolated(needs, value) <= self._available + slack
 

@@ -13,7 +13,8 @@ from pytorch_memlab.fitting.search import Search, TriedValue
 
 def largest(values, attempt, available, hints=(), slack=0) -> Search:
     """The largest value that fits, by one trial after another."""
-    search = Search(values, available, hints, slack)
+    search = Search(values, available, slack)
+    search.hints = sorted(hints)
     while wanted := search.wanted():
         search.add(attempt(wanted[0]))
     return search
@@ -27,16 +28,14 @@ class Program:
         peak: Callable[[int], float],
         capacity: int,
         refuses: Callable[[int], object] = lambda value: False,
-        fits: Callable[[int], bool] | None = None,
     ) -> None:
         self.peak = peak
         self.capacity = capacity
         self.refuses = refuses
-        self._fits = fits
         self.tried: list[int] = []
 
     def fits(self, value: int) -> bool:
-        return self.peak(value) <= self.capacity if self._fits is None else self._fits(value)
+        return self.peak(value) <= self.capacity
 
     def attempt(self, value: int) -> TriedValue:
         assert value not in self.tried, "no value is tried twice"
@@ -44,7 +43,7 @@ class Program:
         if self.refuses(value):
             return TriedValue(value=value, fits=False, problem=f"ValueError: not {value}")
         peak = int(self.peak(value))
-        return TriedValue(value=value, fits=self.fits(value), active=peak, reserved=peak)
+        return TriedValue(value=value, fits=self.fits(value), active=peak, needed=peak)
 
     def search(self, values: Sequence[int], hints: Iterable[Point] = ()) -> Search:
         return largest(values, self.attempt, self.capacity, hints)
@@ -64,7 +63,7 @@ def test_a_line_takes_four_trials() -> None:
 
     assert found.value == 30
     assert program.tried == [1, 22, 30, 31]  # two for a line, its answer, and the proof
-    assert found.above == TriedValue(value=31, fits=False, active=81, reserved=81)
+    assert found.above == TriedValue(value=31, fits=False, active=81, needed=81)
 
 
 def test_hints_of_another_gpu_leave_the_guess_and_its_proof() -> None:
@@ -84,7 +83,7 @@ def test_one_trial_shows_that_nothing_fits() -> None:
 
     found = program.search(UP_TO_512)
 
-    refused = TriedValue(value=1, fits=False, active=91, reserved=91)
+    refused = TriedValue(value=1, fits=False, active=91, needed=91)
     assert (found.value, found.above) == (None, refused)
     assert program.tried == [1]
 
@@ -146,14 +145,11 @@ def test_a_value_fits_although_it_would_reserve_too_much_without_a_limit(
     def attempt(value: int) -> TriedValue:
         tried.append(value)
         active = (50 + value) * 1000
-        needed = active * 51 // 50
-        return TriedValue(
-            value=value,
-            fits=needed <= 80_000,
-            active=active,
-            reserved=active * 13 // 10,
-            needed=needed if is_known else 0,
-        )
+        needed, reserved = active * 51 // 50, active * 13 // 10
+        fits = needed <= 80_000
+        if not is_known:
+            needed = min(reserved, 80_000) if fits else reserved
+        return TriedValue(value=value, fits=fits, active=active, needed=needed)
 
     assert largest(UP_TO_512, attempt, 80_000).value == 28  # by its reserved bytes it would be 11
     assert len(tried) <= trials
@@ -166,7 +162,7 @@ def test_peaks_that_are_not_monotonic() -> None:
     def attempt(value: int) -> TriedValue:
         tried.append(value)
         reserved = {26: 527, 27: 528, 28: 525}.get(value, 500 + value)
-        return TriedValue(value=value, fits=reserved <= 525, active=495 + value, reserved=reserved)
+        return TriedValue(value=value, fits=reserved <= 525, active=495 + value, needed=reserved)
 
     assert largest(UP_TO_512, attempt, 525, slack=10).value == 28
     assert tried == [1, 22, 25, 26, 30, 29, 28]  # 31 would have 526 in use
@@ -236,7 +232,7 @@ def test_values_of_a_list() -> None:
     found = program.search((8, 16, 64, 96, 128, 256))
 
     assert found.value == 96
-    assert found.above == TriedValue(value=128, fits=False, active=128, reserved=128)
+    assert found.above == TriedValue(value=128, fits=False, active=128, needed=128)
 
 
 def test_the_line_is_off_by_what_the_farthest_point_is() -> None:
