@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
-from .._common.quoted import quoted
-from ..errors import MemlabError
+from .._common.quoted import printable, quoted
+from .._common.version import __version__
+from ..errors import MemlabError, ProfileError
 
 _TOO_LARGE: Final = 2**63
 """Counters are of 64 bits."""
@@ -135,6 +136,16 @@ class Checked:
         if type(found) in kinds and is_right(found):
             return found
         raise _refused(name, found, expected)
+
+
+def check_version(data: dict[str, Any], newest: int, called: str) -> None:
+    """Refuse a file of a version that a later release wrote."""
+    version = data.get("version")
+    if type(version) is not int or version > newest:
+        raise ProfileError(
+            f"{called} was written by pytorch_memlab {printable(str(data.get('written_by')))}, this"
+            f" is {__version__}: upgrade to read it"
+        )
 
 
 def _refused(name: str, value: object, expected: str) -> DamagedError:

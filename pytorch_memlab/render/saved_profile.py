@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from .._common.quoted import printable, quoted
+from .._common.quoted import quoted
 from .._common.version import __version__
 from ..errors import ProfileError, UsageError
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
@@ -28,7 +28,7 @@ from ..records import (
     Report,
     Section,
 )
-from .checked_json import Checked, DamagedError
+from .checked_json import Checked, DamagedError, check_version
 from .notes import texts
 from .saved_history import history_data, holders_data, read_history, read_holders
 
@@ -67,19 +67,15 @@ def render(profile: RecordedProfile) -> str:
 def load(text: str, called: str) -> RecordedProfile:
     """The profile that ``render`` made the text of."""
     data = _document(text, called)
-    saved_format, version = data.get("format"), data.get("version")
+    saved_format = data.get("format")
     if saved_format == 1 and "tables" in data:
         raise ProfileError(
             f"{called} has the older format 1, which has the tables alone: show reads it; record "
             "the program again with this version for the rest"
         )
-    if saved_format != FORMAT or type(version) is not int:
+    if saved_format != FORMAT or type(data.get("version")) is not int:
         raise ProfileError(f"{called} is JSON, but no profile of pytorch_memlab")
-    if version > VERSION:
-        raise ProfileError(
-            f"{called} was written by pytorch_memlab {printable(str(data.get('written_by')))}, this"
-            f" is {__version__}: upgrade to read it"
-        )
+    check_version(data, VERSION, called)
     try:
         return _profile(Checked(data))
     except DamagedError as error:

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from .._common.quoted import printable
 from .._common.version import __version__
 from ..errors import ProfileError
 from ..profiles.changed_tests import HoldingLine, MeasuredTest
-from .checked_json import Checked, DamagedError
+from .checked_json import Checked, DamagedError, check_version
 
 FORMAT: Final = "pytorch_memlab.tests"
 VERSION: Final = 1
@@ -41,12 +40,7 @@ def load(text: str, called: str) -> dict[str, MeasuredTest]:
         raise ProfileError(f"{called} is no file of --memlab-save: it is no JSON") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ProfileError(f"{called} is JSON, but no file of --memlab-save")
-    version = data.get("version")
-    if type(version) is not int or version > VERSION:
-        raise ProfileError(
-            f"{called} was written by pytorch_memlab {printable(str(data.get('written_by')))}, this"
-            f" is {__version__}: upgrade to read it"
-        )
+    check_version(data, VERSION, called)
     try:
         tests = Checked(data).by_name("tests", Checked.object)
         return {name: measured_test(one) for name, one in tests.items()}
