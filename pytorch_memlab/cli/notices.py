@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from typing import Any
 
 from .._common.ranks import path_of_rank, prints
 from .exit_codes import USAGE_ERROR
@@ -82,8 +83,8 @@ def tell_unused_gpu() -> None:
         )
 
 
-def _was_used(stats: object) -> bool:
-    if not isinstance(stats, dict) or not stats:
+def _was_used(stats: Mapping[str, Any]) -> bool:
+    if not stats:
         return False
     reserved = stats["reserved_bytes"]["all"]
     return bool(reserved["allocated"] or reserved["peak"] or reserved["current"])

@@ -64,7 +64,6 @@ class Profile:
         self._choice = choice
         self._saves_history = options.history
         self._others = others
-        self._sections: tuple[Section, ...] = ()
         self._columns = columns
         self._decorated: list[tuple[Any, tuple[str, ...]]] = []
         self._device = device
@@ -73,7 +72,6 @@ class Profile:
         self._peaks = RunPeaks(device)
         self._process = os.getpid()
         self._argv = program.argv
-        self._error: BaseException | None = None
         self._program_showed_tables = False
         self._are_named = bool(names)
         source = functions_of(program)
@@ -138,14 +136,14 @@ class Profile:
         self._peaks.end()
         program_did = self._program_showed_tables and not self._are_named and not self._decorated
         if os.getpid() == self._process and (is_asked_for or not program_did):
-            self._error = sys.exc_info()[1]
-            self._sections = tuple(each for other in self._others for each in other.sections())
-            recorded = self._recorded()
+            error = sys.exc_info()[1]
+            sections = tuple(each for other in self._others for each in other.sections())
+            recorded = self._recorded(error, sections)
             results = results_of(recorded, self._columns, self._choice, tells_runs=False)
             if not self._saves_history:
                 results = replace(results, recorded=replace(recorded, history=None))
             write(results)
-            failed = not isinstance(self._error, (SystemExit, type(None)))
+            failed = not isinstance(error, (SystemExit, type(None)))
             report = results.report
             shows_memory = report.tables and not {"hits", "time"}.issuperset(report.columns)
             if shows_memory and not failed:
@@ -155,7 +153,9 @@ class Profile:
         """The peaks of the run so far by the names of the devices; none in a forked process."""
         return self._peaks.highest if os.getpid() == self._process else {}
 
-    def _recorded(self) -> RecordedProfile:
+    def _recorded(
+        self, error: BaseException | None, sections: tuple[Section, ...]
+    ) -> RecordedProfile:
         decorated = [function for function, _ in self._decorated]
         own = self._profiler.recorded()
         # The functions that were named; of patterns, those that ran.
@@ -169,7 +169,7 @@ class Profile:
             of_decorators = replace(global_line_profiler.recorded(), shown=shown)
             # What is shown comes first, as the profiler that shows it has it.
             parts = [own, of_decorators] if self._are_named else [of_decorators, own]
-        status, exception = _ending(self._error)
+        status, exception = _ending(error)
         run = replace(
             own.runs[0],
             program=self._argv[0],
@@ -183,7 +183,7 @@ class Profile:
             found,
             runs=(run,),
             devices=with_run_peaks(found.devices, self._peaks.highest),
-            sections=self._sections,
+            sections=sections,
         )
 
     def _unmatched(self) -> list[str]:
