@@ -32,7 +32,7 @@ from .function_source import function_source
 from .intervals import FunctionIntervals
 from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_code_ids
 from .line_store import LineStore
-from .recorded import RunTime, calls_between, measured_devices, with_peaks
+from .recorded import RunTime, calls_between, measured_devices
 from .registration import resolve
 from .tracer import current_tracer
 
@@ -234,7 +234,7 @@ class LineProfiler(RecordedLines):
                 history = self._recording().history()
         return RecordedProfile(
             (self._time.run(is_dry_run=self._selection.is_dry_run),),
-            with_peaks(measured_devices(entries, capacities), peaks),
+            measured_devices(entries, capacities, peaks),
             tuple(self._code_infos.values()),
             entries,
             added_up(calls_between(self._raw_line_records, self._codes, places)),

@@ -69,9 +69,11 @@ class RunTime:
 
 
 def measured_devices(
-    entries: Iterable[LineEntry], capacities: Mapping[str, _Capacity]
+    entries: Iterable[LineEntry],
+    capacities: Mapping[str, _Capacity],
+    peaks: Mapping[str, PeakHolders],
 ) -> tuple[MeasuredDevice, ...]:
-    """The devices of lines, with the most that each held."""
+    """The devices of lines, with the highest of the peaks of the lines and of the whole run."""
     found: dict[str, MeasuredDevice] = {}
     for entry in entries:
         name = entry.device.name
@@ -79,9 +81,10 @@ def measured_devices(
             capacity, taken, context = capacities.get(name, (0, None, None))
             found[name] = MeasuredDevice(entry.device, capacity, 0, 0, 0, taken, context)
         kinds = DevicePeaks._fields
-        peaks = DevicePeaks(*(entry.stats.get(f"{kind}_bytes.all.peak", 0) for kind in kinds))
-        found[name] = _raised(found[name], peaks)
-    return tuple(found.values())
+        of_line = DevicePeaks(*(entry.stats.get(f"{kind}_bytes.all.peak", 0) for kind in kinds))
+        found[name] = _raised(found[name], of_line)
+    active = {name: DevicePeaks(holders.peak.active, 0, 0) for name, holders in peaks.items()}
+    return with_run_peaks(found.values(), active)
 
 
 def _raised(device: MeasuredDevice, peaks: DevicePeaks) -> MeasuredDevice:
@@ -91,14 +94,6 @@ def _raised(device: MeasuredDevice, peaks: DevicePeaks) -> MeasuredDevice:
         peak_allocated=max(device.peak_allocated, peaks.allocated),
         peak_reserved=max(device.peak_reserved, peaks.reserved),
     )
-
-
-def with_peaks(
-    devices: Iterable[MeasuredDevice], peaks: Mapping[str, PeakHolders]
-) -> tuple[MeasuredDevice, ...]:
-    """Devices with the peaks of the whole run, which may be outside of the recorded lines."""
-    active = {name: DevicePeaks(holders.peak.active, 0, 0) for name, holders in peaks.items()}
-    return with_run_peaks(devices, active)
 
 
 def with_run_peaks(
@@ -134,9 +129,10 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
         for part in parts
         for one in part.devices
     }
+    peaks = _highest(parts)
     return RecordedProfile(
         parts[0].runs,
-        with_peaks(measured_devices(entries, capacities), _highest(parts)),
+        measured_devices(entries, capacities, peaks),
         tuple(functions),
         tuple(entries),
         tuple(calls),
@@ -144,7 +140,7 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
         None if parts[0].shown is None else tuple(shown),
         tuple(dict.fromkeys(note for part in telling for note in part.notes)),
         tuple(dict.fromkeys(end for part in telling for end in part.ends)),
-        peaks=_highest(parts),
+        peaks=peaks,
         failures=failures,
         history=next((part.history for part in parts if part.history is not None), None),
     )
