@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from time import time_ns
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from .._common.call_stacks import call_stacks
 from .._common.made_once import made_once
 from .._common.optimizer_steps import after_each_step
+from ..devices import find_devices
 from ..errors import HistoryError
 from ..simulation.inspect import Machine, active
 from .cuda_history import CudaHistory
@@ -291,5 +292,4 @@ def _host() -> FollowedSource:
 
 
 def _has_gpu() -> bool:
-    accelerator: Any = getattr(torch, "accelerator", None)
-    return torch.cuda.is_available() or (accelerator is not None and accelerator.is_available())
+    return find_devices()[0].name != "cpu"

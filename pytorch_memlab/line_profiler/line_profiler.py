@@ -438,7 +438,7 @@ def _device_notes(devices: list[DeviceInfo]) -> list[Note]:
         names = tuple(device.name for device in simulated)
         notes.append(Remark(NoteKind.SIMULATED_GPUS, names, simulated[0].description))
     if any(device.name == "cpu" for device in devices):
-        has_gpu = find_devices()[0].info.name != "cpu"
+        has_gpu = find_devices()[0].name != "cpu"
         kind = NoteKind.CPU_TENSORS if has_gpu else NoteKind.CPU_TENSORS_WITHOUT_GPU
         notes.append(Remark(kind))
     return notes

@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -284,6 +285,21 @@ def test_a_storage_that_grows_in_place_counts_as_it_is(machine):
         kept.untyped_storage().resize_(6 * MIB)
     assert_sums(profiler.peak_holders(), 8 * MIB)
     assert machine.gpus[0].allocator.active_bytes == 6 * MIB
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_where_an_accelerator_tells_no_memory_the_tensors_of_the_host_are_recorded(monkeypatch):
+    mps = SimpleNamespace(type="mps")
+    accelerator = SimpleNamespace(is_available=lambda: True, current_accelerator=lambda: mps)
+    monkeypatch.setattr(torch, "accelerator", accelerator)
+
+    def work():
+        return torch.ones(3 * MIB, dtype=torch.uint8)
+
+    with LineProfiler(work) as profiler:
+        kept = work()
+    assert profiler.peak_holders().peak.name == "cpu"
+    assert functions(profiler.peak_holders())["work"] == kept.nbytes
 
 
 def test_expandable_segments_and_other_streams(machine):
