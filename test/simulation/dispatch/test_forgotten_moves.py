@@ -29,7 +29,7 @@ def assign(target, index, value):
 CALLS = {
     "a CPU tensor read at indices of a GPU": (INDICES, lambda: torch.zeros(3)[first()]),
     "a CPU tensor read by a mask of a GPU": (INDICES, lambda: torch.zeros(1)[first() == 0]),
-    "a CPU tensor written": (INDICES, lambda: assign(torch.zeros(3), first(), 1.0)),
+    "a CPU tensor written": (INDICES, lambda: assign(torch.zeros(3, 3), (first(),) * 2, 1.0)),
     "values of the CPU": (MIXED, lambda: assign(zeros(3), torch.tensor([0, 2]), torch.ones(2))),
     "a value of the CPU": (MIXED, lambda: zeros(3).index_put_((first(),), torch.ones(1))),
     "lengths": (
