@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ..simulation.inspect import GPU, PRESETS, find_gpu
 from .target import Change, Target
-from .trial import Ending, Settings, Trial, TrialRequest, run_all
+from .trial import ENDED_ITSELF, Ending, Settings, Trial, TrialRequest, run_all
 from .verdict import FitReport, Verdict, needed_memory, verdict
 from .watched_gpu import runs_alike
 
@@ -27,12 +27,6 @@ _UNKNOWN_OPTION: Final = re.compile(
     re.I,
 )
 """Messages of the usual readers of command lines about a wrong or missing option."""
-
-_EXIT: Final = "the program ended with exit status"
-"""Beginning of a trial's error whose program itself said what is wrong."""
-
-_UNREAD: Final = "the program does not read"
-"""Beginning of the finding of a change of a file."""
 
 Wanted = tuple[GPU, tuple[Change, ...]]
 """A run: on which GPU, and with what changes of the program."""
@@ -47,12 +41,12 @@ class Run:
         self.is_final = False  # whether the problem is one of all values
         self._needed: dict[int, int] = {}
         if not trial.failed:
-            findings = (one for one in trial.findings if isinstance(one, str))
-            self.problem = next((one for one in findings if one.startswith(_UNREAD)), None)
+            # A text is found by a change of a file that the program does not read.
+            self.problem = next((one for one in trial.findings if isinstance(one, str)), None)
             self.is_final = True
         else:
             self.problem = error_line(trial.error)
-            if trial.error.startswith(_EXIT):
+            if trial.error.startswith(ENDED_ITSELF):
                 self.problem = _last_line(output) or trial.error.strip()
             self.is_final = bool(_UNKNOWN_OPTION.search(self.problem))
 

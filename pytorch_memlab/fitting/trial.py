@@ -290,12 +290,16 @@ class _Run:
         )
 
 
+ENDED_ITSELF: Final = "the program ended with exit status"
+"""Beginning of the error of a program that itself said what is wrong."""
+
+
 def _exit_text(code: object) -> str:
     """The end of a program that says how it ended; a message is printed, as Python does it."""
     if isinstance(code, int):
-        return f"the program ended with exit status {code}\n"
+        return f"{ENDED_ITSELF} {code}\n"
     print(code, file=sys.stderr)
-    return f"the program ended with exit status 1: {code}\n"
+    return f"{ENDED_ITSELF} 1: {code}\n"
 
 
 def _traceback(error: BaseException) -> str:
