@@ -16,6 +16,16 @@ class DeviceInfo:
     simulated: bool  # True when no such hardware was there
 
 
+def hardware(description: str, simulated: bool) -> str:
+    """The name of hardware, and that it is simulated, which the name of a size says itself.
+
+    >>> hardware("Tesla T4", True), hardware("Simulated GPU (24.00 GiB)", True)
+    ('simulated Tesla T4', 'Simulated GPU (24.00 GiB)')
+    """
+    says_so = description.startswith("Simulated GPU")
+    return f"simulated {description}" if simulated and not says_so else description
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionInfo:
     """A profiled function and its source."""

@@ -8,6 +8,7 @@ from .._common.prose_size import prose_size, signed
 from .._common.quoted import printable
 from ..profiles.differences import Change, Differences, LineChange
 from ..profiles.recorded import RecordedProfile
+from ..records import hardware
 from .rows import code_of, document, padded, place_of, ranked
 from .run_notes import command
 
@@ -74,17 +75,12 @@ def _warnings(before: RecordedProfile, after: RecordedProfile) -> list[str]:
     if one.is_dry_run != other.is_dry_run:
         warnings.append("warning: one of the runs simulated shapes only")
     kinds = [
-        {device.device.description: device.device.simulated for device in profile.devices}
-        for profile in (before, after)
+        dict.fromkeys(hardware(one.device.description, one.device.simulated) for one in devices)
+        for devices in (before.devices, after.devices)
     ]
     if kinds[0] != kinds[1]:
-        names = [
-            " and ".join(f"{'simulated ' * simulated}{name}" for name, simulated in kind.items())
-            for kind in kinds
-        ]
-        warnings.append(
-            f"warning: the devices differ: {names[0] or 'none'}, then {names[1] or 'none'}"
-        )
+        first, then = (" and ".join(names) or "none" for names in kinds)
+        warnings.append(f"warning: the devices differ: {first}, then {then}")
     for name in ("torch", "cuda"):
         versions = one.versions.get(name), other.versions.get(name)
         if versions[0] != versions[1]:

@@ -11,6 +11,7 @@ from ..history.holders import PeakHolders
 from ..history.model import Category, device_name
 from ..profiles.changed_tests import ChangedLine, ChangedTest, MeasuredTest, changed_lines
 from ..profiles.differences import Change
+from ..records import hardware
 from . import peak
 from .differences import change_of, percent
 from .rows import cut, document, place, shares_text, wrapped
@@ -157,11 +158,7 @@ def _peak(test: MeasuredTest) -> str:
 
 
 def _gpu(test: MeasuredTest) -> str:
-    if not test.gpu:
-        return "no GPU"
-    if test.simulated and not test.gpu.startswith("Simulated GPU"):
-        return printable(f"simulated {test.gpu}")
-    return printable(test.gpu)
+    return printable(hardware(test.gpu, test.simulated)) if test.gpu else "no GPU"
 
 
 def _held(holders: PeakHolders | None) -> Iterator[str]:

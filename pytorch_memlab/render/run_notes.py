@@ -9,6 +9,7 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..profiles.overview import DeviceVerdict, Outcome
 from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
+from ..records import hardware
 
 _WITHOUT_ROOM = (Outcome.DOES_NOT_FIT, Outcome.HANDLED)
 
@@ -26,7 +27,7 @@ def command(run: Run) -> str:
 def device_note(measured: MeasuredDevice) -> str:
     """The peaks of a device."""
     device = measured.device
-    kind = f"simulated {device.description}" if device.simulated else device.description
+    kind = hardware(device.description, device.simulated)
     capacity = f", {prose_size(measured.capacity)}" if measured.capacity else ""
     return (
         f"{device.name} ({kind}{capacity}): peak {prose_size(measured.peak_active)} active, "

@@ -164,7 +164,7 @@ def test_what_makes_profiles_hard_to_compare_is_said(
     assert [line for line in capsys.readouterr().out.splitlines() if "warning" in line] == [
         "warning: these are different programs: functions are matched by their names",
         "warning: one of the runs simulated shapes only",
-        "warning: the devices differ: simulated Simulated GPU (24.00 GiB), then NVIDIA T4",
+        "warning: the devices differ: Simulated GPU (24.00 GiB), then NVIDIA T4",
         f"warning: the versions of torch differ: {torch_version}, then 3.0",
     ]
 
