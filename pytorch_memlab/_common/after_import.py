@@ -45,7 +45,7 @@ class AfterImport:
         sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find a module as the other finders do; programs ask without importing it, too."""
+        """Find a module as the other finders do; a program may ask and not import it."""
         context = self._contexts.get(name)
         if context is None:
             return None

@@ -45,7 +45,7 @@ class TakenStack:
         self.raw = raw  # as it was taken; None once it was read or dropped
 
     def drop(self) -> None:
-        """Who took it is not going to ask for it."""
+        """Give it up: nothing asks for it later."""
         if not self.is_kept:
             self.raw = None
 
@@ -62,7 +62,7 @@ class CallStacks:
         self._lock = threading.RLock()
 
     def take(self) -> TakenStack:
-        """The stack of this thread now, of which little remains once some thousand more came."""
+        """The stack of this thread now, which is read when some thousand more were taken."""
         taken = TakenStack(capture())
         self.add(taken)
         return taken

@@ -15,7 +15,7 @@ from ..errors import UsageError
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Find out beforehand what can be found out."""
+    """Refuse a path that cannot be written, as far as that is known before it is."""
     file = os.path.abspath(path)
     existing = file if os.path.exists(file) else os.path.dirname(file)
     if not os.fspath(path) or os.path.isdir(file) or not os.access(existing, os.W_OK):

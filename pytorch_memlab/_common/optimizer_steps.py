@@ -19,7 +19,7 @@ def end_program() -> NoReturn:
     """End the program, or one of its threads."""
     if threading.current_thread() is threading.main_thread():
         raise ProgramDone(0)
-    raise SystemExit(0)  # a thread ends without a word at this very class only
+    raise SystemExit(0)  # threading prints any other class, also one derived from it
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class Device(Protocol):
     name: str  # torch's, such as ``cuda:0``
 
     approximations: Callable[[], Approximations] = staticmethod(no_approximations)
-    """Tells what it approximated so far: the very same object until there is more to tell."""
+    """Gives the approximations so far: the very same object until there are more."""
 
     @property
     def info(self) -> DeviceInfo:

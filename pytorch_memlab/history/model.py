@@ -146,7 +146,7 @@ class EventLog(Sequence[Event]):
             column.extend(array(column.typecode, values))  # twice as fast as without the array
 
     def changes(self) -> Iterator[tuple[str, int, int, int]]:
-        """Action, address, size and stream of each event, for those who need no more of so many."""
+        """Action, address, size and stream of each event: whole events take longer to make."""
         names = map(self.action_names.__getitem__, self.actions)
         return zip(names, self.addresses, self.sizes, self.streams, strict=True)
 

@@ -44,7 +44,7 @@ _IS_ENABLED: Final = "_cuda_isHistoryEnabled"
 
 @dataclass(frozen=True, slots=True)
 class _ProgramOptions:
-    """The snapshots that the program itself takes."""
+    """The options with which the program itself records."""
 
     entries: int
     skipped: frozenset[str] = frozenset()

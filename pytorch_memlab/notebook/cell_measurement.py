@@ -46,7 +46,7 @@ class CellReading:
 
 
 class CpuLoad(NamedTuple):
-    """Load in percent; 0 of less than 50 ms, for which the kernel's counters are too coarse."""
+    """Load in percent; 0 over less than 50 ms, for which the kernel's counters are too coarse."""
 
     mean: float  # of all processors over the whole time
     highest: float  # of the busiest processor over the busiest sample

@@ -53,7 +53,7 @@ _SETTINGS: Final[dict[Any, Any]] = {
 
 
 def check_installed(instead: str = ", or write .html, which needs nothing more") -> None:
-    """Find out beforehand whether pictures can be drawn."""
+    """Raise ``UsageError`` if there is no matplotlib."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:

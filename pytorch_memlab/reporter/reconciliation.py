@@ -123,7 +123,7 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
 def _claimed(
     device: torch.device, rows: Rows, blocks: list[Allocation]
 ) -> tuple[int, int, int, list[Allocation]]:
-    """Bytes of blocks that tensors and saved tensors look at, of others, and the rest of blocks."""
+    """Bytes of tensors, of saved ones, and of those outside of blocks; the blocks without any."""
     find = address_finder()
     addresses = [block.address for block in blocks]
     claimed = Counter[int]()

@@ -62,7 +62,7 @@ class PeakSegment:
         self.rows = []
 
     def merge_peaks(self, row: bytes) -> None:
-        """Add a reading; of its values that are no peaks nothing is asked later."""
+        """Add a reading, of which only the peaks are asked for later."""
         rows = self.rows
         rows.append(row)
         if len(rows) > _BATCH:
@@ -107,7 +107,7 @@ class Window:
             return tracker.since(self.segment, tracker.sample())
 
     def close(self) -> Sample | None:
-        """The counters now, with the peaks since the window began, which ends; None if it has."""
+        """End it: the counters now, with the peaks since it began; None if it has ended."""
         return self.tracker.close(self)
 
 

@@ -25,7 +25,7 @@ class Line(NamedTuple):
 
     file: str
     number: int
-    first: int
+    first: int  # number of the first line of its function; 0 or 1 of a module
 
 
 def _user_frames() -> list[FrameType]:
