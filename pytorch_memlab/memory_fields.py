@@ -1,4 +1,4 @@
-"""Names of the fields of ``torch.cuda.memory_stats()``: group, pool, metric, and those without."""
+"""Fields of ``torch.cuda.memory_stats()``, and the other columns of tables."""
 
 from itertools import product
 
@@ -34,3 +34,13 @@ FIELDS = (
     *EVENTS,
     *SETTINGS,
 )
+
+EXTRA_COLUMNS = ("hits", "delta", "kept", "temporary", "time")
+"""Columns of tables that are no fields."""
+
+SHORT_NAMES = {
+    "peak": "active_bytes.all.peak",
+    "reserved": "reserved_bytes.all.peak",
+    "current": "active_bytes.all.current",
+}
+"""Columns that have a short name, under which tables show them."""

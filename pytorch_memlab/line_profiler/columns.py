@@ -7,18 +7,10 @@ from collections.abc import Iterable
 
 from pytorch_memlab._common.quoted import quoted
 from pytorch_memlab.errors import UnknownColumnError, UsageError
-from pytorch_memlab.memory_fields import FIELDS
+from pytorch_memlab.memory_fields import EXTRA_COLUMNS, FIELDS, SHORT_NAMES
 from pytorch_memlab.records import LineEntry
 
 DEFAULT_COLUMNS = ("active_bytes.all.peak", "reserved_bytes.all.peak")
-EXTRA_COLUMNS = ("hits", "delta", "kept", "temporary", "time")
-SHORT_NAMES = {
-    "peak": "active_bytes.all.peak",
-    "reserved": "reserved_bytes.all.peak",
-    "current": "active_bytes.all.current",
-}
-"""Columns that have a short name, under which tables show them."""
-
 KNOWN_COLUMNS = frozenset((*FIELDS, *EXTRA_COLUMNS, *SHORT_NAMES))
 
 

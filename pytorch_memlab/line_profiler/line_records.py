@@ -21,7 +21,8 @@ from pytorch_memlab._common.quoted import listed, quoted, shortened
 from pytorch_memlab._common.ranks import path_of_rank
 from pytorch_memlab._common.standard_output import without_encoding_errors
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, SHORT_NAMES, checked_columns
+from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_columns
+from pytorch_memlab.memory_fields import SHORT_NAMES
 from pytorch_memlab.profiles.ranking import peak_of
 from pytorch_memlab.records import (
     ApproximationKind,

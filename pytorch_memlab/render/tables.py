@@ -8,13 +8,14 @@ from functools import lru_cache
 from typing import Any, Final
 
 from .._common.prose_size import prose_size
+from ..memory_fields import SHORT_NAMES
 from ..records import FunctionInfo, FunctionTable, Report
 from ..utils import readable_size
 from .notes import line_mark, line_notes, texts
 from .rows import CODE, Piece, Row, highlighted
 
-_BYTES = frozenset({"peak", "reserved", "current", "delta", "kept", "temporary"})
-"""Columns of bytes whose names do not tell."""
+_BYTES = frozenset({"delta", "kept", "temporary"})
+"""Columns of bytes that are no fields."""
 
 
 def column_parts(column: str) -> tuple[str, str, str]:
@@ -45,15 +46,14 @@ def cell(column: str, value: float | None) -> str:
     return f"{value * 1000:.3f}ms" if column == "time" else str(value)
 
 
-@lru_cache
 def is_of_bytes(column: str) -> bool:
     """True if the values of a column are bytes.
 
-    >>> is_of_bytes("reserved_bytes.all.peak"), is_of_bytes("hits")
-    (True, False)
+    >>> is_of_bytes("reserved_bytes.all.peak"), is_of_bytes("peak max"), is_of_bytes("hits")
+    (True, True, False)
     """
-    # A merged profile has "peak max" and "peak min".
-    return column.partition(" ")[0] in _BYTES or "bytes" in column.partition(".")[0]
+    name = column.partition(" ")[0]  # a merged profile has "peak max" and "peak min"
+    return name in _BYTES or "bytes" in SHORT_NAMES.get(name, name).partition(".")[0]
 
 
 def source_lines(table: FunctionTable) -> dict[int, str]:

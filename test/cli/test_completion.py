@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytorch_memlab.cli.command_line import parsers
-from pytorch_memlab.cli.commands.completion import COLUMNS, candidates
+from pytorch_memlab.cli.commands.completion import candidates
 from pytorch_memlab.cli.main import main
-from pytorch_memlab.line_profiler.columns import EXTRA_COLUMNS, SHORT_NAMES
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +26,7 @@ ROOT = Path(__file__).parents[2]
         (["run", "--gpu", "=", "rtx309"], ["rtx3090"]),
         (["run", "--gpu=rtx309"], ["--gpu=rtx3090"]),
         (["run", "-c", "cur"], ["current"]),
+        (["show", "-c", "te"], ["temporary"]),
         (["run", "--columns", "peak,del"], ["peak,delta"]),
         (["run", "-c", "num_oom"], ["num_ooms", "num_oom_rejections"]),
         (["run", "--gpu", "t4", "trai"], []),  # names of files
@@ -41,10 +41,6 @@ ROOT = Path(__file__).parents[2]
 )
 def test_candidates(words, found):
     assert candidates(words, parsers()) == found
-
-
-def test_columns_with_short_names_are_all_completed():
-    assert set(COLUMNS) == {*SHORT_NAMES, *EXTRA_COLUMNS}
 
 
 def test_all_commands_are_offered_first(capsys):

@@ -41,9 +41,6 @@ _CANDIDATES = "candidates"
 Parsers = Mapping[str, Callable[[], CommandParser]]
 """Functions for the parsers by the names of the commands; the empty name is that of none."""
 
-COLUMNS = ("peak", "reserved", "current", "kept", "temporary", "delta", "hits", "time")
-"""Columns with short names; the fields of the statistics are completed too."""
-
 
 class CompletionCommand:
     """Print what makes a shell complete commands, options and values.
@@ -113,10 +110,11 @@ def _values(action: argparse.Action, current: str) -> list[str]:
 
         return _starting(current, PRESETS)
     if action.dest == "columns":
-        from ...memory_fields import FIELDS
+        from ...memory_fields import EXTRA_COLUMNS, FIELDS, SHORT_NAMES
 
         start, comma, last = current.rpartition(",")
-        return [start + comma + one for one in _starting(last, [*COLUMNS, *FIELDS])]
+        names = (*SHORT_NAMES, *EXTRA_COLUMNS, *FIELDS)
+        return [start + comma + one for one in _starting(last, names)]
     return []
 
 
