@@ -42,7 +42,7 @@ from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.unsupported import unsupported
-from ..ops.library_ops import refuse_to_compute
+from ..ops.library_ops import has_cpu_kernel, refuse_to_compute
 from ..ops.op_call import OpCall
 from ..ops.op_info import OpInfo, op_info
 from ..ops.random import random_draws
@@ -64,7 +64,6 @@ _TYPES_OF_NUMBERS = {
 _NO_HOST_MEMORY = re.compile(r"you tried to allocate (\d+) bytes")
 _untyped_storage = torch._C.TensorBase.untyped_storage
 _current_node = torch._C._current_autograd_node
-_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
 class SimulatedDeviceMode(TorchDispatchMode):
@@ -239,7 +238,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         except NotImplementedError as error:
             if gpu is not None and not info.runs_on_cpu:
                 raise refuse_to_compute(func) from error
-            if gpu is not None and not _has_kernel(func.name(), "CPU"):
+            if gpu is not None and not has_cpu_kernel(func):
                 raise unsupported(func.name()) from error
             raise
         except RuntimeError as error:

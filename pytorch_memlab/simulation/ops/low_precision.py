@@ -12,12 +12,14 @@ from ..machine.op_arguments import tensors_in
 from .memory_formats import LOW_PRECISION
 
 
-def in_single_precision(op: Callable[..., Any]) -> Callable[..., Any]:
+def in_single_precision(op: Any) -> Callable[..., Any]:
     """The reference of an op: its kernel for the CPU, with conversions around it.
 
     Args:
-        op: writes to none of its arguments.
+        op: a ``torch._ops.OpOverload``.
     """
+    infos = (argument.alias_info for argument in op._schema.arguments)
+    written = [place for place, info in enumerate(infos) if info is not None and info.is_write]
 
     def compute(*args: Any, **kwargs: Any) -> Any:
         given = (tensor.dtype for tensor in tensors_in(args, kwargs))
@@ -31,7 +33,11 @@ def in_single_precision(op: Callable[..., Any]) -> Callable[..., Any]:
         def narrowed(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(dtype) if tensor.dtype is torch.float32 else tensor
 
-        found = op(*tree_map_only(torch.Tensor, widened, args), **kwargs)
-        return tree_map_only(torch.Tensor, narrowed, found)
+        wide = tree_map_only(torch.Tensor, widened, args)
+        found = op(*wide, **kwargs)
+        for place in written:
+            args[place].copy_(wide[place])
+        own = next((args[place] for place in written if found is wide[place]), None)
+        return tree_map_only(torch.Tensor, narrowed, found) if own is None else own
 
     return compute

@@ -228,7 +228,19 @@ def definition_of(op: Any) -> OpDefinition | None:
         return None
     # PyTorch generates such overloads of composites: they call the one without.
     composite = None if found.composite is None else as_on_cpu
-    return OpDefinition(composite=composite, **{fact: getattr(found, fact) for fact in _FOR_OUT})
+    facts = {fact: getattr(found, fact) for fact in _FOR_OUT}
+    if found.reference is not None:
+        facts["reference"] = functools.partial(_into_outs, op, found.reference)
+    return OpDefinition(composite=composite, **facts)
+
+
+def _into_outs(op: Any, reference: Implementation, *args: Any, **kwargs: Any) -> Any:
+    """Write what the reference of the overload without ``out=`` returns."""
+    outs = [kwargs.pop(argument.name) for argument in op._schema.arguments if argument.is_out]
+    found = reference(*args, **kwargs)
+    for out, result in zip(outs, found if isinstance(found, tuple) else [found], strict=False):
+        out.resize_(result.shape).copy_(result)
+    return outs[0] if len(outs) == 1 else tuple(outs)
 
 
 def provenances() -> Iterator[tuple[str, Provenance, str]]:

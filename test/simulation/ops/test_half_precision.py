@@ -54,3 +54,21 @@ def test_ops_that_the_cpu_computes_in_single_precision_only(name, dtype, compute
         if compute:
             torch.testing.assert_close(found.cpu(), expected.to(dtype))
             torch.testing.assert_close(half.grad.cpu(), single.grad.to(dtype), rtol=0.02, atol=0.02)
+
+
+@computed_or_dry
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_leaks_drawn_in_half_precision_are_those_of_their_gradient(dtype, in_place, compute):
+    with simulate("1GiB", compute=compute):
+        x = torch.full((64,), -1.0, dtype=dtype, device="cuda", requires_grad=True)
+        given = x * 1
+        leaked = functional.rrelu(given, training=True, inplace=in_place)
+        leaked.sum().backward()
+        assert (leaked.dtype, x.grad.dtype) == (dtype, dtype)
+        assert (leaked.data_ptr() == given.data_ptr()) is in_place
+        if compute:
+            assert leaked.unique().numel() > 1
+            assert leaked.max() <= -0.12
+            assert leaked.min() >= -0.34
+            assert torch.equal(x.grad, -leaked)

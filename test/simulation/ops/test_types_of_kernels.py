@@ -125,3 +125,40 @@ def test_drivers_are_those_of_cusolver():
                 torch.testing.assert_close(one.cpu(), expected)
         with pytest.raises(RuntimeError, match=r"`driver` should be one of \(gels\)"):
             torch.linalg.lstsq(matrix.detach(), right, driver="gelsd")
+
+
+@computed_or_dry
+def test_types_that_only_cudas_kernels_take(compute):
+    numbers = torch.tensor([[1 + 2j, complex(float("nan"), 1)], [3j, 4]])
+    mask = torch.tensor([True, False])
+    with pytest.raises(RuntimeError, match="does not support complex"):
+        numbers.nansum()
+    with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
+        mask.abs()
+    with simulate("1GiB", compute=compute):
+        a, m = numbers.cuda(), mask.cuda()
+        out = torch.empty(0, dtype=torch.complex64, device="cuda")
+        assert torch.nansum(a, 1, out=out) is out
+        found = (a.nansum(), a.nansum(0, keepdim=True), out, m.abs(), a[0].nanmean())
+        shapes = [(), (1, 2), (2,), (2,), ()]
+        assert [tuple(one.shape) for one in found] == shapes
+        assert found[3].dtype is torch.bool
+        if compute:
+            expected = (5 + 5j, [[1 + 5j, 4]], [1 + 2j, 4 + 3j], [True, False], 1 + 2j)
+            for one, values in zip(found, expected, strict=True):
+                assert one.tolist() == values
+
+
+@computed_or_dry
+def test_what_a_driver_of_cusolver_finds_is_written_to_out(compute):
+    matrix = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
+    with simulate("1GiB", compute=compute):
+        values = torch.empty(0, device="cuda")
+        assert torch.linalg.svdvals(matrix.cuda(), driver="gesvd", out=values) is values
+        factors = tuple(torch.empty(0, device="cuda") for _ in range(3))
+        torch.linalg.svd(matrix.cuda(), driver="gesvd", out=factors)
+        assert [tuple(one.shape) for one in (values, *factors)] == [(2,), (2, 2), (2,), (2, 2)]
+        if compute:
+            torch.testing.assert_close(values.cpu(), torch.tensor([4.0, 3.0]))
+            u, s, vh = factors
+            torch.testing.assert_close((u * s @ vh).cpu(), matrix)

@@ -83,6 +83,13 @@ _COMPARED: Final = frozenset({"MaxBackward", "MinBackward", "MedianBackward", "N
 # Equal bounds share a gradient from 2.14 on, and masks are read again after they were combined.
 _CLAMPED: Final = frozenset({"ClampBackward"} if RELEASE < (2, 14) else ())
 
+
+def _absolute(tensor: torch.Tensor) -> torch.Tensor:
+    """Of masks too, which the CPU's kernel refuses."""
+    return tensor.clone() if tensor.dtype is torch.bool else torch.abs(tensor)
+
+
+define("aten::abs", reference=_absolute)
 define("aten::add.Tensor", in_place_in=frozenset())
 define("aten::sub.Tensor", "aten::mul.Tensor", in_place_in=_MULTIPLIED)
 define("aten::logical_and", in_place_in=_CLAMPED | _COMPARED)

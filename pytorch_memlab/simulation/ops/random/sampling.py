@@ -14,6 +14,7 @@ import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
 from .. import cub
+from ..low_precision import in_single_precision
 from ..memory_formats import contiguous_like
 from ..op_call import INDEX, OpCall
 from ..reduction_workspace import (
@@ -123,12 +124,22 @@ def _dirichlet(call: OpCall) -> None:
         alloc_sum_workspace(call, samples, -1)
 
 
-@op("aten::rrelu_with_noise", source="aten/src/ATen/native/cuda/RreluWithNoise.cu")
+@op(
+    "aten::rrelu_with_noise",
+    source="aten/src/ATen/native/cuda/RreluWithNoise.cu",
+    reference=in_single_precision(torch.ops.aten.rrelu_with_noise.default),
+)
 def _rrelu(call: OpCall) -> None:
     """Contiguous inputs."""
     call.alloc_outputs()
     if call.argument("training"):
         call.alloc_contiguous(*call.args[:2])
+
+
+define(
+    "aten::rrelu_with_noise_",
+    reference=in_single_precision(torch.ops.aten.rrelu_with_noise_.default),
+)
 
 
 def _dropout(gpu: SimulatedGPU, tensor: torch.Tensor, p: float, train: bool) -> Any:

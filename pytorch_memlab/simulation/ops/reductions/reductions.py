@@ -88,6 +88,11 @@ def _count_nonzero(_gpu: SimulatedGPU, tensor: torch.Tensor, dims: list[int]) ->
     return (tensor if tensor.dtype == torch.bool else tensor.ne(0)).sum(dims)
 
 
+def _nansum(tensor: torch.Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Of complex numbers too, which the CPU's kernel refuses."""
+    return torch.sum(tensor.where(~tensor.isnan(), 0), dim, *args, **kwargs)
+
+
 def _is_cast_first(tensor: torch.dtype, result: torch.dtype) -> bool:
     """True if a sum's input is copied to the result's dtype: not for half to float."""
     if tensor == result or tensor.is_complex:
@@ -103,7 +108,8 @@ define("aten::count_nonzero.dim_IntList", source=_SUMMARY, composite=_count_nonz
 _recorded("aten::sum", "aten::sum.dim_IntList")(_sums)
 _recorded("aten::max.dim")(_values_and_indices)
 _source("aten::mean", "aten::prod", "aten::norm.Scalar", "aten::norm.ScalarOpt_dtype")(_sums)
-_source("aten::nansum", "aten::mean.dim", "aten::prod.dim_int")(_sums)
+_source("aten::mean.dim", "aten::prod.dim_int")(_sums)
+_source("aten::nansum", reference=_nansum)(_sums)
 _source("aten::linalg_vector_norm", "aten::norm.ScalarOpt_dim", "aten::norm.ScalarOpt_dim_dtype")(
     _sums
 )
