@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -198,5 +199,5 @@ def _question(device: Device) -> Callable[[], bool]:
     if machine is not None:
         return machine.known_gpus[int(index)].in_use
     if kind == "cuda" and torch.cuda.is_available():
-        return lambda: cuda.is_used(int(index))
+        return partial(cuda.is_used, int(index))
     return lambda: True

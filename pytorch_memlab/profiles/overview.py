@@ -99,9 +99,6 @@ def _failed_devices(profile: RecordedProfile, names: list[str], ran_out: set[str
 COLUMNS: Final = ("peak", "kept", "temporary")
 """Columns of a report unless others are asked for."""
 
-SORTS: Final = ("peak", "kept", "temporary", "name", "line")
-"""Orders of functions; without one, those that add most come first."""
-
 _LINES: Final = 10
 _FUNCTIONS: Final = 10
 _UNPROFILED: Final = 2
@@ -317,6 +314,8 @@ _ORDERS: Final[Mapping[str, Callable[[_Function], Any]]] = {
     "name": lambda one: one.table.function.qual_name,
     "line": lambda one: (one.table.function.filename, one.table.function.first_line),
 }
+SORTS: Final = tuple(filter(None, _ORDERS))
+"""Orders of functions; without one, those that add most come first."""
 
 
 def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
