@@ -12,7 +12,7 @@ import torch
 
 from .user_code import FILES_OF_MODES, OWN_FOLDER
 
-Place = tuple[str, int, str]
+FrameLine = tuple[str, int, str]
 """Filename, number of the line, and name of the function of a frame."""
 
 _TORCHS_PARENT: Final = os.path.dirname(os.path.dirname(torch.__file__))
@@ -55,8 +55,8 @@ class CallStacks:
 
     def __init__(self) -> None:
         self._unread: list[TakenStack] = []
-        self._places: list[Place] = []
-        self._place_numbers: dict[Place, int] = {}
+        self._places: list[FrameLine] = []
+        self._place_numbers: dict[FrameLine, int] = {}
         self._stacks: list[tuple[int, ...]] = [()]
         self._stack_numbers: dict[tuple[int, ...], int] = {(): 0}
         self._lock = threading.RLock()
@@ -119,11 +119,11 @@ class CallStacks:
             self.read([taken])
         return taken.number
 
-    def places(self, taken: TakenStack) -> tuple[Place, ...]:
+    def places(self, taken: TakenStack) -> tuple[FrameLine, ...]:
         """The frames of a stack."""
         return self.places_of(self.number_of(taken))
 
-    def places_of(self, number: int) -> tuple[Place, ...]:
+    def places_of(self, number: int) -> tuple[FrameLine, ...]:
         """The frames of the stack that has a number."""
         return tuple(self._places[place] for place in self._stacks[number])
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from .._common.call_stacks import Place, call_stacks
+from .._common.call_stacks import FrameLine, call_stacks
 from .._common.garbage_collection import no_garbage_collection
 from .._common.storages import storages_of
 from .._common.user_code import is_of_user
@@ -209,13 +209,13 @@ def _of_made_and_ended(made: int, ended: int, is_backward: bool) -> Category:
     return Category.UNKNOWN if _is_made_by_torch(places) else Category.OTHERS
 
 
-def _leaves_gradients(places: Sequence[Place]) -> bool:
+def _leaves_gradients(places: Sequence[FrameLine]) -> bool:
     """True if the backward pass that runs is one of ``backward()``, not of ``grad()``."""
     calls = (name for file, _, name in places if file == _AUTOGRAD and name in ("backward", "grad"))
     return next(calls, "") == "backward"
 
 
-def _is_made_by_torch(places: Sequence[Place]) -> bool:
+def _is_made_by_torch(places: Sequence[FrameLine]) -> bool:
     for filename, _, _ in places:
         if is_of_user(filename):
             return False

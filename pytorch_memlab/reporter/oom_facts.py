@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import torch
 
-from .._common.call_stacks import Place as FrameLine, call_stacks
+from .._common.call_stacks import FrameLine, call_stacks
 from .._common.garbage_collection import no_garbage_collection
 from .._common.user_code import is_of_user
 from ..devices import get_device, simulated_machine

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ..._common.call_stacks import Place, TakenStack, call_stacks
+from ..._common.call_stacks import FrameLine, TakenStack, call_stacks
 from ..._common.forward_ops import ForwardOps
 from ..._common.patches import Patches
 from ..._common.torch_release import RELEASE
@@ -284,7 +284,7 @@ class _Frames:
 
     def __init__(self) -> None:
         @cache
-        def frame(place: Place) -> dict[str, Any]:
+        def frame(place: FrameLine) -> dict[str, Any]:
             filename, line, name = place
             return {"name": name, "filename": filename, "line": line}
 
