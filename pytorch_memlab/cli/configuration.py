@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,10 +42,7 @@ def _is_given(options: argparse.Namespace, dest: str) -> bool:
 
 def _nearest(folder: Path) -> tuple[Path | None, Mapping[str, Any]]:
     """The file whose section counts, and the section."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    from .._common.toml import tomllib
 
     for parent in (folder, *folder.parents):
         path = parent / "pyproject.toml"

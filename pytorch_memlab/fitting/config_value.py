@@ -13,7 +13,6 @@ import json
 import os
 import pathlib
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -74,10 +73,7 @@ def _json(text: str, parts: Sequence[str], value: Value) -> str:
 
 def _toml(text: str, parts: Sequence[str], value: Value) -> str:
     """The first of all edits of one token after which the file says what it should."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    from .._common.toml import tomllib
 
     # As texts, where 1 is neither 1.0 nor true, and nan is nan.
     content = tomllib.loads(text)

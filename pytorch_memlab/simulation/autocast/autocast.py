@@ -9,7 +9,6 @@ composite one is cast like one that the program calls.
 
 from __future__ import annotations
 
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -21,16 +20,12 @@ from typing import Any, Final
 import torch
 
 from ..._common.patches import Patches
+from ..._common.toml import tomllib
 from ..machine import active
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..ops.cuda_dispatch import cuda_dispatch_of
 from ..ops.rnn.cudnn_rnn import Call, views
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 OnGPU = Callable[[Args, Kwargs], Any]  # runs an op of which a tensor lives on a simulated GPU
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,14 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from ..._common.quoted import quoted
+from ..._common.toml import tomllib
 from ...errors import UnknownGPUError, UsageError
 from .gpu import GPU, checked_memory
 from .sizes import parse_size
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _KIB: Final = 1024
 _MIB: Final = 1024**2
