@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from ..._common.prose_size import prose_size
 from ..._common.quoted import quoted
@@ -100,10 +100,9 @@ class GPU:
             )
         capability = _checked_capability(compute_capability)
         limits = _SM_LIMITS.get(capability, (None, None))
-        threads = limits[0] if threads_per_multiprocessor is None else threads_per_multiprocessor
-        shared_memory = shared_memory_per_multiprocessor
-        if shared_memory is None:
-            shared_memory = limits[1]
+        threads, shared_memory = threads_per_multiprocessor, shared_memory_per_multiprocessor
+        threads = limits[0] if threads is None else threads
+        shared_memory = limits[1] if shared_memory is None else shared_memory
         if threads is None or shared_memory is None:
             raise UsageError(
                 f"compute capability {capability[0]}.{capability[1]} is not known: give "
@@ -169,15 +168,15 @@ def _checked_capability(capability: object) -> tuple[int, int]:
     if isinstance(capability, (tuple, list)) and len(capability) == 2:
         major, minor = capability
         if _is_int(major) and _is_int(minor) and major > 0 and minor >= 0:
-            return int(major), int(minor)
+            return major, minor
     raise UsageError(f"compute_capability is two numbers such as (7, 5), not {quoted(capability)}")
 
 
 def _count(name: str, value: object, least: int) -> int:
-    if not _is_int(value) or not least <= int(value) <= 2**20:  # type: ignore[call-overload]
+    if not _is_int(value) or not least <= value <= 2**20:
         raise UsageError(f"{name} is an int of at least {least}, not {quoted(value)}")
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    return value
 
 
-def _is_int(value: object) -> bool:
+def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)

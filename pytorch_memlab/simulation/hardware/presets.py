@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
-
-import numpy as np
 
 from ..._common.quoted import quoted
 from ..._common.toml import tomllib
@@ -35,7 +34,7 @@ def context_of_messages(messages: Iterable[Sequence[float]]) -> int:
     138
     """
     sizes = ((held - allocated) * _KIB - reserved for held, allocated, reserved in messages)
-    return round(float(np.median(list(sizes)))) * _MIB
+    return round(median(sizes)) * _MIB
 
 
 def _contexts() -> dict[str, int]:
@@ -59,7 +58,7 @@ def _contexts() -> dict[str, int]:
         return list(known.values())
 
     return {
-        name: known[name] if name in known else int(np.median(relatives(name))) for name in _TABLES
+        name: known[name] if name in known else int(median(relatives(name))) for name in _TABLES
     }
 
 
