@@ -26,8 +26,6 @@ from .settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
 from .stats import DeviceStats
 from .stream_work import StreamEvents
 
-__all__ = ["AllocatorSettings", "CachingAllocator", "OutOfMemory"]
-
 ONE_EXABYTE = 2**60
 
 
@@ -247,8 +245,7 @@ class CachingAllocator:
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Return the segments and their blocks as ``torch.cuda.memory_snapshot()`` does."""
-        active = self._stats.total.active_bytes.current
-        self._told.tell("snapshot", 0, active, 0)
+        self._told.tell("snapshot", 0, self.active_bytes, 0)
         return self.segments()
 
     def segments(self) -> list[dict[str, Any]]:

@@ -14,8 +14,12 @@ from ...errors import AllocatorSettingsError
 
 MB = 2**20
 NO_LIMIT = 2**64 - 1
+MIN_BLOCK_SIZE = 512
+SMALL_SIZE = MB
+SMALL_SEGMENT_SIZE = 2 * MB
 MIN_LARGE_ALLOCATION = 10 * MB
 LARGE_SEGMENT_SIZE = 20 * MB
+ROUND_LARGE = 2 * MB
 ROUNDUP_INTERVALS = 16
 
 
@@ -169,12 +173,6 @@ _CHECKS: dict[str, Callable[[str, str], object]] = {
     "pinned_max_cached_size_mb": _whole_number,
 }
 _KEYS = ("large_segment_size_mb", *_AT_LEAST_A_SEGMENT, *_CHECKS)
-
-
-MIN_BLOCK_SIZE = 512
-SMALL_SIZE = MB
-SMALL_SEGMENT_SIZE = 2 * MB
-ROUND_LARGE = 2 * MB
 
 
 @dataclass(frozen=True, slots=True)

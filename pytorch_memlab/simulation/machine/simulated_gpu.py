@@ -16,9 +16,9 @@ import torch
 from ..._common.call_stacks import call_stacks
 from ..._common.uninterrupted import STANDARD_SIGNALS, standard_signals_wait, uninterrupted
 from ...errors import UsageError
-from ..allocator.caching_allocator import CachingAllocator, OutOfMemory
+from ..allocator.caching_allocator import CachingAllocator
 from ..allocator.driver import SimulatedDriver
-from ..allocator.out_of_memory import FailedRequest, format_size
+from ..allocator.out_of_memory import FailedRequest, OutOfMemory, format_size
 from ..hardware.gpu import GPU
 from ..hardware.sizes import read_size
 from .allocation_log import AllocationLog, CodeStack, LoggedBlock, code_stack

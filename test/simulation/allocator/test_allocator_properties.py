@@ -3,8 +3,9 @@
 from hypothesis import settings as hypothesis_settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import SimulatedDriver
+from pytorch_memlab.simulation.allocator.out_of_memory import OutOfMemory
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 from pytorch_memlab.simulation.allocator.stats import GROUPS
 

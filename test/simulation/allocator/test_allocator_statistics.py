@@ -3,7 +3,7 @@
 import pytest
 from support.spied_allocator import MB, NONE, allocator, stat
 
-from pytorch_memlab.simulation.allocator.caching_allocator import OutOfMemory
+from pytorch_memlab.simulation.allocator.out_of_memory import OutOfMemory
 
 # Statistics
 

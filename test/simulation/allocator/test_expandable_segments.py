@@ -3,7 +3,7 @@
 import pytest
 from support.spied_allocator import MB, NONE, RESERVED, allocator, current, stat
 
-from pytorch_memlab.simulation.allocator.caching_allocator import OutOfMemory
+from pytorch_memlab.simulation.allocator.out_of_memory import OutOfMemory
 
 
 def test_an_expandable_segment_grows_page_by_page():

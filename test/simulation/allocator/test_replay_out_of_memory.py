@@ -7,8 +7,9 @@ import random
 import pytest
 
 from pytorch_memlab.simulation import replay
-from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import SimulatedDriver
+from pytorch_memlab.simulation.allocator.out_of_memory import OutOfMemory
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 
 MB = 2**20

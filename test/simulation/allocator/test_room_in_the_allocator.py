@@ -4,8 +4,9 @@ import pytest
 from support.spied_allocator import MB, allocator, current, stat
 
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import SimulatedDriver
+from pytorch_memlab.simulation.allocator.out_of_memory import OutOfMemory
 
 # Room
 
