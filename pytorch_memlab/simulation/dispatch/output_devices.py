@@ -45,7 +45,7 @@ class OutputDevices:
         if thread.output_device is not None:
             return self._machine.find_gpu(thread.output_device), kwargs, pin
         gpu = self._common_gpu(func, info, args, kwargs)
-        if device is not None and device.type == "cpu":
+        if device is not None:
             takes_none = next(tensors_in(args, kwargs), None) is None
             if pin and takes_none:  # a hook that saves on the CPU: nothing else can be pinned
                 return None, kwargs, True

@@ -25,6 +25,9 @@ class OpCount:
         return OpCount(self.calls + other.calls, self.nbytes + other.nbytes)
 
 
+_NO_CALLS = OpCount()
+
+
 class OpApproximations:
     """Those that ran on one GPU, by their names with namespace and overload."""
 
@@ -51,11 +54,8 @@ class OpApproximations:
 
     def _count(self, table: dict[_Key, OpCount], key: _Key, nbytes: int) -> None:
         with self._lock:
-            before = table.get(key)
-            if before is None:
-                table[key] = OpCount(1, nbytes)
-            else:
-                table[key] = OpCount(before.calls + 1, before.nbytes + nbytes)
+            before = table.get(key, _NO_CALLS)
+            table[key] = OpCount(before.calls + 1, before.nbytes + nbytes)
             self.events += 1
 
 

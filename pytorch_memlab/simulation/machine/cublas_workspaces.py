@@ -20,7 +20,7 @@ _Handle = dict[tuple[str, int], Allocation]
 
 _DEFAULT: Final = 4096 * 1024 * 2 + 16 * 1024 * 8
 _LARGE: Final = 4096 * 8 * 1024
-_LARGE_SINCE: Final = frozenset({9, 10, 12})
+_LARGE_GENERATIONS: Final = frozenset({9, 10, 12})
 """Major compute capabilities with the larger default, as of PyTorch 2.13."""
 
 _LAST_RECORDED: Final = 9
@@ -66,7 +66,7 @@ def _default_size(gpu: GPU) -> int:
 
 
 def _default(major: int) -> int:
-    return _LARGE if major in _LARGE_SINCE else _DEFAULT
+    return _LARGE if major in _LARGE_GENERATIONS else _DEFAULT
 
 
 def _is_recorded(gpu: GPU) -> bool:

@@ -84,7 +84,7 @@ def _largest_block(gpu: SimulatedGPU) -> int:
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
-def visible(gpus: list[SimulatedGPU]) -> int:
+def visible_count(gpus: list[SimulatedGPU]) -> int:
     """The number of GPUs that the environment lets the program see.
 
     CUDA reads the list up to the first entry that names no GPU; a list that names one twice shows

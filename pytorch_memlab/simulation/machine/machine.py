@@ -19,7 +19,7 @@ from ..hardware.gpu import GPU
 from .approximations import OpApproximations, OpCount
 from .cublas_workspaces import Workspaces
 from .cuda_generator import SimulatedGenerator
-from .device_properties import VISIBLE_DEVICES, visible
+from .device_properties import VISIBLE_DEVICES, visible_count
 from .kept_files import KeptFiles
 from .op_arguments import Args, Kwargs
 from .runtime_settings import RuntimeSettings
@@ -81,7 +81,7 @@ class Machine:
         taken: MemoryOverhead = MemoryOverhead(),  # noqa: B008 - it is frozen
     ) -> None:
         self._all_gpus = [SimulatedGPU(index, model, taken) for index in range(count)]
-        self.gpus = self._all_gpus[: visible(self._all_gpus)]
+        self.gpus = self._all_gpus[: visible_count(self._all_gpus)]
         self.known_gpus = self.gpus.copy()
         """Those that the program sees or saw: it may hide them until it uses one."""
         self.allocator_settings = RuntimeSettings(self._all_gpus)
@@ -274,7 +274,7 @@ class Machine:
         CUDA_VISIBLE_DEVICES hides GPUs; the allocator's settings are in PYTORCH_CUDA_ALLOC_CONF.
         """
         if not any(gpu.in_use() for gpu in self._all_gpus):
-            self.gpus[:] = self._all_gpus[: visible(self._all_gpus)]
+            self.gpus[:] = self._all_gpus[: visible_count(self._all_gpus)]
             self.known_gpus += self.gpus[len(self.known_gpus) :]
             self.allocator_settings.see_environment()
 

@@ -55,9 +55,9 @@ def _run(kernel: Callable[..., Any], compute: Callable[..., Any], *args: Any, **
         _thread.is_in_kernel = False
     if active.machine is not None and active.machine.values is None:
         values = compute(*args, **kwargs)
-        for mine, computed in zip(tree_leaves(result), tree_leaves(values), strict=True):
-            if isinstance(mine, torch.Tensor):
-                _fill(mine, computed)
+        for own, computed in zip(tree_leaves(result), tree_leaves(values), strict=True):
+            if isinstance(own, torch.Tensor):
+                _fill(own, computed)
     return result
 
 
@@ -76,9 +76,7 @@ def _fill(result: torch.Tensor, values: torch.Tensor) -> None:
 
 
 class _ThreadState(threading.local):
-    """True if this thread is in a kernel, whose values are computed elsewhere."""
-
-    is_in_kernel = False
+    is_in_kernel = False  # whose values are computed elsewhere
 
 
 _thread = _ThreadState()

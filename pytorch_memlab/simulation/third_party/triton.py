@@ -132,9 +132,7 @@ class _Launches:
 
 
 class _ThreadState(threading.local):
-    """True if this thread tries configurations of a kernel."""
-
-    is_tuning = False
+    is_tuning = False  # whether it tries configurations of a kernel
 
 
 class _Driver:

@@ -262,7 +262,7 @@ def _nccl_calls(machine: Machine) -> dict[str, Callable[..., None]]:
         def call(*args: Any) -> None:
             for tensors in args[:2]:
                 if not isinstance(tensors, (int, torch.Tensor)):
-                    _check_is_on_gpus(machine, tensors)
+                    _check_one_on_each_gpu(machine, tensors)
             warn()
             if machine.values is None:
                 with torch.no_grad(), torch._C._DisableTorchDispatch():
@@ -275,7 +275,7 @@ def _nccl_calls(machine: Machine) -> dict[str, Callable[..., None]]:
     return {f"_nccl_{copies.__name__}": collective(copies) for copies in collectives}
 
 
-def _check_is_on_gpus(machine: Machine, tensors: Tensors) -> None:
+def _check_one_on_each_gpu(machine: Machine, tensors: Tensors) -> None:
     gpus = [machine.gpu_of(tensor) for tensor in tensors]
     if None in gpus or len(set(gpus)) < len(gpus):
         where = ", ".join("cpu" if gpu is None else str(gpu.device) for gpu in gpus)
