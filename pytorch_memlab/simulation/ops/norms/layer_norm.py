@@ -56,7 +56,18 @@ def _backward_reference(
     )
 
 
-@op("aten::native_layer_norm_backward", source=_SOURCE, reference=_backward_reference)
+def _contiguous_gradient(_args: tuple[Any, ...], result: Sequence[Any]) -> tuple[Any, ...]:
+    """As CUDA makes it; PyTorch's meta kernel takes the strides of the gradient of the output."""
+    grad_input, *others = result
+    return None if grad_input is None else grad_input.contiguous(), *others
+
+
+@op(
+    "aten::native_layer_norm_backward",
+    source=_SOURCE,
+    reference=_backward_reference,
+    corrects_meta=_contiguous_gradient,
+)
 def _backward_memory(call: OpCall) -> None:
     call.alloc_contiguous(call.args[1], call.argument("weight"), call.argument("bias"))
     call.alloc_outputs()

@@ -118,3 +118,15 @@ def test_layer_norm_makes_its_input_contiguous_before_its_results():
         lambda x: aten.native_layer_norm(x, [8], None, None, 0.1), lambda: randn(8, 4).t()
     )
     assert found == [128, 128, 16, 16, -128]
+
+
+def test_the_gradient_of_the_input_is_contiguous_whatever_the_gradient_of_the_output_is():
+    def program():
+        tensor = torch.randn(8, ROWS, SIZE, device="cuda", requires_grad=True)
+        normed = F.layer_norm(tensor, (SIZE,))
+        columns = torch.empty(8, SIZE, ROWS, device="cuda").transpose(1, 2)
+        (gradient,) = torch.autograd.grad(normed, tensor, columns)
+        assert gradient.is_contiguous()
+        gradient.transpose(1, 2).contiguous()
+
+    assert events_of(program, compute=True) == events_of(program, compute=False)
