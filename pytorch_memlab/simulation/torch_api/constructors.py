@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -173,17 +174,29 @@ def _install_legacy_types(machine: Machine, patches: Patches) -> None:
             members = {"__new__": new, "dtype": kind.dtype, "machine": machine, "is_sparse": True}
             patches.set(torch.cuda.sparse, name, _LegacyType(name, (), members))
 
+    constructor: Any = torch.Tensor.__new__
+
+    # TorchDynamo compares the signature of torch.Tensor.__new__ with its own, but for this one.
+    def new(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made = constructor(*args, **kwargs)
+        return made if type(made) is args[0] else made.as_subclass(args[0])
+
     @patches.around(torch._C, "_set_default_tensor_type")
     def set_default(original: Callable[[Any], None], kind: Any) -> None:
+        nonlocal constructor
         dtype = dtype_of(kind)
         if dtype is None:
             original(kind)
             torch.set_default_device(None)
+            constructor = torch._C.TensorBase.__new__
         elif not dtype.is_floating_point:
             raise TypeError("only floating-point types are supported as the default type")
         else:
             torch.set_default_dtype(dtype)
             torch.set_default_device("cuda")
+            # torch.Tensor() follows the default type, but not the default device.
+            constructor = _legacy_constructor(machine, dtype)
+            patches.set(torch.Tensor, "__new__", staticmethod(new))
 
 
 class _LegacyType(type):
@@ -210,7 +223,11 @@ def _legacy_constructor(machine: Machine, dtype: torch.dtype) -> Any:
                 "legacy constructor expects device type: cuda but device type: "
                 f"{torch.device(device).type} was passed"
             )
-        if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
+        if len(args) == 1 and isinstance(args[0], torch.Tensor):
+            if type(cls) is _LegacyType and not isinstance(args[0], cls):
+                raise TypeError(f"expected torch.cuda.{cls.__name__} (got {args[0].type()})")
+            return torch.ops.aten.alias(args[0])
+        if len(args) == 1 and not isinstance(args[0], (Integral, torch.Size)):
             return torch.tensor(args[0], dtype=dtype, device=gpu.device)
         sizes = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
         return torch.empty(tuple(sizes), dtype=dtype, device=gpu.device)

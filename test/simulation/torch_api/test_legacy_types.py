@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 
@@ -63,20 +64,42 @@ def test_legacy_types_take_a_device():
         torch.cuda.FloatTensor(2, device="cpu")
 
 
+def test_legacy_types_share_the_memory_of_a_tensor_of_their_type():
+    weight = torch.ones(300, device="cuda", requires_grad=True)
+    shared = torch.cuda.FloatTensor(weight)
+    assert (shared.data_ptr(), shared.requires_grad) == (weight.data_ptr(), True)
+    assert torch.cuda.memory_allocated() == 1536
+    for other in (torch.ones(3), torch.ones(3, dtype=torch.int64, device="cuda")):
+        with pytest.raises(TypeError, match="expected torch.cuda.FloatTensor"):
+            torch.cuda.FloatTensor(other)
+    assert torch.cuda.FloatTensor(numpy.int64(3)).shape == (3,)
+
+
 def test_a_gpus_type_can_be_the_default():
     try:
         torch.set_default_tensor_type(torch.cuda.HalfTensor)
         made = torch.zeros(3)
         assert (made.dtype, made.device.type) == (torch.float16, "cuda")
         assert torch.tensor([1.0]).is_cuda
+        for made in (torch.Tensor([1e4]), torch.Tensor(2, 3), torch.Tensor()):
+            assert (made.dtype, made.device.type) == (torch.float16, "cuda")
+        on_cpu = torch.ones(2, device="cpu")
+        assert torch.Tensor(on_cpu).data_ptr() == on_cpu.data_ptr()
+        assert type(torch.nn.Parameter(made)) is torch.nn.Parameter
+
+        class Named(torch.Tensor):
+            pass
+
+        named = Named([1.0, 2.0])
+        assert (type(named), named.is_cuda) == (Named, True)
         torch.set_default_tensor_type("torch.cuda.DoubleTensor")
         assert torch.zeros(3).dtype == torch.float64
         with pytest.raises(TypeError, match="only floating-point types"):
             torch.set_default_tensor_type(torch.cuda.IntTensor)
     finally:
         torch.set_default_tensor_type(torch.FloatTensor)
-    made = torch.zeros(3)
-    assert (made.dtype, made.device.type) == (torch.float32, "cpu")
+    for made in (torch.zeros(3), torch.Tensor(3), torch.Tensor([1.0])):
+        assert (made.dtype, made.device.type) == (torch.float32, "cpu")
 
 
 def test_constructors_pin_what_they_make():
