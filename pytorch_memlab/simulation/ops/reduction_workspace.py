@@ -19,18 +19,8 @@ import torch
 
 from ..hardware.decisions import decision
 from ..hardware.gpu import GPU
-from .memory_formats import LOW_PRECISION, MAX_INT32
+from .memory_formats import LOW_PRECISION, MAX_INT32, acc_type
 from .op_call import OpCall
-
-_ACCUMULATED_IN: Final = {
-    torch.float16: 4,
-    torch.bfloat16: 4,
-    torch.float32: 4,
-    torch.float64: 8,
-    torch.complex64: 8,
-    torch.complex128: 16,
-}
-"""Bytes of the type that a sum of each dtype is accumulated in; integers take 8."""
 
 VALUE_AND_INDEX: Final = 16
 """Bytes of a pair of a value of up to 8 bytes and its index."""
@@ -90,9 +80,7 @@ def _staging(
     if len(parts) > 1 and not kernel.fits_result:
         extents = (size * stride for size, stride in zip(whole.sizes, whole.results, strict=True))
         partial = max(1, *extents, 1) * kernel.accumulator
-    staged = (
-        staging_of(gpu, part, kernel.accumulator, kernel.threads, kernel.vector) for part in parts
-    )
+    staged = (staging_of(gpu, part, kernel) for part in parts)
     return partial, tuple(one for one in staged if one is not None)
 
 
@@ -114,8 +102,9 @@ def alloc_sum_workspace(
 ) -> None:
     """Allocate and free the workspace of a sum, a mean or a norm of a tensor."""
     of = dtype or source.dtype
+    accumulated = acc_type(of) if of.is_floating_point or of.is_complex else torch.int64
     kernel = Kernel(
-        _ACCUMULATED_IN.get(of, 8),
+        accumulated.itemsize,
         256 if of == torch.complex128 else 512,
         fits_result=not (of in LOW_PRECISION and source.dtype == of),
     )
@@ -132,12 +121,11 @@ def alloc_extremes_workspace(
     call: OpCall,
     source: torch.Tensor,
     dims: Sequence[int] | int | None = None,
-    dtype: torch.dtype | None = None,
 ) -> None:
     """Allocate and free the workspace of the largest values of a tensor."""
-    of = dtype or source.dtype
-    kernel = Kernel(of.itemsize, fits_result=of not in LOW_PRECISION)
-    alloc_reduction_workspace(call, source, dims, kernel, (of.itemsize, of.itemsize))
+    width = source.element_size()
+    kernel = Kernel(width, fits_result=source.dtype not in LOW_PRECISION)
+    alloc_reduction_workspace(call, source, dims, kernel, (width, width))
 
 
 def alloc_bounds(call: OpCall, source: torch.Tensor) -> None:
@@ -149,7 +137,6 @@ def alloc_bounds(call: OpCall, source: torch.Tensor) -> None:
 
 
 _WARP: Final = 32
-_VECTOR: Final = 4
 _MIN_VALUES_PER_THREAD: Final = 16
 _MAX_VALUES_PER_THREAD: Final = 256
 
@@ -233,9 +220,7 @@ def _joined(
 
 
 @decision
-def staging_of(
-    gpu: GPU, reduction: Reduction, element_size: int, max_threads: int = 512, vector: int = _VECTOR
-) -> tuple[int, int] | None:
+def staging_of(gpu: GPU, reduction: Reduction, kernel: Kernel) -> tuple[int, int] | None:
     """The bytes that a reduction stages in device memory if it splits each result across blocks."""
     strides, reduced = reduction.strides, reduction.reduced
     inputs = prod(reduction.sizes[:reduced])
@@ -247,11 +232,11 @@ def staging_of(
         dim0 = dim1 = 1
     elif across_lanes:
         if strides[0] == 1 and dim0 >= 128 and reduced == 1:
-            dim0 //= vector
+            dim0 //= kernel.vector
     elif strides[reduced] == 1:
         output_vector = _output_vector(reduction)
         dim0 //= output_vector
-    width, height = _block_of_threads(dim0, dim1, max_threads // output_vector)
+    width, height = _block_of_threads(dim0, dim1, kernel.threads // output_vector)
     step_input, step_output = (width, 1) if across_lanes else (1, width)
     across_warps = -(-inputs // step_input) >= min(height * 16, _MAX_VALUES_PER_THREAD)
     if across_warps:
@@ -270,7 +255,7 @@ def staging_of(
     if blocks <= 1:
         return None
     of_result = 1 if across_lanes else width * output_vector
-    return element_size * outputs * blocks * of_result, 4 * grid
+    return kernel.accumulator * outputs * blocks * of_result, 4 * grid
 
 
 def _block_of_threads(dim0: int, dim1: int, most: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from ...hardware.gpu import GPU
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.unsupported import mixed_devices
 from .. import cub
-from ..memory_formats import LOW_PRECISION
+from ..memory_formats import LOW_PRECISION, acc_type
 from ..op_call import INDEX, OpCall, contiguous
 from ..registry import MASKS, define, estimated, op, recorded
 from .nonzero import alloc_selected
@@ -246,7 +246,7 @@ def _sum_rows(call: OpCall, indices: torch.Tensor, dtype: torch.dtype, *, is_bag
     """The sums of the gradients of sorted indices: ``EmbeddingBackwardKernel.cu``."""
     rows, columns = call.result.shape
     count, width = indices.numel(), indices.element_size()
-    accumulated = 4 if dtype in LOW_PRECISION else dtype.itemsize
+    accumulated = acc_type(dtype).itemsize
     segments = min(count, rows)
     partial = count // _ROWS_PER_THREAD + segments
     call.alloc_temps([count * width, 8])

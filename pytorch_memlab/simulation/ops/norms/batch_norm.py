@@ -158,7 +158,7 @@ def _alloc_staging(call: OpCall, tensor: torch.Tensor, values: int) -> None:
     channels = tensor.shape[1]
     rows, columns = staging_rows(tensor.numel() // channels, channels)
     if rows > 1:
-        call.alloc_temp(values * channels * rows * (8 if tensor.dtype == torch.float64 else 4))
+        call.alloc_temp(values * channels * rows * acc_type(tensor.dtype).itemsize)
         call.alloc_temp(columns * 4)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from ...._common.torch_release import RELEASE
-from ..memory_formats import LOW_PRECISION, is_dense
+from ..memory_formats import acc_type, is_dense
 from ..op_call import OpCall
 from ..pooling.pooling import formatted_inputs
 from ..reduction_workspace import alloc_extremes_workspace, alloc_sum_workspace
@@ -32,7 +32,7 @@ def _norms(call: OpCall) -> None:
     together = _norms_together(call)
     if together:
         dtype = call.argument("dtype") or call.args[0][0].dtype
-        _collect(call, 4 if dtype in LOW_PRECISION else dtype.itemsize)
+        _collect(call, acc_type(dtype).itemsize)
     call.alloc_outputs()
     if not together:
         for tensor in call.args[0]:

@@ -9,7 +9,7 @@ from support.op_memory import aten, events, indices, peak_beyond_results, randn,
 
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.ops.reduction_workspace import reduction_of, staging_of
+from pytorch_memlab.simulation.ops.reduction_workspace import Kernel, reduction_of, staging_of
 
 
 def staged_columns(accumulated, blocks=98):
@@ -153,7 +153,7 @@ def test_float_sums_in_parts_keep_partial_results_in_the_result():
 )
 def test_reductions_stage_what_was_recorded(sizes, strides, reduced, element, staged):
     reduction = reduction_of(sizes, strides, reduced)
-    assert staging_of(PRESETS["h100"], reduction, element) == staged
+    assert staging_of(PRESETS["h100"], reduction, Kernel(element)) == staged
 
 
 def test_a_sum_of_another_type_is_cast_first(a100):
