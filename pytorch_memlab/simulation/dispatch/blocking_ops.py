@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..machine.machine import Machine
-from ..machine.op_arguments import Args, Kwargs, tensors_in
+from ..machine.op_arguments import Args, Kwargs, is_mask, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..ops.op_info import op_info
 
@@ -35,7 +35,7 @@ def _gpu_waited_for(
         is_pageable = machine.gpu_of(target) is None and machine.pinned.find(target) is None
         return gpu if is_blocking or is_pageable else None
     if op_info(op).takes_masks:
-        waits = _is_masked(args)
+        waits = any(map(is_mask, args[1]))  # their elements are counted first
     else:
         waits = not _VALUES_REACH_THE_CPU.isdisjoint(op.tags)
     if waits:
@@ -50,10 +50,3 @@ def _gpu_of_copy(
     """The GPU of a copy to or from the CPU, None for any other copy."""
     one, other = machine.gpu_of(source), machine.gpu_of(target)
     return one or other if one is None or other is None else None
-
-
-def _is_masked(args: Args) -> bool:
-    """True if indices are masks, whose elements are counted first."""
-    return any(
-        isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8) for one in args[1]
-    )

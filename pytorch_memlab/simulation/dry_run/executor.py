@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ..._common.storages import storages_of
-from ..machine.op_arguments import Args, Kwargs, tensors_in
+from ..machine.op_arguments import Args, Kwargs, is_mask, tensors_in
 from ..machine.tensor_values import TensorValues, is_small
 from ..ops.meta_results import MetaResults, OutputMeta, TensorMeta, tensors_of
 from ..ops.op_info import OpInfo, op_info
@@ -107,7 +107,7 @@ class DryRunExecutor:
         """Masks among indices replaced by indices without values, of as many as are selected."""
         plain: list[torch.Tensor | None] = []
         for index in indices:
-            if index is None or index.dtype not in (torch.bool, torch.uint8):
+            if not is_mask(index):
                 plain.append(index)
                 continue
             if self._values.is_known(index):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
+
+
+def is_mask(index: object) -> TypeGuard[torch.Tensor]:
+    """True if an index is a mask, not a tensor of positions."""
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 def tensors_in(args: Args, kwargs: Kwargs) -> Iterator[torch.Tensor]:

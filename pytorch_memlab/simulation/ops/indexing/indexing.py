@@ -9,6 +9,7 @@ import torch
 
 from ...hardware.decisions import decision
 from ...hardware.gpu import GPU
+from ...machine.op_arguments import is_mask
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.unsupported import mixed_devices
 from .. import cub
@@ -22,8 +23,6 @@ Indices = list[torch.Tensor | None]
 _SOURCE: Final = "aten/src/ATen/native/cuda/Indexing.cu, TensorAdvancedIndexingUtils.h"
 _TAKES_MASKS: Final[dict[str, Any]] = {"takes_cpu_tensors": True, "data_dependence": MASKS}
 
-_MASKS: Final = (torch.bool, torch.uint8)
-
 
 @recorded("aten::index.Tensor", source=_SOURCE, **_TAKES_MASKS)
 @op("aten::_unsafe_index.Tensor", source=_SOURCE, **_TAKES_MASKS)
@@ -31,7 +30,7 @@ def _read(call: OpCall) -> None:
     """Indices become 64-bit numbers of the GPU, laid out alike, or masks become indices."""
     source, indices = call.args[:2]
     _check_source(call)
-    if any(_is_mask(index) for index in _given(indices)):
+    if any(map(is_mask, indices)):
         rest = _elements_per_index(source, indices)
         _expand_masks(call, indices, call.result.numel() // max(1, rest))
     else:
@@ -69,14 +68,14 @@ def _write(call: OpCall) -> None:
     target, indices, values = call.args[:3]
     _check_source(call)
     given = _given(indices)
-    masked = any(_is_mask(index) for index in given)
+    masked = any(map(is_mask, given))
     accumulates = call.argument("accumulate")
     if masked and not accumulates and values.numel() == 1:
         return  # it is a ``masked_fill_``
     if values.dim() and call.is_on_cpu(values):
         raise mixed_devices(call.op, call.gpu, "cpu")
     rest = _elements_per_index(target, indices)
-    shape = torch.broadcast_shapes(*(index.shape for index in given if not _is_mask(index)))
+    shape = torch.broadcast_shapes(*(index.shape for index in given if not is_mask(index)))
     if masked:
         shape = torch.Size([values.numel() // max(1, rest)])
         _expand_masks(call, indices, shape[0])
@@ -94,7 +93,7 @@ def _write(call: OpCall) -> None:
 
 def _make_linear(call: OpCall, given: list[torch.Tensor], nbytes: int) -> None:
     """The offset of each index in its turn, and their sum."""
-    positions = [index for index in given for _ in range(index.dim() if _is_mask(index) else 1)]
+    positions = [index for index in given for _ in range(index.dim() if is_mask(index) else 1)]
     for position, index in enumerate(positions):
         if call.is_on_cpu(index):
             offsets = call.alloc_temp(nbytes)
@@ -117,7 +116,7 @@ def _sort(call: OpCall, count: int, largest: int) -> None:
 def _expand_masks(call: OpCall, indices: Indices, count: int) -> None:
     """The indices of what masks select, and what finding them takes."""
     call.is_confirmed = False
-    for mask in filter(_is_mask, _given(indices)):
+    for mask in filter(is_mask, indices):
         if call.is_on_cpu(mask):
             call.alloc_temp(count * mask.dim() * INDEX)
         else:
@@ -141,7 +140,7 @@ def _elements_per_index(target: torch.Tensor, indices: Indices) -> int:
         if index is None:
             rest *= sizes.pop(0)
         else:
-            del sizes[: index.dim() if _is_mask(index) else 1]
+            del sizes[: index.dim() if is_mask(index) else 1]
     return rest * prod(sizes)
 
 
@@ -149,7 +148,7 @@ def _largest_index(target: torch.Tensor, indices: Indices) -> int:
     """The largest linear index, in slices of the dimensions behind the indexed ones."""
     indexed = 0
     for index in indices:
-        indexed += index.dim() if index is not None and _is_mask(index) else 1
+        indexed += index.dim() if is_mask(index) else 1
     while indices and indices[-1] is None:
         indices = indices[:-1]
         indexed -= 1
@@ -161,10 +160,6 @@ def _largest_index(target: torch.Tensor, indices: Indices) -> int:
 
 def _given(indices: Indices) -> list[torch.Tensor]:
     return [index for index in indices if index is not None]
-
-
-def _is_mask(index: torch.Tensor) -> bool:
-    return index.dtype in _MASKS
 
 
 _PLACED: Final = frozenset(
