@@ -24,7 +24,7 @@ from ..._common.toml import tomllib
 from ..machine import active
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, tensors_in
-from ..ops.cuda_dispatch import cuda_dispatch_of
+from ..ops.cuda_dispatch import cuda_dispatch_of, overload_named
 from ..ops.rnn.cudnn_rnn import Call, views
 
 OnGPU = Callable[[Args, Kwargs], Any]  # runs an op of which a tensor lives on a simulated GPU
@@ -68,7 +68,7 @@ def install(_machine: Machine, patches: Patches) -> None:
         for name, kernel in _kernels():
             library.impl(name, kernel)
         for name in LISTS["RECURRENT_COMPOSITE"]:
-            library.impl(name, cuda_dispatch_of(_overload(name)))
+            library.impl(name, cuda_dispatch_of(overload_named(name)))
 
 
 def _uninstall() -> None:
@@ -102,17 +102,12 @@ def _kernels() -> list[tuple[str, Any]]:
         "BANNED": _banned,
     }
     return [
-        (name, _kernel(_overload(name), make(_overload(name))))
+        (name, _kernel(overload_named(name), make(overload_named(name))))
         for policy, make in policies.items()
         for name in LISTS[policy]
         # A build without CUDA has none for cuDNN's networks.
         if policy == "RECURRENT" or has_kernel(f"aten::{name}", "AutocastCUDA")
     ]
-
-
-def _overload(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
 def _cast_to(choose: Callable[[Args, Kwargs], torch.dtype]) -> Callable[[Any], OnGPU]:
@@ -141,7 +136,7 @@ def _fp32_set_opt_dtype(op: Any) -> OnGPU:
 
 def _fp32_append_dtype(op: Any) -> OnGPU:
     name = op._schema.name.removeprefix("aten::")
-    with_dtype = _overload(LISTS["FP32_APPEND_DTYPE"][f"{name}.{op._schema.overload_name}"])
+    with_dtype = overload_named(LISTS["FP32_APPEND_DTYPE"][f"{name}.{op._schema.overload_name}"])
     defaults = [argument.default_value for argument in op._schema.arguments]
 
     def append(args: Args, kwargs: Kwargs) -> Any:

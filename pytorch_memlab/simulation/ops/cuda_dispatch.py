@@ -42,11 +42,11 @@ def installed() -> Iterator[None]:
             warnings.simplefilter("ignore")
             for name, definition in definitions().items():
                 if definition.cuda_dispatch is not None:
-                    overload = _overload(name)
+                    overload = overload_named(name)
                     for key in _KEYS:
                         library.impl(overload, cuda_dispatch_of(overload), key)
                 elif definition.cpu_kernel is not None:
-                    library.impl(_overload(name), definition.cpu_kernel, "CPU")
+                    library.impl(overload_named(name), definition.cpu_kernel, "CPU")
         yield
     finally:
         _libraries.pop()._destroy()
@@ -98,7 +98,8 @@ def _refuse_on_cpu(*_args: Any, **_kwargs: Any) -> Any:
     raise NotImplementedError("this op has no kernel for tensors of the CPU: move them to the GPU")
 
 
-def _overload(name: str) -> Any:
+def overload_named(name: str) -> Any:
+    """The op of ATen with a name such as ``aten::max.dim`` or ``max.dim``."""
     packet, _, overload = name.removeprefix("aten::").partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
