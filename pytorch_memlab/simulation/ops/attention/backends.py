@@ -19,6 +19,7 @@ import torch
 from ...._common.torch_release import RELEASE
 from ...hardware.decisions import has_capability, has_major
 from ...hardware.gpu import GPU
+from .reference import is_deterministic
 
 _HALF: Final = (torch.float16, torch.bfloat16)
 _MOST_FLASH_DIMENSIONS: Final = 256
@@ -190,9 +191,7 @@ def _against_efficient(call: Call) -> Iterator[str]:
 def _against_cudnn(call: Call) -> Iterator[str]:
     if RELEASE < (2, 5) or not torch._C._get_cudnn_sdp_enabled():
         yield "it is switched off"
-    if torch.are_deterministic_algorithms_enabled() and (
-        not torch.is_deterministic_algorithms_warn_only_enabled()
-    ):
+    if is_deterministic():
         yield "it is not deterministic"
     yield from _against_dimensions(call)
     yield from _against_dtypes(call, *_HALF)

@@ -199,7 +199,7 @@ def _by_scores(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def gradients_of(
-    attention: Attention, grad_output: torch.Tensor, *, wants_bias: bool = False
+    attention: Attention, grad_output: torch.Tensor, *, wants_bias: bool
 ) -> tuple[torch.Tensor, ...]:
     """The gradients of query, key, value and, if wanted, of the bias."""
     compute, count = (_by_scores, 4) if wants_bias else (forward, 3)

@@ -66,7 +66,7 @@ def _flash(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
     scale = size**-0.5 if scale is None else scale
     query, key, value = (_padded(tensor) for tensor in call[1:4])
     result, *others = _aten._scaled_dot_product_flash_attention.default(
-        query, key, value, *call[5:7], False, scale=scale
+        query, key, value, call.dropout, call.causal, False, scale=scale
     )
     _drop(others)
     return result if result.shape[-1] == size else result[..., :size]
@@ -83,8 +83,9 @@ def _efficient(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
 
 
 def _cudnn(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
+    options = call.trains, call.dropout, call.causal, False
     result, *others = _aten._scaled_dot_product_cudnn_attention.default(
-        *call[1:4], _added_mask(gpu, call), call.trains, *call[5:7], False, scale=scale
+        *call[1:4], _added_mask(gpu, call), *options, scale=scale
     )
     _drop(others)
     return result
@@ -93,7 +94,7 @@ def _cudnn(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
 def _math(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
     grouped = {"enable_gqa": call.grouped} if RELEASE >= (2, 5) else {}
     return _aten._scaled_dot_product_attention_math.default(
-        *call[1:4], _added_mask(gpu, call), *call[5:7], None, scale=scale, **grouped
+        *call[1:4], _added_mask(gpu, call), call.dropout, call.causal, None, scale=scale, **grouped
     )[0]
 
 
