@@ -87,9 +87,13 @@ def _chunk_cat_of_dtypes(call: OpCall) -> None:
 
 def _is_cast(tensor: torch.Tensor, result: torch.Tensor) -> bool:
     """True if the kernel that joins tensors of several dtypes reads this one."""
+    return _converts(tensor, result) and tensor.is_contiguous() and tensor.numel() > 0
+
+
+def _converts(tensor: torch.Tensor, result: torch.Tensor) -> bool:
+    """True if the kernels have the conversion from one dtype to another, or need none."""
     dtypes = (tensor.dtype, result.dtype)
-    known = dtypes[0] == dtypes[1] or dtypes == (torch.bfloat16, torch.float32)
-    return known and tensor.is_contiguous() and tensor.numel() > 0
+    return dtypes[0] == dtypes[1] or dtypes == (torch.bfloat16, torch.float32)
 
 
 def _blocks(tensors: Sequence[torch.Tensor], dim: int, chunks: int, width: int) -> int:
@@ -104,13 +108,8 @@ def _chunk(tensor: torch.Tensor, dim: int, chunks: int) -> int:
 
 def _is_packed(tensors: Sequence[torch.Tensor], given: torch.Tensor | None) -> bool:
     """True if one kernel joins tensors: they and their result lie side by side."""
-    if not all(map(is_dense, tensors)):
-        return False
-    if given is None:
-        return True
-    dtypes = (tensors[0].dtype, given.dtype)
-    known = dtypes[0] == dtypes[1] or dtypes == (torch.bfloat16, torch.float32)
-    return known and is_dense(given)
+    fits = given is None or (_converts(tensors[0], given) and is_dense(given))
+    return fits and all(map(is_dense, tensors))
 
 
 define("aten::split_with_sizes_copy", source="aten/src/ATen/native/TensorShape.cpp")
