@@ -216,7 +216,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
             if call.estimated:
                 self._estimated(func, runs_on, call.estimated)
         finally:
-            call.end()
+            call.free_temps()
 
     def _computed(
         self,

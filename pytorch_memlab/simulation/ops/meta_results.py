@@ -57,7 +57,7 @@ def tensors_of(result: Any) -> Iterator[TensorMeta]:
 
 
 class MetaResults:
-    """Outcomes of calls, remembered by op and signature."""
+    """Outputs of calls, remembered by op and signature."""
 
     def __init__(self) -> None:
         self._known: dict[Any, OutputMeta] = {}

@@ -152,8 +152,7 @@ class OpCall:
         """Free at its end what was allocated in it, as a scope of C++ does."""
         kept = len(self._temporaries)
         yield
-        while len(self._temporaries) > kept:
-            self.gpu.release(self._temporaries.pop())
+        self.free_temps(kept)
 
     def alloc_and_free(self, *sizes: int) -> None:
         """Allocate memory and free it at once, one size after another."""
@@ -166,8 +165,9 @@ class OpCall:
         self._temporaries.remove(allocation)
         self.gpu.release(allocation)
 
-    def end(self) -> None:
-        while self._temporaries:
+    def free_temps(self, kept: int = 0) -> None:
+        """Free the temporaries but for the first ones, the last allocated first."""
+        while len(self._temporaries) > kept:
             self.gpu.release(self._temporaries.pop())
 
     def ensure_cublas_workspace(self) -> None:

@@ -112,9 +112,7 @@ class OpInfo(OpDefinition):
         return results[0] if len(results) == 1 else results or None
 
 
-_known: Final[dict[Any, OpInfo]] = {}
-
-
+@functools.cache
 def op_info(op: Any) -> OpInfo:
     """The record of an op, made once.
 
@@ -123,10 +121,7 @@ def op_info(op: Any) -> OpInfo:
     >>> op_info(torch.ops.aten.add_.Tensor).written
     ((0, 'self'),)
     """
-    info = _known.get(op)
-    if info is None:
-        info = _known[op] = OpInfo(op)
-    return info
+    return OpInfo(op)
 
 
 def _written(

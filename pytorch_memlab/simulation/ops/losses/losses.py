@@ -163,7 +163,7 @@ def _cdist(
     many = first.shape[-2] > _MOST_ROWS or second.shape[-2] > _MOST_ROWS
     if p != 2 or not (mode == 1 or (mode in (None, 0) and many)):
         return NotImplemented
-    run = torch.ops.aten._cdist_forward.default._op_dk
+    run = _aten._cdist_forward.default._op_dk
     return run(torch._C.DispatchKey.CPU, first, second, p, mode)
 
 

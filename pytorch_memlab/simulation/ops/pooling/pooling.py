@@ -130,8 +130,8 @@ define(
 
 for _name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
     for _op in (_name, f"{_name}_backward"):
-        op(
+        define(
             f"aten::{_op}",
             source=_CUDA + "UpSampleBilinear2d.cu",
             reference=in_single_precision(getattr(torch.ops.aten, _op).default),
-        )(contiguous())
+        )
