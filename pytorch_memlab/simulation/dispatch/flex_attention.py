@@ -39,8 +39,8 @@ _CPU = torch.device("cpu")
 _CAPTURED = "score_mod_other_buffers"
 
 
-def has_gradients(op: Any) -> bool:
-    """True if the installed release has the arguments that hold what a score function captures."""
+def takes_captured(op: Any) -> bool:
+    """True if the installed release has an argument for what a score function captures."""
     return _CAPTURED in inspect.signature(type(op).__call__).parameters
 
 

@@ -39,7 +39,7 @@ def prepare(machine: Machine, op: Any, args: Args, kwargs: Kwargs) -> tuple[Args
         raise unsupported(name)
     if not torch.is_grad_enabled() or name in _NOT_TRACED:
         return args, kwargs
-    if name == "flex_attention" and flex_attention.has_gradients(op):
+    if name == "flex_attention" and flex_attention.takes_captured(op):
         return flex_attention.with_captured(machine, op, args, kwargs)
     leaves = tree_leaves((args, kwargs))
     if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
