@@ -13,7 +13,6 @@ import torch
 
 from ..machine.op_arguments import Args, Kwargs
 from ..machine.simulated_gpu import SimulatedGPU
-from ..machine.tensor_values import uncommitted
 from ..ops.meta_results import MetaResults, TensorMeta, tensors_of
 from ..ops.op_info import OpInfo
 
@@ -84,5 +83,5 @@ def _most_elements(func: Any, info: OpInfo, args: Args) -> float:
 
 def _made(result: Any) -> Any:
     if isinstance(result, TensorMeta):
-        return uncommitted(result.size, result.stride, result.dtype)
+        return torch.empty_strided(result.size, result.stride, dtype=result.dtype, device="meta")
     return [_made(one) for one in result] if isinstance(result, list) else result

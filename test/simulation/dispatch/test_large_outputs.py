@@ -86,6 +86,17 @@ def test_the_error_and_the_counters_are_those_of_the_same_request() -> None:
     assert (empty[1]["num_ooms"], empty[1]["num_alloc_retries"], empty[2]) == (1, 1, 0)
 
 
+@pytest.mark.parametrize("compute", [True, False])
+@pytest.mark.parametrize("make", [torch.empty, torch.zeros])
+def test_more_than_a_process_can_address_is_an_error_of_the_gpu(
+    make: Callable[..., torch.Tensor], compute: bool
+) -> None:
+    with simulate("1GiB", compute=compute):
+        for nbytes, text in ((2**59, "536870912.00 GiB. GPU 0"), (2**62, "more than 1EB memory")):
+            with pytest.raises(torch.OutOfMemoryError, match=f"Tried to allocate {text}"):
+                make(nbytes, dtype=torch.int8, device="cuda")
+
+
 def test_what_fits_beside_cached_memory_is_made() -> None:
     with simulate("1GiB"):
         blocks = [torch.empty(2**28, dtype=torch.uint8, device="cuda") for _ in range(3)]
