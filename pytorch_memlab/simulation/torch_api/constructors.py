@@ -177,7 +177,7 @@ def _install_legacy_types(machine: Machine, patches: Patches) -> None:
     constructor: Any = torch.Tensor.__new__
 
     # TorchDynamo compares the signature of torch.Tensor.__new__ with its own, but for this one.
-    def new(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def make(*args: Any, **kwargs: Any) -> Any:
         made = constructor(*args, **kwargs)
         return made if type(made) is args[0] else made.as_subclass(args[0])
 
@@ -196,7 +196,7 @@ def _install_legacy_types(machine: Machine, patches: Patches) -> None:
             torch.set_default_device("cuda")
             # torch.Tensor() follows the default type, but not the default device.
             constructor = _legacy_constructor(machine, dtype)
-            patches.set(torch.Tensor, "__new__", staticmethod(new))
+            patches.set(torch.Tensor, "__new__", staticmethod(make))
 
 
 class _LegacyType(type):
@@ -216,7 +216,7 @@ class _LegacyType(type):
 
 
 def _legacy_constructor(machine: Machine, dtype: torch.dtype) -> Any:
-    def new(cls: Any, *args: Any, device: Any = None) -> torch.Tensor:
+    def new(cls: Any, *args: Any, device: Any = None) -> Any:
         gpu = machine.find_gpu(device)
         if gpu is None:
             raise RuntimeError(

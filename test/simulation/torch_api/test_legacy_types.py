@@ -70,7 +70,7 @@ def test_legacy_types_share_the_memory_of_a_tensor_of_their_type():
     assert (shared.data_ptr(), shared.requires_grad) == (weight.data_ptr(), True)
     assert torch.cuda.memory_allocated() == 1536
     for other in (torch.ones(3), torch.ones(3, dtype=torch.int64, device="cuda")):
-        with pytest.raises(TypeError, match="expected torch.cuda.FloatTensor"):
+        with pytest.raises(TypeError, match=r"expected torch\.cuda\.FloatTensor"):
             torch.cuda.FloatTensor(other)
     assert torch.cuda.FloatTensor(numpy.int64(3)).shape == (3,)
 
