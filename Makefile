@@ -31,6 +31,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		*) echo "error: Python 3.10 or later is needed, $(PYTHON) is: $$version" >&2; \
 		   echo "       name another one: make PYTHON=/path/to/python3" >&2; exit 1 ;; \
 	esac
+	@echo "Making $(VENV): pip downloads PyTorch, which takes some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
