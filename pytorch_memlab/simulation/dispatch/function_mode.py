@@ -29,6 +29,8 @@ class SimulatedFunctionMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if type(kwargs.get("device")) is int and func is not torch.device:
             kwargs["device"] = torch.device("cuda", kwargs["device"])
+        if kwargs.get("out") is not None and kwargs.get("device") is not None:
+            kwargs = _without_device_of_out(**kwargs)
         if isinstance(func, HigherOrderOperator):
             args, kwargs = higher_order.prepare(self._machine, func, args, kwargs)
         if fake_tensors.are_on():
@@ -56,6 +58,16 @@ def _belongs_to_another(outer: Any, args: Args) -> bool:
     if outer is None and torch._C._current_autograd_node() is None:
         return False
     return any(isinstance(value, torch.Tensor) for value in args)
+
+
+def _without_device_of_out(device: Any, out: Any, **kwargs: Any) -> Kwargs:
+    """The rule of ``torch/csrc/utils/out_types.cpp``, which takes ``out`` for a CPU tensor."""
+    asked = torch.device(device).type
+    if out.device.type != asked:
+        raise RuntimeError(
+            f"device type {asked} does not match device type of out parameter ({out.device.type})"
+        )
+    return {**kwargs, "out": out}
 
 
 def _make_device(*args: Any, **kwargs: Any) -> torch.device:

@@ -37,6 +37,7 @@ class _Transfer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         back = move(ctx.machine, gradient, ctx.source, {"dtype": ctx.dtype})
+        ctx.machine.thread.last_gpu = ctx.source
         return back, None, None, None
 
     @staticmethod

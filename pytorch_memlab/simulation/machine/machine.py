@@ -50,6 +50,7 @@ class ThreadState(threading.local):
         self.before_streams: list[tuple[int, int, int]] = []
         self.call: tuple[Args, Kwargs] | None = None
         self.output_device: torch.device | None = None
+        # where ops ran last, which the nodes of a backward pass do that follow; None: on the CPU
         self.last_gpu: SimulatedGPU | None = None
 
     @contextmanager

@@ -30,13 +30,20 @@ def install(machine: Machine, patches: Patches) -> None:
         )
 
     @patches.around(torch.autograd, "_engine_run_backward")
-    def run_backward(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def run_backward(
+        run: Callable[..., Any], roots: Iterable[Any], *args: Any, **kwargs: Any
+    ) -> Any:
         """Afterwards the thread uses the streams again that it used before."""
-        changes = machine.thread.streams
+        thread = machine.thread
+        changes, gpu = thread.streams, thread.last_gpu
         streams, node = changes.current, changes.begin_backward()
+        for root in roots:
+            if isinstance(root, torch.Tensor):
+                thread.last_gpu = machine.gpu_of(root)
         try:
-            return run(*args, **kwargs)
+            return run(roots, *args, **kwargs)
         finally:
+            thread.last_gpu = gpu
             machine.use_streams(streams)
             changes.end_backward(node)
 

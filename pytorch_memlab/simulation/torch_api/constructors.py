@@ -63,18 +63,19 @@ def install(machine: Machine, patches: Patches) -> None:
 
 
 def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
-    keeps_device = original.__name__ in ("as_tensor", "asarray")
+    converts = original.__name__ in ("as_tensor", "asarray")
 
     @functools.wraps(original)
     def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        if device is None and isinstance(data, torch.Tensor) and keeps_device:
-            return original(data, *args, **kwargs)
         if device is None:
             # torch.get_default_device() asks torch.tensor, which is what is being replaced here.
             device = torch.empty(0).device
             if isinstance(data, torch.Tensor) and device.type == "cpu":
                 device = data.device
         gpu = machine.find_gpu(device)
+        if converts and isinstance(data, torch.Tensor):
+            where = device if gpu is None else gpu.device
+            return _converted(machine, original, data, where, kwargs)
         if kwargs.pop("pin_memory", False):
             if gpu is not None:
                 raise RuntimeError("Only dense CPU tensors can be pinned")
@@ -86,10 +87,32 @@ def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., 
         requires_grad = kwargs.pop("requires_grad", False)
         made = original(_on_cpu(machine, data), *args, device="cpu", **kwargs)
         if gpu is not None:
+            if kwargs.get("copy") is False:
+                raise _no_alias(made.device, gpu.device)
             made = move(machine, made, gpu, {})
         return made.requires_grad_() if requires_grad else made
 
     return make
+
+
+def _converted(
+    machine: Machine, original: Callable[..., Any], data: torch.Tensor, device: Any, kwargs: Any
+) -> Any:
+    """A tensor on a device and of a type, copied only if one of them is another."""
+    copy, converted = kwargs.pop("copy", None), data
+    if copy is not False:
+        converted = data.to(device, kwargs.pop("dtype", None) or data.dtype)
+    elif data.device != torch.device(device):
+        raise _no_alias(data.device, device)
+    if copy is not None and converted is data:
+        kwargs["copy"] = copy
+    where = converted.device if machine.gpu_of(converted) is None else "cpu"
+    with torch._C.DisableTorchFunction():  # else the modes ask for a device, or move it to this one
+        return original(converted, device=where, **kwargs)
+
+
+def _no_alias(source: torch.device, device: Any) -> ValueError:
+    return ValueError(f"can't alias tensor from device '{source}' to '{device}'.")
 
 
 def _holds_simulated(machine: Machine, data: Any) -> bool:

@@ -77,3 +77,45 @@ def test_a_gradient_of_another_device_is_refused(device, other, words):
     assert tensor.grad is None
     with pytest.raises(RuntimeError, match="size"):
         tensor.grad = torch.ones(3, device=device)
+
+
+class _Both(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * 2, y * 3
+
+    @staticmethod
+    def backward(ctx, gradient, of_the_unused_output):
+        x, y = ctx.saved_tensors
+        return gradient * 2 * x, of_the_unused_output * 3 * y
+
+
+def _custom(x):
+    return _Both.apply(x, x)[0]
+
+
+def _masked(x):
+    y = x * 1
+    y[torch.ones(3, dtype=torch.bool, device=x.device)] = 0
+    return y
+
+
+@pytest.mark.parametrize("part", [_custom, _masked])
+def test_zeros_that_a_node_makes_are_where_its_gradients_are(part):
+    on_gpu = torch.ones(3, device="cuda:1", requires_grad=True)
+    on_cpu = torch.ones(3, requires_grad=True)
+    ways = {
+        "GPU": lambda: part(on_gpu),
+        "CPU": lambda: part(on_cpu),
+        "CPU to GPU": lambda: part(on_cpu).cuda(1) * 2,
+        "GPU to CPU": lambda: part(on_gpu).cpu() * 2,
+        "both": lambda: part(part(on_cpu).cuda(1)),
+    }
+    for name, forward in ways.items():
+        on_gpu.grad = on_cpu.grad = None
+        forward().sum().backward()
+        made = [one.grad.device for one in (on_gpu, on_cpu) if one.grad is not None]
+        assert [str(device) for device in made] == [
+            "cuda:1" if name.startswith("GPU") else "cpu"
+        ], name
