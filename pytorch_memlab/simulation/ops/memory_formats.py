@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 from torch._prims_common import (
+    compute_elementwise_output_strides,
     get_computation_dtype,
     suggest_memory_format as suggest_memory_format,
 )
@@ -53,6 +54,27 @@ def contiguous_like(position: int) -> Callable[..., torch.Tensor]:
         return torch.empty_like(args[position], memory_format=torch.contiguous_format)
 
     return meta
+
+
+def laid_out_as(*positions: int) -> Callable[[tuple[Any, ...], Any], Any]:
+    """Corrects the layout of what one ``TensorIterator`` makes of these arguments, in this order.
+
+    The meta kernel is a decomposition (``torch/_decomp``), whose ops take them in another order.
+    """
+
+    def correct(args: tuple[Any, ...], result: torch.Tensor) -> torch.Tensor:
+        operands = torch.broadcast_tensors(*(args[position] for position in positions))
+        strides = compute_elementwise_output_strides(*operands)
+        return result.new_empty_strided(result.shape, strides)
+
+    return correct
+
+
+def made_contiguous(args: tuple[Any, ...], result: Any) -> Any:
+    """Corrects the layout of results that kernels make contiguous, and decompositions do not."""
+    if isinstance(result, tuple):
+        return tuple(made_contiguous(args, one) for one in result)
+    return result if result is None else result.contiguous()
 
 
 def can_view(tensor: torch.Tensor, shape: Sequence[int]) -> bool:

@@ -10,7 +10,7 @@ import torch
 from ...machine.simulated_gpu import SimulatedGPU
 from ..cuda_dispatch import refuse_cpu_tensors
 from ..low_precision import in_single_precision
-from ..memory_formats import contiguous_like
+from ..memory_formats import contiguous_like, laid_out_as
 from ..op_call import OpCall, contiguous
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_sum_workspace
 from ..registry import as_on_cpu, define, estimated, op
@@ -28,7 +28,7 @@ _NLL2D: Final = "aten/src/ATen/native/cuda/NLLLoss2d.cu"
 def _reduced_meta(args: tuple[Any, ...], result: Any) -> Any:
     """A mean or a sum lies in the memory of the elements' losses, of which it is the first."""
     if result.dim() or not args[0].dim():
-        return result
+        return laid_out_as(0, 1)(args, result)
     shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
     return result.new_empty(shape.numel() or 1).as_strided((), ())
 
@@ -64,6 +64,12 @@ def _mse_loss(call: OpCall) -> None:
     _huber_loss(call)
 
 
+define(
+    "aten::mse_loss_backward",
+    "aten::smooth_l1_loss_backward",
+    "aten::huber_loss_backward",
+    meta=contiguous_like(1),
+)
 define(
     "aten::binary_cross_entropy",
     memory=_reduced_in_place,

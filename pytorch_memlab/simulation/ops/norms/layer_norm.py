@@ -15,7 +15,7 @@ import torch
 
 from ...hardware.decisions import decision
 from ...hardware.gpu import GPU
-from ..memory_formats import acc_type
+from ..memory_formats import acc_type, made_contiguous
 from ..op_call import OpCall
 from ..reduction_workspace import alloc_column_sums_workspace
 from ..registry import define, op
@@ -56,17 +56,11 @@ def _backward_reference(
     )
 
 
-def _contiguous_gradient(_args: tuple[Any, ...], result: Sequence[Any]) -> tuple[Any, ...]:
-    """As CUDA makes it; PyTorch's meta kernel takes the strides of the gradient of the output."""
-    grad_input, *others = result
-    return None if grad_input is None else grad_input.contiguous(), *others
-
-
 @op(
     "aten::native_layer_norm_backward",
     source=_SOURCE,
     reference=_backward_reference,
-    corrects_meta=_contiguous_gradient,
+    corrects_meta=made_contiguous,
 )
 def _backward_memory(call: OpCall) -> None:
     call.alloc_contiguous(call.args[1], call.argument("weight"), call.argument("bias"))

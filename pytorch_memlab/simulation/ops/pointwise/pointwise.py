@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from ...._common.torch_release import RELEASE
-from ..memory_formats import acc_type, is_dense
+from ..memory_formats import acc_type, is_dense, laid_out_as
 from ..op_call import OpCall
 from ..pooling.pooling import formatted_inputs
 from ..reduction_workspace import alloc_extremes_workspace, alloc_sum_workspace
@@ -90,6 +90,18 @@ def _absolute(tensor: torch.Tensor) -> torch.Tensor:
 
 
 define("aten::abs", reference=_absolute)
+define(
+    "aten::copysign.Tensor",
+    "aten::hardsigmoid_backward",
+    "aten::hardswish_backward",
+    "aten::hardtanh_backward",
+    "aten::logit_backward",
+    "aten::native_dropout_backward",
+    "aten::softplus_backward",
+    "aten::xlogy.Tensor",
+    corrects_meta=laid_out_as(0, 1),
+)
+define("aten::elu_backward", corrects_meta=laid_out_as(0, 5))
 define("aten::add.Tensor", in_place_in=frozenset())
 define("aten::sub.Tensor", "aten::mul.Tensor", in_place_in=_MULTIPLIED)
 define("aten::logical_and", in_place_in=_CLAMPED | _COMPARED)

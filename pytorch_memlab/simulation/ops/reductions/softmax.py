@@ -11,6 +11,7 @@ import torch
 from torch._prims_common import compute_elementwise_output_strides, make_contiguous_strides_for
 
 from ...machine.simulated_gpu import SimulatedGPU
+from ..memory_formats import made_contiguous
 from ..op_call import OpCall, contiguous
 from ..registry import Implementation, as_on_cpu, define
 
@@ -71,6 +72,7 @@ for _name, _memory, _reference in (
         f"aten::{_name}",
         memory=_memory,
         source=_SOURCE,
+        corrects_meta=made_contiguous,
         reference=_reference(getattr(_aten, _name).default),
     )
 
