@@ -1,4 +1,4 @@
-"""A script or module, run as ``python`` would run it."""
+"""A script, folder, archive or module, run as ``python`` would run it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import builtins
 import importlib.util
 import io
 import os
+import pkgutil
+import shutil
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import BuiltinImporter, SourceFileLoader
+from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from pytorch_memlab.errors import UsageError
 
@@ -44,9 +46,11 @@ class Program:
 
 
 def folder_of(name: str, *, is_module: bool) -> str:
-    """The folder that ``python`` puts on the path for a script, for ``-``, or for a module."""
-    is_here = is_module or name == "-"
-    return os.getcwd() if is_here else os.path.dirname(os.path.realpath(name))
+    """The entry that ``python`` puts on the path for a script, a folder, an archive or a module."""
+    if is_module or name == "-":
+        return os.getcwd()
+    absolute = os.path.abspath(name)
+    return absolute if pkgutil.get_importer(absolute) else os.path.dirname(os.path.realpath(name))
 
 
 def find(name: str, arguments: Sequence[str], *, is_module: bool) -> Program:
@@ -58,12 +62,20 @@ def _script(path: str, arguments: Sequence[str]) -> Program:
     if path == "-":
         return _from_stdin(arguments)
     absolute = os.path.abspath(path)
+    if (finder := pkgutil.get_importer(absolute)) is not None:  # a folder or a zip archive
+        spec = finder.find_spec("__main__")
+        if spec is None:
+            raise UsageError(f"{path} has no __main__.py: name the script in it")
+        return _of_spec(spec, path, arguments)
     try:
         with io.open_code(absolute) as file:
             content = file.read()
-    except IsADirectoryError:
-        raise UsageError(f"{path} is a directory, name the script in it") from None
     except OSError as error:
+        if shutil.which(path):
+            raise UsageError(
+                f"{path} is a command: name the script, as in run train.py; a launcher goes before:"
+                " torchrun -m pytorch_memlab run train.py"
+            ) from None
         raise UsageError(f"cannot open the script {path}: {error.strerror}") from None
     return Program(
         name=os.path.splitext(os.path.basename(path))[0],
@@ -104,7 +116,11 @@ def _module(name: str, arguments: Sequence[str]) -> Program:
         raise UsageError(f"cannot find the module {name}: {error}") from error
     if spec is None:
         raise UsageError(f"there is no module named {name}")
-    loader: Any = spec.loader
+    return _of_spec(spec, spec.origin or name, arguments)
+
+
+def _of_spec(spec: ModuleSpec, argv0: str, arguments: Sequence[str]) -> Program:
+    name, loader = spec.name, cast("Any", spec.loader)
     code = loader.get_code(name) if hasattr(loader, "get_code") else None
     if code is None:
         raise UsageError(f"the module {name} holds no Python code to run")
@@ -112,7 +128,7 @@ def _module(name: str, arguments: Sequence[str]) -> Program:
         name=name,
         code=code,
         source=loader.get_source(name) if hasattr(loader, "get_source") else None,
-        argv=(spec.origin or name, *arguments),
+        argv=(argv0, *arguments),
         attributes={
             "__file__": spec.origin,
             "__cached__": spec.cached,

@@ -72,14 +72,18 @@ def next_step(outputs: Sequence[str]) -> str:
     )
 
 
-def tell_unused_gpu() -> None:
+def tell_unused_gpu(*, started_processes: bool) -> None:
     """Say that every number is zero because the program made no CUDA tensor; otherwise nothing."""
     from ..devices import find_devices
 
     if not any(_was_used(device.stats()) for device in find_devices()):
+        others = (
+            ". The processes that it started are not measured: start each with torchrun -m"
+            " pytorch_memlab run SCRIPT, or call the function that they run"
+        )
         tell(
             "the program created no CUDA tensor, so all numbers are 0: move the model and its"
-            ' inputs to the device "cuda"'
+            ' inputs to the device "cuda"' + others * started_processes
         )
 
 

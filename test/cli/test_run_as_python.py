@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
+import zipapp
 
 import pytest
-from support.run_command import NOTICE, command, python
+from support.run_command import NOTICE, ROOT, command, python
 
 from pytorch_memlab.cli.main import main
 
@@ -54,6 +57,20 @@ def test_main_argv_and_path_are_as_python_has_them(how, write, tmp_path):
     assert ours.stdout == plain.stdout
 
 
+@pytest.mark.parametrize("name", ["folder", "link", "app.pyz"])
+def test_a_folder_and_an_archive_are_run_by_their_main(name, write, tmp_path):
+    (tmp_path / "folder").mkdir()
+    write(PROBE + "    import beside\n", "folder/__main__.py")
+    write("print('imported')", "folder/beside.py")
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    zipapp.create_archive(tmp_path / "folder", tmp_path / "app.pyz")
+
+    plain = subprocess.run([sys.executable, name, "a"], capture_output=True, text=True, check=True)
+
+    assert plain.stdout.count("\n") == 8
+    assert command("-o", "out.txt", name, "a").stdout == plain.stdout
+
+
 FAILING = """\
 import torch
 
@@ -95,6 +112,23 @@ def test_an_exception_of_a_module_and_a_hook_of_the_script(write):
 
     assert command("-m", name.removesuffix(".py")).stderr == f"{NOTICE}['<module>']\n"
     assert command(name).stderr == NOTICE + python(name).stderr
+
+
+def test_a_program_that_empties_the_path_has_its_report_and_its_own_error(write):
+    used = "import sys, torch\nx = torch.ones(4, device='cuda')  # 宽\n"
+    name = write(used + "sys.path.clear()\nraise ValueError(sys.path)\n")
+
+    # A process that forks for tests has imported what the report needs.
+    ours = subprocess.run(
+        [sys.executable, "-m", "pytorch_memlab", "run", name],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+    assert ours.stderr.startswith(NOTICE + "Traceback")
+    assert ours.stderr.endswith("\nValueError: []\n")
+    assert ours.stdout.startswith("peak 512 B on cuda:0")
 
 
 def test_out_of_memory_shows_the_table_first(write):

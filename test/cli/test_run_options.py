@@ -189,6 +189,24 @@ def test_nor_is_a_script_of_a_process_of_its_own(write):
     assert found.stderr == NOTICE
 
 
+def test_processes_that_the_script_starts_are_not_measured(write):
+    name = write(
+        """\
+        import torch
+        from torch.multiprocessing import spawn
+
+        def worker(rank):
+            assert torch.ones(256, device="cuda").is_cuda
+
+        if __name__ == "__main__":
+            spawn(worker, nprocs=1)
+        """
+    )
+
+    told = ". The processes that it started are not measured: start each with torchrun -m"
+    assert told in command(name).stderr
+
+
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
 
 

@@ -12,7 +12,8 @@ from pytorch_memlab.cli.main import main
     ("arguments", "said"),
     [
         (["missing.py"], "cannot open the script missing.py: No such file or directory"),
-        (["."], ". is a directory, name the script in it"),
+        (["env", "python", "script.py"], "env is a command: name the script, as in run train.py"),
+        (["."], ". has no __main__.py: name the script in it"),
         (["-m", "no_such_module"], "there is no module named no_such_module"),
         (["-m", "json.missing"], "there is no module named json.missing"),
         (["-m", "os.path.join"], "cannot find the module os.path.join: "),

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -218,12 +219,16 @@ def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], 
         profile = Profile(found, options, columns, choice, steps, sections, keeps_history=keeps)
     put_profile_in_builtins(process)
     ending = ExitStack()  # the last of these callbacks comes first
+    own_path = Patches()
+    ending.callback(own_path.undo)
     ending.callback(limit.tell)
     ending.callback(notices.tell_next_steps, files.names)
     asks_for_report = bool(columns or files.has_report or sections)
     ending.callback(profile.finish, files.write, is_asked_for=asks_for_report)
     files.finish_with(ending, profile)
     ending.callback(explanation.finish, profile)
+    # What the report imports is found also if the program took folders off the path.
+    ending.callback(own_path.set, sys, "path", list(sys.path))
     tell = partial(notices.tell_simulated_gpu, options)
     histories = [files.history] if files.need_history_of_torch or options.leaks else []
     starts: list[Callable[[ExitStack], object]] = [

@@ -71,6 +71,7 @@ class Profile:
         self._profiler = LineProfiler(target_gpu=device, history=keeps_history)
         self._peaks = RunPeaks(device)
         self._process = os.getpid()
+        self._seconds_before = _seconds_of_processes()
         self._argv = program.argv
         self._program_showed_tables = False
         self._are_named = bool(names)
@@ -147,7 +148,7 @@ class Profile:
             report = results.report
             shows_memory = report.tables and not {"hits", "time"}.issuperset(report.columns)
             if shows_memory and not failed:
-                tell_unused_gpu()
+                tell_unused_gpu(started_processes=_seconds_of_processes() > self._seconds_before)
 
     def peaks(self) -> Mapping[str, DevicePeaks]:
         """The peaks of the run so far by the names of the devices; none in a forked process."""
@@ -196,6 +197,12 @@ class Profile:
     def _noticed(self, shows: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._program_showed_tables = True
         return shows(*args, **kwargs)
+
+
+def _seconds_of_processes() -> float:
+    """The CPU time of the processes that this one started and that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _ending(error: BaseException | None) -> tuple[int, str]:
