@@ -354,8 +354,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
         return pinned
 
 
-def _is_sparse(first: Any) -> bool:
-    return isinstance(first, torch.Tensor) and first.layout is not torch.strided
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is not torch.strided
 
 
 def _with_device_by_name(

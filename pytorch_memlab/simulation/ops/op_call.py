@@ -119,9 +119,9 @@ class OpCall:
         """Allocate as ``alloc_temp`` does, one after another."""
         return [self.alloc_temp(nbytes) for nbytes in sizes]
 
-    def alloc_copy(self, tensor: torch.Tensor) -> None:
+    def alloc_copy(self, tensor: torch.Tensor) -> Allocation:
         """Allocate a contiguous copy of a tensor until the op ends."""
-        self.alloc_temp(tensor.numel() * tensor.element_size())
+        return self.alloc_temp(tensor.nbytes)
 
     def alloc_contiguous(
         self,

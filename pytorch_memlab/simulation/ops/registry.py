@@ -18,7 +18,7 @@ from typing import Any, Final
 from ..machine.tensor_values import TensorValues
 from .op_call import OpCall
 
-Memory = Callable[["OpCall"], None]
+Memory = Callable[[OpCall], None]
 Implementation = Callable[..., Any]
 Rule = Callable[[TensorValues, tuple[Any, ...], dict[str, Any]], Any]
 

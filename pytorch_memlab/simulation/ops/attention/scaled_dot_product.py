@@ -246,7 +246,7 @@ def _masked_softmax_memory(call: OpCall) -> None:
     scores: torch.Tensor = call.args[0]
     if _fits_registers(call, scores):
         return
-    first = call.alloc_temp(scores.numel() * scores.element_size())
+    first = call.alloc_copy(scores)
     call.alloc_copy(scores)
     call.alloc_outputs(call.result)
     call.free_temp(first)

@@ -41,7 +41,7 @@ def _fft_r2c(call: OpCall) -> None:
     signal = on_meta(source)
     copy = None
     if source.storage_offset() * source.element_size() % complex_size:
-        copy = call.alloc_temp(source.numel() * source.element_size())
+        copy = call.alloc_copy(source)
         signal = signal.movedim(last, -1).contiguous().movedim(-1, last)
     complex_dtype = source.dtype.to_complex()
     if _is_one_plan(dims):
@@ -93,7 +93,7 @@ def _transform_in_stages(
         dims, now = ordered[:-_MOST_DIMS], ordered[-_MOST_DIMS:]
         signal = _transform(call, signal, list(signal.shape), now, signal.dtype)
         if dims and allocates:
-            call.alloc_temp(signal.numel() * signal.element_size())
+            call.alloc_copy(signal)
             allocates = False
     return signal
 

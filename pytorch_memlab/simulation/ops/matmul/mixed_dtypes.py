@@ -87,7 +87,7 @@ def _baddbmm_memory(call: OpCall) -> None:
     """The output is a converted copy of a copy of the bias."""
     bias: torch.Tensor = call.args[0]
     if bias.dtype != call.result.dtype:
-        copy = call.alloc_temp(bias.numel() * bias.element_size())
+        copy = call.alloc_copy(bias)
         call.alloc_outputs(call.result)
         call.free_temp(copy)
     batched_memory(call)

@@ -301,7 +301,7 @@ def _packed_memory(call: OpCall) -> None:
             run = steps[joined:length, : steps.shape[1] - shorter]
             joined = length
             if not run.is_contiguous():
-                copies.append(call.alloc_temp(run.numel() * run.element_size()))
+                copies.append(call.alloc_copy(run))
     call.alloc_outputs(call.result[0])
     for allocation in copies:  # a C++ vector frees its first element first
         call.free_temp(allocation)
