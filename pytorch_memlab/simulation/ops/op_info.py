@@ -13,7 +13,7 @@ import torch
 from .cuda_dispatch import cuda_dispatch_of
 from .library_ops import cpu_kernel_of, has_cpu_kernel, is_of_library, python_kernel_of
 from .random.random_draws import draws
-from .registry import OpDefinition, Provenance, definition_of
+from .registry import OpDefinition, Provenance, definition_of, is_out, overloads_of
 
 _UNREGISTERED: Final = OpDefinition(name="")
 _SIZES: Final = frozenset({"size", "output_size", "repeats", "pad", "scale_factors"})
@@ -159,10 +159,8 @@ def _has_no_workspace(op: Any) -> bool:
     Args:
         op: a ``torch._ops.OpOverload``; one that writes to ``out=`` is as the one without.
     """
-    if _is_out(op):
-        packet = op.overloadpacket
-        overloads = (getattr(packet, overload) for overload in packet.overloads())
-        return any(_has_no_workspace(one) for one in overloads if not _is_out(one))
+    if is_out(op):
+        return any(_has_no_workspace(one) for one in overloads_of(op) if not is_out(one))
     name = op._schema.name.removeprefix("aten::")
     return (
         torch.Tag.pointwise in op.tags
@@ -171,7 +169,3 @@ def _has_no_workspace(op: Any) -> bool:
         or op.namespace in _COLLECTIVES
         or not any(result.alias_info is None for result in op._schema.returns)
     )
-
-
-def _is_out(op: Any) -> bool:
-    return any(argument.is_out for argument in op._schema.arguments)

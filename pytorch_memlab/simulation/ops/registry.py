@@ -217,12 +217,10 @@ def definition_of(op: Any) -> OpDefinition | None:
         op: a ``torch._ops.OpOverload``.
     """
     own = _named(op)
-    if own is not None or not any(argument.is_out for argument in op._schema.arguments):
+    if own is not None or not is_out(op):
         return own
     inputs = _inputs(op)
-    packet = op.overloadpacket
-    overloads = (getattr(packet, overload) for overload in packet.overloads())
-    alike = (one for one in overloads if one is not op and _inputs(one) == inputs)
+    alike = (one for one in overloads_of(op) if one is not op and _inputs(one) == inputs)
     found = next((one for one in map(_named, alike) if one is not None), None)
     if found is None or (found.composite is not None and found.memory is not None):
         return None
@@ -260,6 +258,17 @@ def _named(op: Any) -> OpDefinition | None:
     name, overload = op._schema.name, op._schema.overload_name
     known = definitions()
     return known.get(f"{name}.{overload}" if overload else name) or known.get(f"{name}.*")
+
+
+def is_out(op: Any) -> bool:
+    """True if an overload writes to ``out=``."""
+    return any(argument.is_out for argument in op._schema.arguments)
+
+
+def overloads_of(op: Any) -> Iterator[Any]:
+    """All overloads of an op."""
+    packet = op.overloadpacket
+    return (getattr(packet, overload) for overload in packet.overloads())
 
 
 def _inputs(op: Any) -> list[tuple[str, str]]:

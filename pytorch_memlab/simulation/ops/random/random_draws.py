@@ -11,6 +11,7 @@ import torch
 
 from ...machine.cuda_generator import SimulatedGenerator, simulated_generator
 from ..op_call import named_arguments
+from ..registry import overloads_of
 
 _cpu_generator: Any = torch._C.default_generator
 _lent = threading.Lock()
@@ -63,9 +64,7 @@ def _with_generator(op: Any) -> Any:
     names = [argument.name for argument in op._schema.arguments]
     if "generator" in names:
         return op
-    packet = op.overloadpacket
-    for overload in packet.overloads():
-        other = getattr(packet, overload)
+    for other in overloads_of(op):
         others = [argument.name for argument in other._schema.arguments]
         if "generator" in others and [name for name in others if name != "generator"] == names:
             return other
