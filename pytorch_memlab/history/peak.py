@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 from .._common.prose_size import counted, prose_size
 from ..errors import AllocatorSettingsError
-from ..simulation.allocator.replay import GROWTH, RELEASES, AllocationTrace, RecordedSegment
+from ..simulation.allocator.events import GROWTH, RELEASES
+from ..simulation.allocator.replay import AllocationTrace, RecordedSegment
 from ..simulation.allocator.settings import (
     MIN_BLOCK_SIZE,
     NO_LIMIT,

@@ -25,10 +25,9 @@ from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 from ..simulation.allocator.driver import DriverCalls, SimulatedDriver
+from ..simulation.allocator.events import GROWTH, RELEASES
 from ..simulation.allocator.out_of_memory import FailedRequest, OutOfMemory
 from ..simulation.allocator.replay import (
-    GROWTH,
-    RELEASES,
     Comparison,
     Mismatch,
     RefusedRequest,

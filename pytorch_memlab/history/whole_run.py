@@ -19,15 +19,13 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final, Literal
 
+from ..simulation.allocator.events import HISTORY_ACTIONS
+
 _ENABLED, _CONTEXT, _ENTRIES, _CLEARS, _SKIPPED, _CUDA = 0, 1, 3, 4, 7, 9
 """Positions of arguments of ``torch._C._cuda_record_memory_history``; older releases have fewer."""
 
 _STATES: Final = ("state", "all")
 _CONTEXTS: Final = (None, "state", "alloc", "all")
-_ACTIONS: Final = frozenset(
-    {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"}
-    | {"segment_map", "segment_unmap", "oom", "snapshot", "annotate"}
-)
 _NO_STACKS: Final = (None, "state")
 """Contexts in which events have no stack."""
 
@@ -206,7 +204,7 @@ def _options_of(given: Sequence[Any]) -> tuple[_ProgramOptions, list[Any]]:
     skipped = frozenset(given[_SKIPPED]) if len(given) > _SKIPPED else frozenset()
     if enabled is None:
         return _NOTHING, arguments
-    if enabled not in _STATES or context not in _CONTEXTS or not skipped <= _ACTIONS:
+    if enabled not in _STATES or context not in _CONTEXTS or not skipped <= HISTORY_ACTIONS:
         return _ProgramOptions(0), arguments  # PyTorch refuses it
     entries = max(1, given[_ENTRIES]) if enabled == "all" else 1
     arguments[_ENABLED], arguments[_ENTRIES] = "all", sys.maxsize

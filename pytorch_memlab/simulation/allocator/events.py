@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+GROWTH: Final = frozenset({"segment_alloc", "segment_map"})
+RELEASES: Final = frozenset({"segment_free", "segment_unmap"})
+ACTIONS: Final = (
+    GROWTH | RELEASES | {"alloc", "free_requested", "free_completed", "oom", "snapshot"}
+)
+"""Names of an allocator's events, as in PyTorch's memory history."""
+
+HISTORY_ACTIONS: Final = ACTIONS | {"annotate"}
+"""Those, and what else stands in a memory history."""
 
 Observer = Callable[[str, int, int, int], None]
 """Called with an action, an address, a size in bytes and a stream, while the allocator works."""
@@ -28,10 +38,9 @@ class BlockLog(Protocol):
 class AllocatorEvents:
     """The observers of one allocator.
 
-    The actions are those of PyTorch's memory history: ``alloc``, ``free_requested`` and
-    ``free_completed`` with the size requested, ``segment_alloc``, ``segment_free``,
-    ``segment_map`` and ``segment_unmap`` with the size of the segment or its pages, ``oom`` with
-    the bytes free on the GPU in place of an address, and ``snapshot`` with the active bytes.
+    ``ACTIONS`` of blocks come with the size requested, those of segments with the size of the
+    segment or its pages, ``oom`` with the bytes free on the GPU in place of an address, and
+    ``snapshot`` with the active bytes.
     """
 
     __slots__ = ("log", "observers")

@@ -14,13 +14,9 @@ from ...errors import UsageError
 from .blocks import PoolId
 from .caching_allocator import CachingAllocator
 from .driver import DriverCalls, RecordedDriver, SimulatedDriver, Step
+from .events import ACTIONS, GROWTH, RELEASES
 from .out_of_memory import OutOfMemory
 from .settings import AllocatorSettings
-
-GROWTH = frozenset({"segment_alloc", "segment_map"})
-RELEASES = frozenset({"segment_free", "segment_unmap"})
-_KINDS = GROWTH | RELEASES
-_KINDS |= {"alloc", "free", "free_completed", "free_requested", "oom", "snapshot"}
 
 
 class RecordedSegment(NamedTuple):
@@ -259,9 +255,10 @@ def _recording(trace: Mapping[str, Any]) -> AllocationTrace:
     events = []
     for index, event in enumerate(trace["events"]):
         kind, address, size, stream = event[:4]
-        if kind not in _KINDS:
+        action = "free_completed" if kind == "free" else kind
+        if action not in ACTIONS:
             raise UsageError(f"event {index} has the unknown kind {kind!r}")
-        events.append(("free_completed" if kind == "free" else kind, address, size, stream))
+        events.append((action, address, size, stream))
     initial, final = ([*map(_segment, trace[state])] for state in ("initial", "final"))
     return AllocationTrace(initial, events.__iter__, final, trace.get("total_memory"))
 

@@ -19,16 +19,12 @@ from ..._common.patches import Patches
 from ..._common.torch_release import RELEASE
 from ...errors import UnsupportedCUDACallError
 from ..allocator.blocks import DEFAULT_POOL
+from ..allocator.events import HISTORY_ACTIONS, RELEASES
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
 from ..machine.streams import handle_of
 
 _LEVELS = {None: 0, "state": 1, "alloc": 2, "all": 3}
-_ACTIONS = frozenset(
-    {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"}
-    | {"segment_map", "segment_unmap", "oom", "snapshot", "annotate"}
-)
-_RELEASES = frozenset({"segment_free", "segment_unmap"})
 
 
 class _Entry(NamedTuple):
@@ -102,9 +98,9 @@ class _Recorder:
             kept = self.blocks.get(address)
         elif action == "free_completed":
             kept = self.blocks.pop(address, None)
-        elif action in _RELEASES:
+        elif action in RELEASES:
             kept = self.segments.pop(address, None)
-        of_request = action == "oom" or (action in _RELEASES and self.gpu.allocator.is_making_room)
+        of_request = action == "oom" or (action in RELEASES and self.gpu.allocator.is_making_room)
         takes = level >= _LEVELS["state" if of_request else "all"]
         return stack() if takes else kept
 
@@ -161,7 +157,7 @@ class MemoryHistory:
         if stacks not in ("python", "all"):
             raise RuntimeError("expected stacks to be 'python', or 'all'")
         for action in skip_actions:
-            if action not in _ACTIONS:
+            if action not in HISTORY_ACTIONS:
                 raise RuntimeError(f"unknown action to skip: {action!r}")
         self.skipped = frozenset(skip_actions)
         most = max_entries if enabled == "all" else 1
