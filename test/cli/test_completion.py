@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,12 @@ def test_the_script_of_each_shell_asks_for_candidates(shell, capsys):
     main(["completion", shell])
 
     assert "pytorch-memlab completion candidates " in capsys.readouterr().out
+
+
+def test_an_unknown_shell_is_told_the_shells_that_there_are(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["completion", "tcsh"])
+
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert re.findall(r"\b(\w+)\b", told.partition("choose from")[2]) == ["bash", "zsh", "fish"]

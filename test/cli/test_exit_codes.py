@@ -41,6 +41,19 @@ def test_a_program_that_handles_it_ends_as_it_will(end, code, write):
     assert run("--gpu", "1GiB", write(f"import torch\ntry:\n{body}{end}\n")).returncode == code
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("code", [0, 5])
+def test_a_full_disk_keeps_the_exit_code_and_the_report(code, write, tmp_path):
+    full = tmp_path / "full.html"
+    full.symlink_to("/dev/full")
+
+    done = run("--gpu", "4GiB", "-o", str(full), write(f"{FILL}raise SystemExit({code})\n"))
+
+    assert done.returncode == code
+    assert f"cannot write {full}: No space left on device\n" in done.stderr
+    assert done.stdout.startswith("peak 2.00 GiB on cuda:0")
+
+
 FORK = "fork = os.fork()\nif not fork:\n    os._exit(4)\nos.waitpid(fork, 0)\n"
 
 

@@ -42,6 +42,13 @@ Parsers = Mapping[str, Callable[[], CommandParser]]
 """Functions for the parsers by the names of the commands; the empty name is that of none."""
 
 
+class _Shells(tuple[str, ...]):
+    """What is listed: the scripts give another word in place of a shell."""
+
+    def __contains__(self, word: object) -> bool:
+        return word == _CANDIDATES or super().__contains__(word)
+
+
 class CompletionCommand:
     """Print what makes a shell complete commands, options and values.
 
@@ -55,7 +62,7 @@ class CompletionCommand:
         self._parsers = parsers
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add("SHELL", ", ".join(_SCRIPTS), choices=(*_SCRIPTS, _CANDIDATES))
+        parser.add("SHELL", ", ".join(_SCRIPTS), choices=_Shells(_SCRIPTS))
         # What the scripts give: all words after the command's name, the last one unfinished.
         words = parser.add("WORDS", argparse.SUPPRESS, nargs=argparse.REMAINDER)
         words.required = False
@@ -98,7 +105,7 @@ def candidates(words: Sequence[str], parsers: Parsers) -> list[str]:
         return _starting(current, parser.shown_options())
     operand = parser.operands()[operands : operands + 1]
     choices = operand[0].choices if operand else None
-    return _starting(current, [one for one in choices or () if one != _CANDIDATES])
+    return _starting(current, choices or ())
 
 
 def _values(action: argparse.Action, current: str) -> list[str]:
