@@ -77,13 +77,16 @@ class OutputDevices:
         return gpu
 
     def _is_from_program(self, tensor: torch.Tensor) -> bool:
-        """True if a CPU tensor comes from the program, not from inside a composite op."""
+        """True if a CPU tensor comes from the program, not from inside a composite op.
+
+        What a composite op computed comes from the program too if that gave it tensors of the CPU.
+        """
         call = self._machine.thread.call
         if call is None:
             return torch._C._current_autograd_node() is None
-        own = {storage._cdata for storage in storages_of(tensor)}
-        given = {storage._cdata for one in tensors_in(*call) for storage in storages_of(one)}
-        return not own or not own.isdisjoint(given)
+        gpu_of = self._machine.gpu_of
+        gave_some = any(one.dim() and gpu_of(one) is None for one in tensors_in(*call))
+        return gave_some or not storages_of(tensor)
 
     def _gpu_meant_by_cpu(
         self, gpu: SimulatedGPU | None, takes_no_tensor: bool

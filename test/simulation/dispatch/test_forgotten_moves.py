@@ -42,6 +42,29 @@ CALLS = {
             *[zeros(1, 1, 4, 8)] * 3, attn_mask=torch.zeros(4, 4)
         ),
     ),
+    "places to split at": (
+        "tensor_split expected tensor_indices_or_sections to be on cpu, but it's on cuda:0",
+        lambda: torch.tensor_split(zeros(3), first()),
+    ),
+    "targets": (
+        MIXED,
+        lambda: functional.binary_cross_entropy_with_logits(zeros(2, 3), torch.zeros(2, 3)),
+    ),
+    "signs": (
+        MIXED,
+        lambda: functional.margin_ranking_loss(zeros(3), zeros(3), torch.ones(3)),
+    ),
+    "vectors": (MIXED, lambda: functional.cosine_similarity(zeros(2, 3), torch.ones(2, 3))),
+    "a norm's weight": (
+        MIXED,
+        lambda: functional.instance_norm(zeros(2, 3, 4), weight=torch.ones(3)),
+    ),
+    "a signal": (
+        MIXED,
+        lambda: torch.stft(torch.zeros(64), 16, window=zeros(16) + 1, return_complex=True),
+    ),
+    "counts": (MIXED, lambda: zeros(3).repeat_interleave(torch.tensor([1, 2, 3]))),
+    "quantiles": (MIXED, lambda: zeros(3).quantile(torch.tensor([0.1, 0.2]))),
     "weights of classes": (
         MIXED,
         lambda: functional.binary_cross_entropy_with_logits(
@@ -69,5 +92,6 @@ def test_what_may_stay_behind(compute):
         assign(x, torch.tensor([0]), torch.tensor(1.0))
         assign(x, first(), torch.ones(1))  # Python's assignment drops the dimension
         assign(x, x > 0, torch.ones(1))  # one number fills what a mask selects
+        assert len(x.tensor_split(torch.tensor([1, 2]))) == 3
         assert pack_padded_sequence(zeros(3, 1, 4), torch.tensor([3])).data.is_cuda
         functional.binary_cross_entropy_with_logits(x, x, pos_weight=torch.tensor(2.0))

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import torch
 
+from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.tensor_values import TensorValues
 from ..memory_formats import is_dense
 from ..op_call import OpCall
@@ -103,3 +104,18 @@ define(
     "aten::tensor_split.*",
     takes_cpu_tensors=True,
 )
+
+
+def _check_is_on_cpu(
+    _gpu: SimulatedGPU, _tensor: torch.Tensor, places: torch.Tensor, *_dim: int
+) -> Any:
+    """Composite: C++ reads the places that a tensor is split at."""
+    if places.is_cuda:
+        raise RuntimeError(
+            "tensor_split expected tensor_indices_or_sections to be on cpu, but it's on "
+            f"{places.device}"
+        )
+    return NotImplemented
+
+
+define("aten::tensor_split.tensor_indices_or_sections", cuda_dispatch=_check_is_on_cpu)
