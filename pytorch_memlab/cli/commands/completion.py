@@ -43,7 +43,7 @@ Parsers = Mapping[str, Callable[[], CommandParser]]
 
 
 class _Shells(tuple[str, ...]):
-    """What is listed: the scripts give another word in place of a shell."""
+    """The shells that are listed; scripts give another word in place of one."""
 
     def __contains__(self, word: object) -> bool:
         return word == _CANDIDATES or super().__contains__(word)
