@@ -661,3 +661,14 @@ def test_a_simulation_that_nobody_keeps_lasts_until_the_process_ends(
     assert done.stderr.count("\n") == shapes
     assert done.returncode == 0
     assert [path.name for path in tmp_path.rglob("*")] == ["temporary"]
+
+
+def test_tensors_and_their_subclasses_are_made_as_before_afterwards() -> None:
+    class Plain(torch.Tensor):
+        pass
+
+    with simulate("1GiB"):
+        assert type(Plain([1.0])) is Plain
+    assert "__new__" not in vars(torch.Tensor)
+    assert type(Plain([1.0])) is Plain
+    assert (type(torch.Tensor(2, 3)), torch.Tensor(2, 3).shape) == (torch.Tensor, (2, 3))

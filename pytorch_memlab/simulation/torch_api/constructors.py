@@ -197,7 +197,7 @@ def _install_legacy_types(machine: Machine, patches: Patches) -> None:
             members = {"__new__": new, "dtype": kind.dtype, "machine": machine, "is_sparse": True}
             patches.set(torch.cuda.sparse, name, _LegacyType(name, (), members))
 
-    constructor: Any = torch.Tensor.__new__
+    constructor: Any = _plain_tensor
 
     # TorchDynamo compares the signature of torch.Tensor.__new__ with its own, but for this one.
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -211,7 +211,7 @@ def _install_legacy_types(machine: Machine, patches: Patches) -> None:
         if dtype is None:
             original(kind)
             torch.set_default_device(None)
-            constructor = torch._C.TensorBase.__new__
+            constructor = _plain_tensor
         elif not dtype.is_floating_point:
             raise TypeError("only floating-point types are supported as the default type")
         else:
@@ -219,7 +219,13 @@ def _install_legacy_types(machine: Machine, patches: Patches) -> None:
             torch.set_default_device("cuda")
             # torch.Tensor() follows the default type, but not the default device.
             constructor = _legacy_constructor(machine, dtype)
-            patches.set(torch.Tensor, "__new__", staticmethod(make))
+
+    patches.set(torch.Tensor, "__new__", staticmethod(make))
+
+
+def _plain_tensor(_cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """A tensor of no subclass, of which C++ makes none while a mode is on."""
+    return torch._C.TensorBase.__new__(torch.Tensor, *args, **kwargs)
 
 
 class _LegacyType(type):

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+import torch.nn.attention.bias
 
 from pytorch_memlab import simulate
 
@@ -84,3 +85,32 @@ def test_out_may_name_the_device_that_it_has():
             ):
                 make(out=where, device=asked)
     assert torch.cuda.memory_allocated() == 512
+
+
+class _Plain(torch.Tensor):
+    pass
+
+
+class _Named(torch.Tensor):
+    def __new__(cls, *args, name):
+        return super().__new__(cls, *args)
+
+    def __init__(self, *args, name):
+        self.label = name
+
+
+def test_subclasses_of_tensors_are_made():
+    x = torch.ones(2)
+    for made in (_Plain([1.0, 1.0]), _Plain(x), _Plain(2).fill_(1), _Named(x, name="x")):
+        assert isinstance(made, (_Plain, _Named))
+        assert made.shape == (2,)
+    assert made.label == "x"
+    assert made.data_ptr() == x.data_ptr()
+    assert type(_Plain()) is _Plain
+    assert type(torch.Tensor(2)) is torch.Tensor
+    with pytest.raises(TypeError, match="data must be a sequence"):
+        _Plain(object())
+    bias = torch.nn.attention.bias.causal_lower_right(2, 4)
+    q, k = torch.ones(1, 1, 2, 8, device="cuda"), torch.ones(1, 1, 4, 8, device="cuda")
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=bias)
+    assert (out.shape, out.device.type) == (q.shape, "cuda")
