@@ -50,10 +50,26 @@ def tell_simulated_gpu(options: argparse.Namespace) -> None:
 
 
 def tell_next_steps(outputs: Sequence[str]) -> None:
-    """Say in a terminal what can be done next; nothing after an error."""
-    failed = not isinstance(sys.exc_info()[1], (SystemExit, type(None)))
-    if not failed:
+    """Say in a terminal what can be done next; after an error, whether values were assumed."""
+    import torch
+
+    from ..devices import simulated_machine
+
+    error, machine = sys.exc_info()[1], simulated_machine()
+    if isinstance(error, (SystemExit, type(None))):
         tell_in_terminal(f"next: {next_step(outputs)}")
+    elif isinstance(error, (KeyboardInterrupt, torch.OutOfMemoryError)):
+        pass  # a report explains the second one
+    elif machine is not None and machine.data_dependent_reads:
+        tell_assumed_values("run without --dry-run")
+
+
+def tell_assumed_values(remedy: str) -> None:
+    """Say that a program which failed without values had read some."""
+    tell(
+        "the program failed after it read values that a dry run only assumes (the notes say "
+        f"where): if the error comes from them, {remedy}"
+    )
 
 
 def next_step(outputs: Sequence[str]) -> str:

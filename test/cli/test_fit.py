@@ -87,6 +87,25 @@ a100                   79.15 GiB   501.0 MiB                          failed
     assert err.splitlines()[-1] == "ValueError: invalid literal for int() with base 10: ''"
 
 
+def test_an_error_after_values_were_read(write, capsys):
+    code, out, err = fitted(
+        capsys,
+        "--gpu",
+        "t4",
+        write("""
+            import torch
+            length = int(torch.rand(10_000, device="cuda").sum().item())
+            torch.ones(4, device="cuda").split([length])
+        """),
+    )
+    assert code == 1
+    assert "dry run: Tensor.item" in out
+    assert err.splitlines()[-1] == (
+        "pytorch-memlab: the program failed after it read values that a dry run only assumes (the "
+        "notes say where): if the error comes from them, pytorch-memlab run computes them"
+    )
+
+
 def test_a_peak_that_does_not_settle(write, capsys):
     code, out, _ = fitted(
         capsys,

@@ -46,3 +46,36 @@ def test_not_after_an_error(write, capsys, monkeypatch):
         main(["run", write("import torch\ntorch.ones(1).cuda()\n1 / 0\n")])
 
     assert "next:" not in shown.getvalue()
+
+
+READS = """
+import torch
+length = int(torch.rand(10_000, device="cuda").sum().item())
+torch.ones(4, device="cuda").split([length])
+"""
+
+
+def test_an_error_in_a_dry_run_may_come_from_values_that_were_assumed(write, capsys):
+    with pytest.raises(RuntimeError, match="split_with_sizes expects"):
+        main(["run", "--dry-run", write(READS)])
+
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "pytorch-memlab: the program failed after it read values that a dry run only assumes (the "
+        "notes say where): if the error comes from them, run without --dry-run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "program"),
+    [
+        (["--dry-run"], "import torch\ntorch.ones(1).cuda()\n1 / 0\n"),
+        ([], READS),
+        (["--dry-run", "--gpu", "4MiB"], READS.replace("torch.ones(4", "torch.ones(2**20")),
+    ],
+    ids=["nothing was read", "with values", "out of memory"],
+)
+def test_no_other_error_does(options, program, write, capsys):
+    with pytest.raises((RuntimeError, ZeroDivisionError)):
+        main(["run", *options, write(program)])
+
+    assert "assumes" not in capsys.readouterr().err

@@ -47,7 +47,7 @@ from ..common_options import (
     number_of_gpus,
 )
 from ..exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
-from ..notices import tell, tell_in_terminal, tell_usage_error
+from ..notices import tell, tell_assumed_values, tell_in_terminal, tell_usage_error
 from ..output import OutputFile
 from ..parser import CommandParser
 
@@ -171,6 +171,7 @@ class _Found:
     error: str = ""  # the traceback of the program; empty without one
     interrupted: str = ""  # what is said of Ctrl-C; empty if it was not pressed
     draw: Callable[[], object] = lambda: None
+    assumes_values: bool = False  # True if the program read values before the error
 
 
 def _show(find: Callable[[Settings], _Found], settings: Settings) -> int:
@@ -187,6 +188,8 @@ def _show(find: Callable[[Settings], _Found], settings: Settings) -> int:
     found.draw()
     if found.error:
         print(f"\n{found.error}", file=sys.stderr, end="")
+        if found.assumes_values:
+            tell_assumed_values("pytorch-memlab run computes them")
     if found.interrupted:
         tell(found.interrupted)
         return INTERRUPTED
@@ -207,6 +210,7 @@ def _tell_output(folder: str) -> None:
 
 def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> _Found:
     from ...fitting.comparison import compare_gpus, fit_report
+    from ...records import ApproximationKind
     from ...render import fit
 
     known: list[tuple[int, Verdict]] = []
@@ -222,7 +226,14 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
     report = fit_report(target, gpus, known, settings)
     is_known = any(one.fits is False for one in report.verdicts)
     exit_code = 0 if report.fitting else DOES_NOT_FIT if is_known else FAILED
-    return _Found(fit.text(report), exit_code, report.error, interrupted)
+    kinds = {one.kind for one in report.approximations}
+    return _Found(
+        fit.text(report),
+        exit_code,
+        report.error,
+        interrupted,
+        assumes_values=ApproximationKind.ASSUMED in kinds,
+    )
 
 
 def _trial_of_remedies(
