@@ -15,7 +15,7 @@ from .blocks import Block
 
 
 class Work:
-    """A piece of work on a stream; it is finished when the stream has come so far."""
+    """A piece of work on a stream, which is finished once the stream has done it."""
 
     __slots__ = ("_after", "_is_sleep", "before", "end_time", "is_finished")
 
@@ -85,7 +85,7 @@ class StreamWork:
 
 
 class StreamEvents:
-    """One event for each stream that uses a freed block, as ``record_stream`` told.
+    """The events of freed blocks: one for each stream that ``record_stream`` named.
 
     A simulated stream has finished its work at once, so its events are complete when they are
     recorded; the allocator notices at its next allocation. The events of a stream with unfinished

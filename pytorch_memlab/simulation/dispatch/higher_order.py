@@ -16,7 +16,7 @@ from ..machine.unsupported import unsupported
 from . import flex_attention
 
 _NEVER = frozenset({"scan", "map_impl", "strict_mode"})
-"""Those that refuse to run under a mode such as ours."""
+"""Ops that refuse to run under a dispatch mode."""
 
 _NOT_TRACED = frozenset(
     {
@@ -55,7 +55,7 @@ def run(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
-    """Run one on the CPU, as outside of ``torch.compile``."""
+    """Run an op that takes functions on the CPU, as outside of ``torch.compile``."""
     with mode:
         if flex_attention.is_fused(args):
             return flex_attention.run(machine, estimated, op, args)

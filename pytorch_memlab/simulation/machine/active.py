@@ -1,4 +1,4 @@
-"""The simulation that is on. This module loads no torch: most who ask find none."""
+"""The simulation that is on. This module loads no torch: most callers find no simulation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 machine: Machine | None = None  # the machine that programs run on now, None outside ``simulate``
 
 simulations: dict[int, AbstractContextManager[Machine]] = {}
-"""The simulations that are on: one that the program does not keep goes on all the same."""
+"""The simulations that are on: kept here, also where the program refers to none of them."""
 
 
 observers: list[Callable[[Machine, bool], object]] = []

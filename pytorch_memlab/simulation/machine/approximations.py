@@ -29,7 +29,7 @@ _NO_CALLS = OpCount()
 
 
 class OpApproximations:
-    """Those that ran on one GPU, by their names with namespace and overload."""
+    """Such ops of one GPU, by their names with namespace and overload."""
 
     def __init__(self) -> None:
         # ops without an entry in the table, with the bytes that they returned

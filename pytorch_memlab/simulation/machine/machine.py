@@ -29,7 +29,7 @@ from .tensor_values import DataDependentRead, TensorValues
 from .trace_callbacks import TraceCallbacks
 
 Strictness = bool | Literal["estimates"]
-"""Errors: none, at memory of unknown size and assumed values, or at estimates too."""
+"""True: memory of unknown size and assumed values are errors; "estimates": estimates are too."""
 
 
 Execute = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]

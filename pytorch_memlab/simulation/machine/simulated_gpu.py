@@ -37,7 +37,7 @@ _busy = threading.Lock()
 
 
 class _Alone:
-    """Holds that lock, and makes no object to take it.
+    """Holds ``_busy``, and makes no object to take it.
 
     From Python 3.12 on, a collection that an object brings about begins after the next call. That
     is the one below which asks whether collections are on, with the lock held.
@@ -107,7 +107,7 @@ class SimulatedGPU:
         self.before_first_use: Callable[[], object] = lambda: None
         """Called before requests until data was put here."""
         self.ever_held_data = False
-        """Data of the program was ever here; the float of a barrier is none."""
+        """Whether data of the program was ever here; the float that a barrier reduces is none."""
         self.out_of_memory_observers: list[Callable[[int, int, int], object]] = []
         self._trace: TraceCallbacks | None = None
         self._estimates: dict[int, int] = {}
@@ -266,7 +266,7 @@ class SimulatedGPU:
 
 
 def _nothing_more() -> None:
-    """Frees that wait are done before any work."""
+    """The work of a call that only frees what waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class DataDependentRead:
 
 
 class DataDependentReads:
-    """Counts them."""
+    """Counts the data-dependent reads of one dry run, by place."""
 
     def __init__(self) -> None:
         self.events = 0  # how often anything was counted

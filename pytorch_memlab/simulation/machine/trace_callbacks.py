@@ -14,7 +14,7 @@ class _NextPointer(threading.local):
 
 
 class TraceCallbacks:
-    """Calls them; what an allocator does is told after it is done, as callbacks may allocate.
+    """Calls them. What an allocator does is told once it is done, as callbacks may allocate.
 
     Memory of a tensor has the address that ``data_ptr()`` gives, which is one of the CPU: callbacks
     look for tensors by it. Other memory has its address on the GPU.
@@ -43,6 +43,6 @@ class TraceCallbacks:
             self._later.append(("MemoryDeallocation", pointer))
 
     def tell(self) -> None:
-        """Call those of what allocators did."""
+        """Call the callbacks of what allocators did since the last call."""
         while self._later:
             self.fire(*self._later.popleft())

@@ -91,9 +91,9 @@ def _signature(value: Any) -> Any:
 
 
 def _ask(info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OutputMeta:
-    twins = _MetaCopies()
-    on_meta = [twins.of(value) for value in args]
-    options = {name: twins.of(value) for name, value in kwargs.items()}
+    copies = _MetaCopies()
+    on_meta = [copies.of(value) for value in args]
+    options = {name: copies.of(value) for name, value in kwargs.items()}
     if "device" in options or info.is_factory:
         options["device"] = _META
     try:
@@ -110,7 +110,7 @@ def _ask(info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if info.writes_out:
         written = info.written_in(tuple(on_meta), options)
         sizes = tuple(tensor.shape for tensor in written)
-    return OutputMeta(twins.described(result), sizes)
+    return OutputMeta(copies.described(result), sizes)
 
 
 class _MetaCopies:
@@ -123,12 +123,12 @@ class _MetaCopies:
 
     def of(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            twin = torch.empty_strided(
+            copy = torch.empty_strided(
                 _shape(value), value.stride(), dtype=value.dtype, device=_META
             )
-            self._positions[twin.untyped_storage()._cdata] = len(self._kept)
-            self._kept.append(twin)
-            return twin
+            self._positions[copy.untyped_storage()._cdata] = len(self._kept)
+            self._kept.append(copy)
+            return copy
         if isinstance(value, (list, tuple)):
             return [self.of(one) for one in value]
         return None if isinstance(value, torch.Generator) else value

@@ -67,7 +67,7 @@ def _chunk_cat(call: OpCall) -> None:
 
 @op("fsdp::chunk_cat_mixed_dtype", source="torch/csrc/distributed/fsdp/ChunkCat.cpp, ChunkCat.cu")
 def _chunk_cat_of_dtypes(call: OpCall) -> None:
-    """As the former for one dtype; others are cast by the kernel, or each before it."""
+    """As ``_chunk_cat`` for one dtype. Of several, the kernel casts, or each is cast before it."""
     tensors: Sequence[torch.Tensor] = call.args[0]
     dim, chunks = call.argument("dim") % tensors[0].dim(), call.argument("num_chunks")
     given: torch.Tensor = call.kwargs["out"]
