@@ -95,3 +95,22 @@ def test_what_may_stay_behind(compute):
         assert len(x.tensor_split(torch.tensor([1, 2]))) == 3
         assert pack_padded_sequence(zeros(3, 1, 4), torch.tensor([3])).data.is_cuda
         functional.binary_cross_entropy_with_logits(x, x, pos_weight=torch.tensor(2.0))
+
+
+@computed_or_dry
+def test_indices_on_another_gpu_are_refused(compute):
+    with simulate("24GiB", count=2, compute=compute):
+        x = zeros(3, 3)
+        other = torch.tensor([0], device="cuda:1")
+        allocated = torch.cuda.memory_allocated()
+        for call in (
+            lambda: x[other],
+            lambda: x[torch.tensor([0]), other],
+            lambda: x[:1, 0][other == 0],
+            lambda: assign(x, other, 1.0),
+            lambda: x.index_put_((first(), other), x[0, 0]),
+        ):
+            with pytest.raises(RuntimeError, match=INDICES.replace("(cpu", "(cuda:0")):
+                call()
+        assert torch.cuda.memory_allocated() == allocated
+        assert x[torch.tensor([0])].shape == (1, 3)

@@ -29,7 +29,7 @@ _TAKES_MASKS: Final[dict[str, Any]] = {"takes_cpu_tensors": True, "data_dependen
 def _read(call: OpCall) -> None:
     """Indices become 64-bit numbers of the GPU, laid out alike, or masks become indices."""
     source, indices = call.args[:2]
-    _check_source(call)
+    _check_devices(call)
     if any(map(is_mask, indices)):
         rest = _elements_per_index(source, indices)
         _expand_masks(call, indices, call.result.numel() // max(1, rest))
@@ -37,12 +37,17 @@ def _read(call: OpCall) -> None:
         _alloc_indices(call, _given(indices))
 
 
-def _check_source(call: OpCall) -> None:
-    """Refuse indices on a GPU into a tensor on the CPU."""
-    if call.is_on_cpu(call.args[0]):
-        raise RuntimeError(
-            "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
-        )
+def _check_devices(call: OpCall) -> None:
+    """Refuse indices on another GPU than that of the tensor, or into a tensor on the CPU."""
+    find = call.machine.allocations.find
+    source = find(call.args[0])
+    for index in map(find, _given(call.args[1])):
+        if source is None or (index is not None and index.gpu is not source.gpu):
+            where = "cpu" if source is None else source.gpu.device
+            raise RuntimeError(
+                "indices should be either on cpu or on the same device as the indexed tensor "
+                f"({where})"
+            )
 
 
 def _alloc_indices(call: OpCall, given: list[torch.Tensor]) -> None:
@@ -66,7 +71,7 @@ def _alloc_indices(call: OpCall, given: list[torch.Tensor]) -> None:
 def _write(call: OpCall) -> None:
     """With ``accumulate`` the indices are made linear, and sorted."""
     target, indices, values = call.args[:3]
-    _check_source(call)
+    _check_devices(call)
     given = _given(indices)
     masked = any(map(is_mask, given))
     accumulates = call.argument("accumulate")
