@@ -201,6 +201,15 @@ def test_lines_of_other_files_that_hold_most_are_named(write, capsys):
     assert "-f 'package" not in printed(capsys, "-f", "exponents:Layer", train)
 
 
+def test_the_names_of_other_files_cut_nothing_off(write, capsys):
+    name = "exponents_of_the_weights_of_the_layers_of_a_network"
+    write(LAYERS.replace("* self.weight", "* self.weight.exp().exp().exp()"), f"{name}.py")
+
+    assert (
+        f"  most at {name}.py:11 (3.0 MiB);\n    -f 'package.module:*' profiles other files\n"
+    ) in printed(capsys, write(TRAIN.replace("layers", name), "train.py"))
+
+
 def test_what_a_function_keeps_is_not_charged_to_its_caller_again(write, capsys):
     write(LAYERS, "layers.py")
     options = ["-f", "layers:Layer,<module>"]
