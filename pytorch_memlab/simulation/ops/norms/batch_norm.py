@@ -131,7 +131,22 @@ def _statistics_memory(call: OpCall) -> None:
         _alloc_staging(call, tensor, 4)
 
 
-@op("aten::native_batch_norm_backward", source=_SOURCE, reference=_native_backward)
+def _laid_out_as_input(args: tuple[Any, ...], result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """PyTorch's meta kernel takes the strides of the gradient of the output."""
+    grad_input, *others = result
+    tensor = args[1]
+    wanted = torch.contiguous_format
+    if has_channels_last(tensor):
+        wanted = suggest_memory_format(tensor)
+    return None if grad_input is None else grad_input.contiguous(memory_format=wanted), *others
+
+
+@op(
+    "aten::native_batch_norm_backward",
+    source=_SOURCE,
+    reference=_native_backward,
+    corrects_meta=_laid_out_as_input,
+)
 def _native_backward_memory(call: OpCall) -> None:
     """Sums over each channel come before the gradients that need them."""
     grad_output, tensor = call.args[:2]

@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from ...._common.torch_release import RELEASE
-from ..memory_formats import acc_type, is_dense, laid_out_as
+from ..memory_formats import acc_type, is_dense, laid_out_as, made_contiguous
 from ..op_call import OpCall
 from ..pooling.pooling import formatted_inputs
 from ..reduction_workspace import alloc_extremes_workspace, alloc_sum_workspace
@@ -96,6 +96,8 @@ def _absolute(tensor: torch.Tensor) -> torch.Tensor:
 define("aten::abs", reference=_absolute)
 define(
     "aten::copysign.Tensor",
+    "aten::div.Tensor_mode",
+    "aten::floor_divide",
     "aten::hardsigmoid_backward",
     "aten::hardswish_backward",
     "aten::hardtanh_backward",
@@ -106,6 +108,7 @@ define(
     corrects_meta=laid_out_as(0, 1),
 )
 define("aten::elu_backward", corrects_meta=laid_out_as(0, 5))
+define("aten::pow.Scalar", corrects_meta=made_contiguous)
 define("aten::add.Tensor", in_place_in=frozenset())
 define("aten::sub.Tensor", "aten::mul.Tensor", in_place_in=_MULTIPLIED)
 define("aten::logical_and", in_place_in=_CLAMPED | _COMPARED)
@@ -115,7 +118,7 @@ define("aten::_fused_adam_.*", "aten::_fused_adamw_.*", takes_cpu_tensors=True)
 
 def _reference(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     result, _ = torch.ops.aten.log_sigmoid_forward.default(tensor)
-    return result, tensor.new_empty(0)
+    return torch.empty_like(tensor).copy_(result), tensor.new_empty(0)
 
 
 def _backward_reference(
@@ -125,7 +128,7 @@ def _backward_reference(
     return torch.ops.aten.log_sigmoid_backward.default(grad_output, tensor, buffer)
 
 
-define("aten::log_sigmoid_forward", reference=_reference, meta=_reference)
+define("aten::log_sigmoid_forward", values=_reference)
 define("aten::log_sigmoid_backward", reference=_backward_reference)
 
 

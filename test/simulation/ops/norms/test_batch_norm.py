@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 from support.dry_run_comparison import events_of
 from torch import nn
 from torch.nn import functional as F
@@ -131,6 +132,17 @@ def test_an_instance_norm_is_a_batch_norm_of_all_instances():
             names.append(type(found).__name__)
             found = found.next_functions[0][0] if found.next_functions else None
         assert "CudnnBatchNormBackward0" in names
+
+
+@computed_or_dry
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_pytorchs_gradient_of_the_input_lies_as_the_input(layout, compute):
+    with simulate("1GiB", compute=compute), torch.backends.cudnn.flags(enabled=False):
+        images = torch.ones(4, 8, 32, 32, device="cuda").to(memory_format=layout).requires_grad_()
+        normed = F.batch_norm(images, None, None, training=True)
+        columns = torch.ones(4, 8, 32, 32, device="cuda").transpose(2, 3)
+        (gradient,) = torch.autograd.grad(normed, images, columns)
+        assert gradient.stride() == images.stride()
 
 
 def test_blocks_of_threads_that_share_a_channel():

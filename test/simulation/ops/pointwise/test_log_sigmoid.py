@@ -39,3 +39,10 @@ def test_a_log_sigmoid_computes_what_a_cpu_computes(dtype):
     expected = run(tensor.clone().requires_grad_())
     with simulate("1GiB"):
         torch.testing.assert_close(run(tensor.cuda().requires_grad_()), expected)
+
+
+@computed_or_dry
+def test_a_log_sigmoid_has_the_strides_of_its_input(compute):
+    with simulate("1GiB", compute=compute):
+        columns = torch.ones(64, 200, device="cuda").t()
+        assert F.logsigmoid(columns).stride() == (1, 200)
