@@ -75,11 +75,7 @@ class Machine:
     """All simulated GPUs, and the label of each storage that lives on one."""
 
     def __init__(
-        self,
-        model: GPU,
-        count: int,
-        values: TensorValues | None = None,
-        taken: MemoryOverhead = MemoryOverhead(),  # noqa: B008 - it is frozen
+        self, model: GPU, count: int, values: TensorValues | None, taken: MemoryOverhead
     ) -> None:
         self._all_gpus = [SimulatedGPU(index, model, taken) for index in range(count)]
         self.gpus = self._all_gpus[: visible_count(self._all_gpus)]

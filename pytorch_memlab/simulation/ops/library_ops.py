@@ -101,12 +101,12 @@ def refuse_to_compute(op: Any) -> UnsupportedCUDACallError:
 def refuse_its_shape(op: Any) -> UnsupportedCUDACallError:
     """The error of an op of which nothing tells the results' shapes."""
     name = op._schema.name
-    if not is_of_library(op) and not has_cpu_kernel(op):
-        return unsupported(name)
-    if not is_of_library(op) or has_cpu_kernel(op):
+    if has_cpu_kernel(op):
         return UnsupportedCUDACallError(
             f"{name} has no shape without values: simulate(compute=True) runs it"
         )
+    if not is_of_library(op):
+        return unsupported(name)
     return UnsupportedCUDACallError(
         f"{name} has neither a kernel for the CPU nor a fake kernel, which tells its results' "
         f"shapes: give it one with torch.library.register_fake({name!r})"

@@ -19,9 +19,9 @@ import torch
 from ...._common.torch_release import RELEASE
 from ...hardware.decisions import has_capability, has_major
 from ...hardware.gpu import GPU
+from ..memory_formats import LOW_PRECISION
 from .reference import is_deterministic
 
-_HALF: Final = (torch.float16, torch.bfloat16)
 _MOST_FLASH_DIMENSIONS: Final = 256
 
 _CUDNN_OF: Final = {(2, 11): 91900, (2, 12): 92000, (2, 13): 92000}
@@ -152,7 +152,7 @@ def _against_flash(call: Call) -> Iterator[str]:
         yield f"{gpu.major}.{gpu.minor} has no backward pass for a head dimension of {size}"
     if call.causal and call.query.shape[-2] != call.key.shape[-2]:
         yield "is_causal needs as many queries as keys"
-    yield from _against_dtypes(call, *_HALF)
+    yield from _against_dtypes(call, *LOW_PRECISION)
     yield from _against_heads(call, takes_groups=True)
     yield from _against_empty(call)
     yield from _against_strides(call, ignores_single=True)
@@ -163,7 +163,7 @@ def _against_efficient(call: Call) -> Iterator[str]:
         yield "it is switched off"
     yield from _against_dimensions(call)
     # The tiles of a matrix product read 4 to 16 bytes at once.
-    is_half = call.query.dtype in _HALF
+    is_half = call.query.dtype in LOW_PRECISION
     is_ampere = has_major(call.gpu, 8)
     elements = 1
     if is_ampere:
@@ -194,7 +194,7 @@ def _against_cudnn(call: Call) -> Iterator[str]:
     if is_deterministic():
         yield "it is not deterministic"
     yield from _against_dimensions(call)
-    yield from _against_dtypes(call, *_HALF)
+    yield from _against_dtypes(call, *LOW_PRECISION)
     batch, heads, queries, size = call.query.shape
     keys, value_size = call.value.shape[2:]
     if call.mask is not None:
