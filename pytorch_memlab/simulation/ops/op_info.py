@@ -13,7 +13,7 @@ import torch
 from .cuda_dispatch import cuda_dispatch_of
 from .library_ops import cpu_kernel_of, has_cpu_kernel, is_of_library, python_kernel_of
 from .random.random_draws import draws
-from .registry import OpDefinition, Provenance, definition_of, is_out, overloads_of
+from .registry import MASKS, OpDefinition, Provenance, definition_of, is_out, overloads_of
 
 _UNREGISTERED: Final = OpDefinition(name="")
 _SIZES: Final = frozenset({"size", "output_size", "repeats", "pad", "scale_factors"})
@@ -48,6 +48,7 @@ class OpInfo(OpDefinition):
         # Position and name of each argument that it writes to; for each output the position among
         # these if it is that argument, None if the output is new.
         self.written, self.returned = _written(schema, known.writes)
+        self.only_writes = None not in self.returned and bool(self.written)  # no output is new
         self.mutates_first = any(position == 0 for position, _ in self.written)
         self.writes_out = any(argument.is_out for _, argument in arguments)
         self.may_resize = self.writes_out or known.resizes
@@ -63,6 +64,7 @@ class OpInfo(OpDefinition):
             and not (self.written or self.is_foreach)
             and known.data_dependence is None
         )
+        self.takes_masks = known.data_dependence is MASKS  # among its second argument's indices
         # Positions of sizes, or factors of sizes, of the output, and of a positional device.
         self.sizes = tuple(position for position, a in arguments if a.name in _SIZES)
         devices = (place for place, a in arguments if "Device" in str(a.type) and not a.kwarg_only)
@@ -79,16 +81,6 @@ class OpInfo(OpDefinition):
         else:
             takes_no_more = _has_no_workspace(op) or not (self.makes_tensors or self.writes_out)
         self.is_modelled = is_modelled or takes_no_more
-
-    @property
-    def only_writes(self) -> bool:
-        """True if every output is an argument that it writes to."""
-        return None not in self.returned and bool(self.written)
-
-    @property
-    def takes_masks(self) -> bool:
-        """True if its second argument holds indices, among which may be masks."""
-        return self.data_dependence is not None and self.data_dependence.outputs is None
 
     def argument(self, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The argument at a position of ``written``; None if it was not given."""
