@@ -28,6 +28,7 @@ from ..records import (
     Report,
     Section,
 )
+from . import saved_tests
 from .checked_json import Checked, DamagedError, check_version
 from .notes import texts
 from .saved_history import history_data, holders_data, read_history, read_holders
@@ -72,6 +73,10 @@ def load(text: str, called: str) -> RecordedProfile:
         raise ProfileError(
             f"{called} has the older format 1, which has the tables alone: show reads it; record "
             "the program again with this version for the rest"
+        )
+    if saved_format == saved_tests.FORMAT:
+        raise ProfileError(
+            f"{called} has the memory of tests: pytorch-memlab diff compares two such files"
         )
     if saved_format != FORMAT or type(data.get("version")) is not int:
         raise ProfileError(f"{called} is JSON, but no profile of pytorch_memlab")

@@ -37,7 +37,9 @@ def load(text: str, called: str) -> dict[str, MeasuredTest]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        raise ProfileError(f"{called} is no file of --memlab-save: it is no JSON") from None
+        raise ProfileError(
+            f"{called} is no file of --memlab-save: it is no JSON; --memlab-save writes it again"
+        ) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ProfileError(f"{called} is JSON, but no file of --memlab-save")
     check_version(data, VERSION, called)

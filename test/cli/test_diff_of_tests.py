@@ -76,11 +76,12 @@ def test_a_profile_and_tests(write, capsys):
 
     assert main(["diff", "main.json", "profile.json"]) == 2
     assert capsys.readouterr().err.endswith(
-        "error: main.json has the memory of tests and profile.json is no such file: compare two of"
-        " one kind\n"
+        "error: main.json has the memory of tests and profile.json has not: compare two of one"
+        " kind\n"
     )
     Path("cut.json").write_text(text_of(MAIN)[:200])
     assert main(["diff", "main.json", "cut.json"]) == 2
     assert capsys.readouterr().err.endswith(
-        "error: cut.json is no file of --memlab-save: it is no JSON\n"
+        "error: cut.json is no file of --memlab-save: it is no JSON; --memlab-save writes it"
+        " again\n"
     )

@@ -159,7 +159,7 @@ def test_a_baseline_of_other_tests(run):
         (
             "{",
             ["--memlab-baseline=main.json"],
-            "main.json is no file of --memlab-save: it is no JSON",
+            "main.json is no file of --memlab-save: it is no JSON; --memlab-save writes it again",
         ),
         ("{}", ["--memlab-baseline=main.json"], "main.json is JSON, but no file of --memlab-save"),
         (

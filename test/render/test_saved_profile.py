@@ -208,6 +208,10 @@ OTHER_JSON = "p.json is JSON, but no profile of pytorch_memlab"
             saved_profile.render(PROFILE).replace("-512", "NaN"),
             "p.json is cut off or damaged: NaN is no number",
         ),
+        (
+            '{"format": "pytorch_memlab.tests", "version": 1, "tests": {}}',
+            "p.json has the memory of tests: pytorch-memlab diff compares two such files",
+        ),
         (format_1.render(sample_report()), OLDER),
         (
             damaged(lines=[[0, 8, 0, 1, 1e999, 0, 0]]),

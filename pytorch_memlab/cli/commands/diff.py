@@ -86,8 +86,8 @@ def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
     others = [file for file in texts if file not in of_tests]
     if others:
         raise UsageError(
-            f"{of_tests[0]} has the memory of tests and {others[0]} is no such file: compare two of"
-            " one kind"
+            f"{of_tests[0]} has the memory of tests and {others[0]} has not: compare two of one"
+            " kind"
         )
     return [saved_tests.load(texts[file], file) for file in files]
 
