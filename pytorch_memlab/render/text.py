@@ -151,10 +151,10 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
         )
     if headline.unprofiled:
         lines = " and ".join(
-            f"{file_name(one.file)}:{one.line} ({prose_size(one.size)})"
+            f"{printable(file_name(one.file))}:{one.line} ({prose_size(one.size)})"
             for one in headline.unprofiled
         )
-        most = printable(f"  most at {lines}; -f 'package.module:*' profiles other files")
+        most = f"  most at {lines}; -f 'package.module:*' profiles other files"
         yield from _styled(wrapped(most, room))
 
 

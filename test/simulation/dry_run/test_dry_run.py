@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -192,3 +194,25 @@ def test_dry_run(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "2.00T" in out
     assert f"Tensor.item at {script}:5 (once, assumed 0)" in out
+
+
+DEEP = """
+import sys, torch
+from pytorch_memlab import simulate
+
+def run_in(depth, model, x):
+    if depth:
+        return run_in(depth - 1, model, x)
+    return model(x).sum().backward()
+
+with simulate("1GiB", compute=False):
+    model, x = torch.nn.Linear(4, 4).cuda(), torch.randn(2, 4, device="cuda")
+    run_in(sys.getrecursionlimit() - 200, model, x)
+    print(model.weight.grad.shape)
+"""
+
+
+def test_the_first_product_may_be_deep_in_calls():
+    """Python starts anew: PyTorch's meta kernels import its compiler at their first call."""
+    done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True, check=False)
+    assert done.stdout == "torch.Size([4, 4])\n", done.stderr
