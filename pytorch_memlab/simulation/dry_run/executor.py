@@ -36,8 +36,8 @@ class DryRunExecutor:
     """Runs ops without arithmetic."""
 
     def __init__(self, values: TensorValues) -> None:
-        # PyTorch's meta kernels import its compiler at their first call. That takes more of Python's
-        # stack than a program deep in calls may have left.
+        # PyTorch's meta kernels import its compiler at their first call, which takes more of
+        # Python's stack than a program deep in calls may have left.
         matrix = torch.empty(1, 1, device="meta")
         torch.addmm(matrix, matrix, matrix)
         self._values = values
