@@ -213,6 +213,6 @@ with simulate("1GiB", compute=False):
 
 
 def test_the_first_product_may_be_deep_in_calls():
-    """A process of its own: PyTorch's meta kernels import its compiler at their first call."""
+    """In a new process: PyTorch's meta kernels import its compiler at their first call."""
     done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True, check=False)
     assert done.stdout == "torch.Size([4, 4])\n", done.stderr
