@@ -12,14 +12,16 @@ from ..machine.op_arguments import tensors_in
 from .memory_formats import LOW_PRECISION
 
 
-def in_single_precision(op: Any) -> Callable[..., Any]:
+def in_single_precision(op: Any, *more_written: int) -> Callable[..., Any]:
     """The reference of an op: its kernel for the CPU, with conversions around it.
 
     Args:
         op: a ``torch._ops.OpOverload``.
+        more_written: positions of arguments that it writes to though its schema does not say so.
     """
     infos = (argument.alias_info for argument in op._schema.arguments)
-    written = [place for place, info in enumerate(infos) if info is not None and info.is_write]
+    marked = {place for place, info in enumerate(infos) if info is not None and info.is_write}
+    written = sorted(marked.union(more_written))
 
     def compute(*args: Any, **kwargs: Any) -> Any:
         given = (tensor.dtype for tensor in tensors_in(args, kwargs))
