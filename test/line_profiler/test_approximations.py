@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from copy import copy
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UnmodelledOpError
 from pytorch_memlab.records import Approximation, ApproximationKind
 from pytorch_memlab.render.notes import summary, texts
-from pytorch_memlab.simulation.ops import op_info as op_infos
+from pytorch_memlab.simulation.ops.op_info import op_info
 
 KIB, MIB = 1024, 1024**2
 
@@ -52,9 +51,10 @@ def memory_models(monkeypatch):
         (exact, allocates(MIB), True),
         (idle, allocates(), False),
     ):
-        known = copy(op_infos.op_info(op.default))
-        known.memory, known.is_confirmed, known.is_modelled = memory, is_confirmed, True
-        monkeypatch.setitem(op_infos._known, op.default, known)
+        known = op_info(op.default)
+        monkeypatch.setattr(known, "memory", memory)
+        monkeypatch.setattr(known, "is_confirmed", is_confirmed)
+        monkeypatch.setattr(known, "is_modelled", True)
 
 
 def profiled(*functions, **options):
