@@ -63,8 +63,9 @@ def laid_out_as(*positions: int) -> Callable[[tuple[Any, ...], Any], Any]:
     """
 
     def correct(args: tuple[Any, ...], result: torch.Tensor) -> torch.Tensor:
-        operands = torch.broadcast_tensors(*(args[position] for position in positions))
-        strides = compute_elementwise_output_strides(*operands)
+        operands = (args[position] for position in positions)  # a number may stand for a tensor
+        tensors = [one for one in operands if isinstance(one, torch.Tensor)]
+        strides = compute_elementwise_output_strides(*torch.broadcast_tensors(*tensors))
         return result.new_empty_strided(result.shape, strides)
 
     return correct

@@ -107,7 +107,7 @@ def test_indices_on_another_gpu_are_refused(compute):
             lambda: x[other],
             lambda: x[torch.tensor([0]), other],
             lambda: x[:1, 0][other == 0],
-            lambda: assign(x, other, 1.0),
+            lambda: assign(x, (other, other), 1.0),
             lambda: x.index_put_((first(), other), zeros(1)),
         ):
             with pytest.raises(RuntimeError, match=INDICES.replace("(cpu", "(cuda:0")):
