@@ -45,6 +45,9 @@ ONLY_ON_A_CPU = frozenset({"sparse.mm.reduce"})
 DRIVERS_OF_A_CPU = ("gelsy", "gelsd", "gelss")
 """Of ``linalg.lstsq``; CUDA refuses them."""
 
+TAKES_INDICES_OF_A_CPU = frozenset({"tensor_split"})
+"""Operators that refuse other arguments than the first on a GPU."""
+
 
 class Verdict(enum.Enum):
     """The outcome of one sample."""
@@ -152,6 +155,8 @@ def _run(op: Any, sample: Any, device: str) -> list[Named]:
     """Outputs of a call, then the gradients of its inputs, each with its name and on the CPU."""
     given = ((sample.input, *sample.args), sample.kwargs)
     args, kwargs = tree_map(lambda value: _placed(value, device), given)
+    if op.name in TAKES_INDICES_OF_A_CPU:
+        args = (args[0], *sample.args)
     inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
     if not inputs and not any(map(_is_device, tree_leaves(given))):
         device = "cpu"  # a factory that is told no device
