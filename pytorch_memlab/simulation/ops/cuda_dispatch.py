@@ -40,16 +40,24 @@ def installed() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for name, definition in definitions().items():
-                if definition.cuda_dispatch is not None:
-                    overload = overload_named(name)
-                    for key in _KEYS:
-                        library.impl(overload, cuda_dispatch_of(overload), key)
-                elif definition.cpu_kernel is not None:
-                    library.impl(overload_named(name), definition.cpu_kernel, "CPU")
+            for name, kernel, keys in _kernels():
+                for key in keys:
+                    library.impl(name, kernel, key)
         yield
     finally:
         _libraries.pop()._destroy()
+
+
+@functools.cache
+def _kernels() -> list[tuple[str, Any, tuple[str, ...]]]:
+    """The kernels of all simulations, with the dispatch keys that they are registered for."""
+    kernels: list[tuple[str, Any, tuple[str, ...]]] = []
+    for name, definition in definitions().items():
+        if definition.cuda_dispatch is not None:
+            kernels.append((name, cuda_dispatch_of(overload_named(name)), _KEYS))
+        elif definition.cpu_kernel is not None:
+            kernels.append((name, definition.cpu_kernel, ("CPU",)))
+    return kernels
 
 
 @functools.cache

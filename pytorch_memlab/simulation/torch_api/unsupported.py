@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +53,7 @@ def install(_machine: Machine, patches: Patches) -> None:
                 patches.set(module, name, _refusing_function(original, f"{root}.{name}"))
 
 
+@functools.cache
 def _refusing_class(original: type, name: str) -> type:
     """A class that is none of which there are objects; annotations and isinstance still hold."""
     makers = {

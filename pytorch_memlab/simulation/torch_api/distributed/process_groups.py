@@ -54,11 +54,16 @@ def install(machine: Machine, patches: Patches) -> None:
             patches.set(module, "ProcessGroupNCCL2", SimulatedNCCL2)
             patches.set(module, "ProcessGroupNCCLLazy", SimulatedNCCL2)
     broadcast = _broadcast_object_list(dist.broadcast_object_list)
-    patches.set_by_name(
+    replaced: list[tuple[Any, Any]] = [
         (SimulatedTCPStore.real, SimulatedTCPStore),
         (SimulatedFileStore.real, SimulatedFileStore),
         (dist.broadcast_object_list, broadcast),
-    )
+    ]
+    init_rpc = getattr(sys.modules.get("torch.distributed.rpc"), "init_rpc", None)
+    if init_rpc is not None:
+        refused = refusal("torch.distributed.rpc.init_rpc")
+        replaced.append((init_rpc, functools.wraps(init_rpc)(refused)))
+    patches.set_by_name(*replaced)
     patches.set(c10d, "rendezvous", _rendezvous)
     # The barrier after a group is made, at which the other ranks never arrive.
     patches.set(c10d, "_store_based_barrier", lambda *_arguments, **_options: None)
@@ -78,10 +83,6 @@ def install(machine: Machine, patches: Patches) -> None:
     imports.call("torch.distributed.checkpoint.default_planner", keep_own)
     imports.start()
     patches.before_undo(imports.stop)
-    init_rpc = getattr(sys.modules.get("torch.distributed.rpc"), "init_rpc", None)
-    if init_rpc is not None:
-        refused = refusal("torch.distributed.rpc.init_rpc")
-        patches.set_by_name((init_rpc, functools.wraps(init_rpc)(refused)))
 
 
 def _rendezvous(
