@@ -87,7 +87,7 @@ class Block:
     @property
     def is_free(self) -> bool:
         """True if neither the program nor a stream uses it (it may have no memory behind it)."""
-        return not (self.allocated or self.event_count or self.stream_uses)
+        return not (self.allocated or self.event_count)
 
     def part(self, address: int, size: int) -> Block:
         """A block of the same segment."""
@@ -186,13 +186,7 @@ class BlockPool:
 
     def merge(self, block: Block, neighbour: Block | None) -> int:
         """Let `block` take a free neighbour in."""
-        if (
-            neighbour is None
-            or neighbour.allocated
-            or neighbour.event_count
-            or neighbour.stream_uses
-            or neighbour.mapped is not block.mapped
-        ):
+        if neighbour is None or not neighbour.is_free or neighbour.mapped is not block.mapped:
             return 0
         if neighbour.mapped:
             self.remove(neighbour)

@@ -61,6 +61,7 @@ def test_the_pool_is_not_searched_again_after_the_cache_was_emptied():
         ((64, 30), 40, [("malloc fails", 40), ("free", 64), ("malloc", 40)]),
         # None is: from the largest down, until there is enough.
         ((40, 32, 24), 70, [("malloc fails", 70), ("free", 40), ("free", 32), ("malloc", 70)]),
+        ((40, 30, 24), 70, [("malloc fails", 70), ("free", 40), ("free", 30), ("malloc", 70)]),
     ],
 )
 def test_oversize_segments_are_given_back_first(cached, request_mb, calls):
@@ -120,6 +121,7 @@ def test_what_may_be_wasted_can_be_set():
     [
         (0.7, []),  # 98 MiB, and 94 are held
         (0.65, [24]),  # 91 MiB: what is older than the average is enough
+        (0.5, [24]),  # 70 MiB: it is just enough
         (0.4, [24, 30, 40]),  # 56 MiB: it is not, and of the rest each is as old as the average
     ],
 )
@@ -134,6 +136,18 @@ def test_garbage_is_collected_oldest_first(threshold, freed):
     made.driver.calls.clear()
     made.malloc(44 * MB)
     assert made.driver.calls == [*(("free", size) for size in freed), ("malloc", 44)]
+
+
+def test_searches_before_the_limit_make_nothing_older():
+    made = allocator("garbage_collection_threshold:0.5", total_mb=1000)
+    first, second = made.malloc(24 * MB), made.malloc(30 * MB)
+    made.free(first)
+    made.malloc(26 * MB)
+    made.free(second)
+    made.set_memory_fraction(0.14)
+    made.driver.calls.clear()
+    made.malloc(44 * MB)
+    assert made.driver.calls == [("free", 24), ("free", 30), ("malloc", 44)]
 
 
 def test_what_is_split_is_no_garbage():
