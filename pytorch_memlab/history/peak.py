@@ -370,9 +370,8 @@ class _BlockSizes:
         after = bisect_right(self._addresses, address)
         if after < len(self._addresses):
             end = min(end, self._addresses[after])
-        is_small = segment.size <= SMALL_SEGMENT_SIZE and rounded <= SMALL_SIZE
         rest = end - address - rounded
-        splits_all = self._expandable or is_small
+        splits_all = self._expandable or _serves_small(segment)
         return max(rounded, _block_size(rounded, rest, splits_all, self._settings))
 
     def add(self, address: int, size: int) -> int:

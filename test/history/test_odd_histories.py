@@ -30,6 +30,25 @@ def test_a_segment_that_is_made_twice_and_goes_back_once_is_gone():
     assert [block.size for block in find_peak(found).blocks] == [19.5 * MIB]
 
 
+def test_a_block_from_before_has_the_rest_that_is_too_small_to_be_split_off():
+    found = history(
+        ("free_completed", 20, 10),
+        ("free_completed", 30, 9.5),
+        ("segment_free", 20, 20),
+        ("free_completed", 50, 9),
+        ("segment_free", 40, 20),
+    )
+    peak = find_peak(found)
+    assert [
+        (block.address // MIB, block.size / MIB, block.requested / MIB) for block in peak.blocks
+    ] == [
+        (20, 10, 10),
+        (30, 10, 9.5),
+        (50, 10, 9),
+    ]
+    assert (peak.active, peak.reserved) == (30 * MIB, 40 * MIB)
+
+
 def test_pages_that_go_back_twice_are_one_range_before():
     found = history(("segment_unmap", 30, 20), ("segment_unmap", 20, 40))
     [segment] = first_state(found.devices[0], AllocatorSettings()).segments

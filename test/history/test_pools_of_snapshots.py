@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.spied_allocator import MB, allocator
 
-from pytorch_memlab.history.replay import check_replay, replay, what_if
+from pytorch_memlab.history.replay import check_replay, recorded_figures, replay, what_if
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.render.checked_json import Checked
 from pytorch_memlab.render.replay import text
@@ -17,8 +17,8 @@ from pytorch_memlab.render.saved_history import history_data, read_history
 GRAPH, POOL = (0, 1), (2, 0)
 
 
-def recorded(conf: str, *, pool_of_events: bool = True):
-    """A snapshot of requests at random to three pools, one of which ends before it is taken."""
+def recorded(conf: str, *, pool_of_events: bool = True, ends: bool = True):
+    """A snapshot of requests at random to three pools, one of which may end before it is taken."""
     choose = random.Random(0)
     made = allocator(conf)
     trace, pools = [], {}
@@ -43,10 +43,11 @@ def recorded(conf: str, *, pool_of_events: bool = True):
         else:
             size = choose.choice((choose.randint(1, MB), choose.randint(1, 30 * MB)))
             blocks.append(made.malloc(size, pool_id=pool_id))
-    while living[POOL]:
-        made.free(living[POOL].pop())
-    made.end_private_pool(POOL)
-    made.empty_cache(POOL)
+    if ends:
+        while living[POOL]:
+            made.free(living[POOL].pop())
+        made.end_private_pool(POOL)
+        made.empty_cache(POOL)
     for blocks in living.values():
         for address in blocks[::2]:
             made.free(address)
@@ -65,6 +66,9 @@ def test_every_allocation_gets_its_address(conf):
     check = check_replay(history)
     assert check.matches, check.first
     assert check.allocations > 300
+    figures = recorded_figures(history)
+    assert check.figures.calls == figures.calls
+    assert min(figures.calls.unmaps if conf else figures.calls.frees, figures.peak_reserved) > 0
     # In one pool for all, blocks would be shared.
     snapshot = recorded(conf)
     for one in (*snapshot["segments"], *snapshot["device_traces"][0]):
@@ -73,7 +77,14 @@ def test_every_allocation_gets_its_address(conf):
     assert not check_replay(history_of(snapshot)).matches
 
 
-def test_until_2_11_segments_that_are_left_tell_the_pool():
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+def test_until_2_11_segments_that_are_left_tell_the_pool(conf):
+    history = history_of(recorded(conf, pool_of_events=False, ends=False))
+    assert not history.devices[0].events.pools
+    assert check_replay(history).matches
+
+
+def test_until_2_11_the_pool_of_segments_that_are_gone_is_unknown():
     snapshot = recorded("", pool_of_events=False)
     [trace] = snapshot["device_traces"]
     history = history_of(snapshot)

@@ -47,6 +47,7 @@ DIVISIONS = {str(2**power): 4 for power in range(16)}
             {"max_split_size": "64", "expandable_segments": 1, "roundup_power2_divisions": [1]},
             AllocatorSettings(),
         ),
+        ({"roundup_power2_divisions": {**DIVISIONS, "1": "4"}}, AllocatorSettings()),
     ],
 )
 def test_what_is_known_counts_and_the_rest_is_left_out(found, expected):

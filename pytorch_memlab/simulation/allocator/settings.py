@@ -54,12 +54,12 @@ def _split(text: str) -> Iterator[tuple[str, str]]:
     if not compact:
         return
     for item in split_settings(compact.removesuffix(",")):
-        key, colon, value = item.partition(":")
+        key, _, value = item.partition(":")
         if key not in _KEYS:
             near = difflib.get_close_matches(key, _KEYS, n=1)
             known = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
             raise AllocatorSettingsError(f"unknown allocator setting {quoted(key)}; {known}")
-        if not (colon and value):
+        if not value:
             check = _CHECKS.get(key)
             example = "True" if check is _boolean else "native" if check is _backend else "<number>"
             raise AllocatorSettingsError(f"{key} needs a value, as in {key + ':' + example!r}")

@@ -99,8 +99,7 @@ class PoolStats:
 
     def inactive_split_changed(self, blocks: int, size: int) -> None:
         """Count a net change of free blocks that are parts of a larger segment."""
-        if blocks:
-            self.inactive_split.change(blocks)
+        self.inactive_split.change(blocks)
         self.inactive_split_bytes.change(size)
 
 

@@ -15,7 +15,7 @@ MB = 2**20
         ("  ", {}),
         ("max_split_size_mb:20", {"max_split_size": 20 * MB}),
         (" max_split_size_mb : 32 ,", {"max_split_size": 32 * MB}),
-        ("max_split_size_mb:30,max_split_size_mb:40", {"max_split_size": 40 * MB}),
+        ("max_split_size_mb:40,max_split_size_mb:30", {"max_split_size": 30 * MB}),
         ("max_split_size_mb:18446744073709551615", {"max_split_size": 2**64 - MB}),
         ("garbage_collection_threshold:0.6", {"garbage_collection_threshold": 0.6}),
         ("expandable_segments:True", {"expandable_segments": True}),

@@ -12,6 +12,8 @@ def test_the_lowest_addresses_come_first_and_again():
     driver.free(b)
     assert driver.malloc(8 * MB) == BASE + 12 * MB
     assert driver.malloc(6 * MB) == a
+    driver.free(BASE + 12 * MB)
+    assert driver.malloc(10 * MB) == BASE + 12 * MB
 
 
 def test_memory_is_taken_by_pages():
@@ -52,3 +54,12 @@ def test_a_recording_hands_its_addresses_out_and_notes_what_it_has_not():
     assert driver.mismatches == []
     assert driver.malloc(4 * MB) != driver.malloc(4 * MB)
     assert driver.mismatches == ["a segment of 4194304 bytes that was not recorded"] * 2
+
+
+def test_a_recordings_addresses_that_were_given_back_are_reserved_again():
+    driver = RecordedDriver()
+    driver.mapped = [77]
+    assert driver.reserve(4 * MB) == 77
+    assert driver.reserve(4 * MB) != 77
+    driver.release(77, 4 * MB)
+    assert driver.reserve(4 * MB) == 77
