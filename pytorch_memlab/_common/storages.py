@@ -120,6 +120,15 @@ class StorageTable(Generic[T]):
                 storages = storages_of(tensor)
         return self._known.get(storages[-1]._cdata) if storages else None
 
+    def storage_at(self, address: int) -> torch.UntypedStorage | None:
+        """The storage whose memory on the CPU an address is in."""
+        self._catch_up()
+        for death in list(self._deaths.values()):
+            storage = death()
+            if storage is not None and 0 <= address - storage.data_ptr() < storage.nbytes():
+                return storage
+        return None
+
     def living(self) -> list[T]:
         """Everything that is known, oldest first; no interrupt that was kept is raised here."""
         self.sweep()

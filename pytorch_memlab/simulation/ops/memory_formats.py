@@ -71,6 +71,30 @@ def laid_out_as(*positions: int) -> Callable[[tuple[Any, ...], Any], Any]:
     return correct
 
 
+def laid_out_by(meta: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel for the CPU whose results lie in memory as a meta kernel says, which is CUDA's way.
+
+    Args:
+        meta: takes the arguments with their first, the only tensor, on the meta device.
+        kernel: computes the results.
+    """
+
+    def reference(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        results = kernel(tensor, *args, **kwargs)
+        wanted = meta(on_meta(tensor), *args, **kwargs)
+        if isinstance(results, torch.Tensor):
+            return _laid_out(results, wanted)
+        return tuple(map(_laid_out, results, wanted))
+
+    return reference
+
+
+def _laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if result.stride() == like.stride():
+        return result
+    return torch.empty_strided(like.shape, like.stride(), dtype=result.dtype).copy_(result)
+
+
 def made_contiguous(args: tuple[Any, ...], result: Any) -> Any:
     """Corrects the layout of results that kernels make contiguous, and decompositions do not."""
     if isinstance(result, tuple):

@@ -47,19 +47,25 @@ def install(machine: Machine, patches: Patches) -> None:
             make_known(original, replacement)
             patches.set(torch, name, replacement)
 
-    from_dlpack = torch.utils.dlpack.from_dlpack
-
-    @functools.wraps(from_dlpack)
-    def share(ext_tensor: Any, **kwargs: Any) -> Any:
-        if _holds_simulated(machine, ext_tensor):
-            return ext_tensor.detach()
-        return from_dlpack(ext_tensor, **kwargs)
-
-    for module in (torch, torch.utils.dlpack):
-        patches.set(module, "from_dlpack", share)
+    for module in (torch._C, torch.utils.dlpack):  # torch 2.4 has its own name for it
+        if hasattr(module, "_from_dlpack"):
+            patches.set(module, "_from_dlpack", _from_capsule(machine, torch._C._from_dlpack))
     patches.set(torch, "get_device", torch.Tensor.get_device)
     patches.set(torch, "Generator", _generator_type(machine))
     _install_legacy_types(machine, patches)
+
+
+def _from_capsule(machine: Machine, original: Callable[[Any], torch.Tensor]) -> Any:
+    def share(capsule: Any) -> torch.Tensor:
+        made = original(capsule)
+        address = made.data_ptr()
+        storage = machine.allocations.storage_at(address)
+        if storage is None:
+            return made
+        offset = (address - storage.data_ptr()) // made.itemsize
+        return made.set_(storage, offset, made.shape, made.stride())
+
+    return share
 
 
 def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 import time
@@ -345,19 +344,7 @@ def _allocation_at(machine: Machine, address: int) -> Allocation | None:
     for allocation in known.values():
         if allocation.address == address:
             return allocation
-    number = _number_at(address)
-    return None if number is None else known.get(number)
-
-
-def _number_at(address: int) -> int | None:
-    """``_cdata`` of the storage at an address of the CPU."""
-    with torch._C.DisableTorchFunction():
-        for each in gc.get_objects():
-            if issubclass(type(each), torch.Tensor):
-                try:
-                    storage = each.untyped_storage()
-                    if storage.data_ptr() == address:
-                        return int(storage._cdata)
-                except Exception:  # a tensor without a storage
-                    continue
-    return None
+    storage = machine.allocations.storage_at(address)
+    if storage is None or storage.data_ptr() != address:
+        return None
+    return known[storage._cdata]

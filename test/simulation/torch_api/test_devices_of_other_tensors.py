@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.utils import dlpack
 
 from pytorch_memlab.simulation import simulate
 
+FROM_DLPACK = dlpack.from_dlpack
+
 
 def gpu_tensor() -> torch.Tensor:
     return torch.ones(3, dtype=torch.float16, device="cuda:1")
+
+
+def shared(from_dlpack: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    with torch.cuda.device(1):  # others are not exported
+        return from_dlpack(gpu_tensor())
 
 
 CALLS = {
@@ -20,8 +29,10 @@ CALLS = {
     "Module.to(tensor=)": lambda: torch.nn.Linear(2, 2).to(tensor=gpu_tensor()).weight,
     "torch.tensor": lambda: torch.tensor(gpu_tensor()),
     "torch.as_tensor": lambda: torch.as_tensor(gpu_tensor()),
-    "torch.from_dlpack": lambda: torch.from_dlpack(gpu_tensor()),
-    "torch.utils.dlpack": lambda: dlpack.from_dlpack(gpu_tensor()),
+    "torch.from_dlpack": lambda: shared(torch.from_dlpack),
+    "torch.utils.dlpack": lambda: shared(dlpack.from_dlpack),
+    "a function imported before": lambda: shared(FROM_DLPACK),
+    "a DLPack capsule": lambda: dlpack.from_dlpack(dlpack.to_dlpack(gpu_tensor())),
 }
 
 
@@ -32,6 +43,25 @@ def test_a_result_goes_to_the_gpu_of_the_other_tensor(name: str, compute: bool) 
     with simulate("1GiB", count=2, compute=compute):
         result = CALLS[name]()
         assert (result.device, result.dtype) == (torch.device("cuda", 1), torch.float16)
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_a_dlpack_capsule_shares_the_memory_of_its_tensor(compute: bool) -> None:
+    with simulate("1GiB", compute=compute):
+        tensor = torch.ones(4, 6, device="cuda")
+        shared = dlpack.from_dlpack(dlpack.to_dlpack(tensor[1:, ::2]))
+        assert shared.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+        assert (shared.shape, shared.stride(), shared.storage_offset()) == ((3, 3), (6, 2), 6)
+        assert torch.cuda.memory_allocated() == 512
+        del tensor
+        assert torch.cuda.memory_allocated() == 512
+        del shared
+        assert torch.cuda.memory_allocated() == 0
+
+
+def test_a_tensor_that_requires_a_gradient_is_no_dlpack_tensor() -> None:
+    with simulate("1GiB"), pytest.raises((BufferError, RuntimeError), match="require gradient"):
+        torch.from_dlpack(torch.ones(2, device="cuda", requires_grad=True))
 
 
 def test_a_tensor_of_the_cpu_takes_a_result_away_from_the_gpu() -> None:

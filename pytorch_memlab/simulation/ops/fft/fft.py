@@ -8,24 +8,105 @@ the op is named among those that take memory of unknown size. Windows are made o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Final
 
 import torch
 
-from ..memory_formats import can_view, on_meta
+from ..memory_formats import can_view, laid_out_by, on_meta
 from ..op_call import OpCall
 from ..registry import as_on_cpu, define, estimated
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/SpectralOps.cpp, CuFFTPlanCache.h"
 
+_aten: Final = torch.ops.aten
 _MOST_DIMS: Final = 3
 """Dimensions that one plan transforms at most."""
 
 _HALVES: Final = (torch.float16, torch.complex32)
 
 
-@estimated("aten::_fft_r2c", source=_SOURCE)
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A transform that cuFFT runs at once, of tensors on the meta device."""
+
+    signal: torch.Tensor
+    sizes: Sequence[int]
+    dims: Sequence[int]
+    dtype: torch.dtype
+
+    def order(self) -> list[int]:
+        """The dimensions as cuFFT takes them: the batch first, in the order of its strides."""
+        batch = [dim for dim in range(self.signal.dim()) if dim not in self.dims]
+        batch.sort(key=self.signal.stride, reverse=True)
+        return [*batch, *self.dims]
+
+    def output(self) -> torch.Tensor:
+        """Its result, which lies in the order in which cuFFT took the dimensions."""
+        order = self.order()
+        sizes = [self.sizes[dim] for dim in order]
+        laid_out = torch.empty(sizes, dtype=self.dtype, device="meta")
+        return laid_out.permute([order.index(dim) for dim in range(len(order))])
+
+
+def _plans_r2c(source: torch.Tensor, dims: Sequence[int], *, onesided: bool) -> list[_Plan]:
+    half = list(source.shape)
+    half[dims[-1]] = half[dims[-1]] // 2 + 1
+    dtype = source.dtype.to_complex()
+    if _is_one_plan(dims):
+        return [_Plan(source, half if onesided else source.shape, dims, dtype)]
+    first = _Plan(source, half, dims[-1:], dtype)
+    return [first, *_plans_c2c(first.output(), dims[:-1])]
+
+
+def _plans_c2r(source: torch.Tensor, dims: Sequence[int], length: int) -> list[_Plan]:
+    sizes = list(source.shape)
+    sizes[dims[-1]] = length
+    dtype = source.dtype.to_real()
+    if _is_one_plan(dims):
+        return [_Plan(source.contiguous(), sizes, dims, dtype)]
+    plans = _plans_c2c(source, dims[:-1])
+    return [*plans, _Plan(plans[-1].output(), sizes, dims[-1:], dtype)]
+
+
+def _plans_c2c(signal: torch.Tensor, dims: Sequence[int]) -> list[_Plan]:
+    plans = []
+    while dims:
+        ordered = sorted(dims, key=signal.stride, reverse=True)  # those that lie closest first
+        dims, now = ordered[:-_MOST_DIMS], ordered[-_MOST_DIMS:]
+        plans.append(_Plan(signal, signal.shape, now, signal.dtype))
+        signal = plans[-1].output()
+    return plans
+
+
+def _meta_r2c(
+    source: torch.Tensor, dims: Sequence[int], _normalization: int, onesided: bool
+) -> torch.Tensor:
+    output = _plans_r2c(source, dims, onesided=onesided)[-1].output()
+    if onesided or output.shape == source.shape:
+        return output
+    return output.new_empty(source.shape)
+
+
+def _meta_c2r(
+    source: torch.Tensor, dims: Sequence[int], _normalization: int, length: int
+) -> torch.Tensor:
+    return _plans_c2r(source, dims, length)[-1].output()
+
+
+def _meta_c2c(
+    source: torch.Tensor, dims: Sequence[int], _normalization: int, _forward: bool
+) -> torch.Tensor:
+    return _plans_c2c(source, dims)[-1].output() if dims else torch.empty_like(source)
+
+
+@estimated(
+    "aten::_fft_r2c",
+    source=_SOURCE,
+    meta=_meta_r2c,
+    reference=laid_out_by(_meta_r2c, _aten._fft_r2c.default),
+)
 def _fft_r2c(call: OpCall) -> None:
     """A copy of what is not aligned as complex numbers are; stages if many."""
     call.alloc_outputs()
@@ -33,9 +114,9 @@ def _fft_r2c(call: OpCall) -> None:
     if not source.numel():
         return
     last = dims[-1]
-    half = list(source.shape)
-    half[last] = half[last] // 2 + 1
-    sizes = half if onesided or call.kwargs.get("out") is not None else list(source.shape)
+    sizes = list(source.shape)
+    if onesided or call.kwargs.get("out") is not None:
+        sizes[last] = sizes[last] // 2 + 1
     complex_size = 2 * source.element_size()
     _alloc_output_aside(call, sizes, complex_size)
     signal = on_meta(source)
@@ -43,83 +124,70 @@ def _fft_r2c(call: OpCall) -> None:
     if source.storage_offset() * source.element_size() % complex_size:
         copy = call.alloc_copy(source)
         signal = signal.movedim(last, -1).contiguous().movedim(-1, last)
-    complex_dtype = source.dtype.to_complex()
-    if _is_one_plan(dims):
-        _transform(call, signal, sizes, dims, complex_dtype)
-        return
-    signal = _transform(call, signal, half, dims[-1:], complex_dtype)
-    call.alloc_temp(prod(sizes) * complex_size)
-    if copy is not None:
-        call.free_temp(copy)
-    _transform_in_stages(call, signal, dims[:-1])
+    first, *others = _plans_r2c(signal, dims, onesided=onesided)
+    _transform(call, first)
+    if others:
+        call.alloc_temp(prod(sizes) * complex_size)
+        if copy is not None:
+            call.free_temp(copy)
+    for plan in others:
+        _transform(call, plan)
 
 
-@estimated("aten::_fft_c2r", source=_SOURCE)
+@estimated(
+    "aten::_fft_c2r",
+    source=_SOURCE,
+    meta=_meta_c2r,
+    reference=laid_out_by(_meta_c2r, _aten._fft_c2r.default),
+)
 def _fft_c2r(call: OpCall) -> None:
     """A copy of its input, which cuFFT may write over."""
     call.alloc_outputs()
     source, dims, _, length = call.args[:4]
     if not source.numel():
         return
-    sizes = list(source.shape)
-    sizes[dims[-1]] = length
-    _alloc_output_aside(call, sizes, source.element_size() // 2)
+    *stages, last = _plans_c2r(on_meta(source), dims, length)
+    _alloc_output_aside(call, last.sizes, source.element_size() // 2)
     call.alloc_copy(source)
-    of_real = source.dtype.to_real()
-    if _is_one_plan(dims):
-        _transform(call, on_meta(source).contiguous(), sizes, dims, of_real)
-        return
     with call.scope():
-        signal = _transform_in_stages(call, on_meta(source), dims[:-1], allocates=True)
-    _transform(call, signal, sizes, dims[-1:], of_real)
+        _transform_in_stages(call, stages)
+    _transform(call, last)
 
 
-@estimated("aten::_fft_c2c", source=_SOURCE)
+@estimated(
+    "aten::_fft_c2c",
+    source=_SOURCE,
+    meta=_meta_c2c,
+    reference=laid_out_by(_meta_c2c, _aten._fft_c2c.default),
+)
 def _fft_c2c(call: OpCall) -> None:
     """A second result where one plan does not transform all dimensions."""
     call.alloc_outputs()
     source, dims = call.args[:2]
     if source.numel() and dims:
         _alloc_output_aside(call, list(source.shape), source.element_size())
-        _transform_in_stages(call, on_meta(source), dims, allocates=True)
+        _transform_in_stages(call, _plans_c2c(on_meta(source), dims))
 
 
-def _transform_in_stages(
-    call: OpCall, signal: torch.Tensor, dims: Sequence[int], *, allocates: bool = False
-) -> torch.Tensor:
+def _transform_in_stages(call: OpCall, plans: Sequence[_Plan]) -> None:
     """Transform complex numbers, from one of two tensors to the other, of which one is there."""
-    while dims:
-        ordered = sorted(dims, key=signal.stride, reverse=True)  # those that lie closest first
-        dims, now = ordered[:-_MOST_DIMS], ordered[-_MOST_DIMS:]
-        signal = _transform(call, signal, list(signal.shape), now, signal.dtype)
-        if dims and allocates:
-            call.alloc_copy(signal)
-            allocates = False
-    return signal
+    for position, plan in enumerate(plans):
+        _transform(call, plan)
+        if position == 0 and len(plans) > 1:
+            call.alloc_copy(plan.signal)
 
 
-def _transform(
-    call: OpCall,
-    signal: torch.Tensor,
-    sizes: Sequence[int],
-    dims: Sequence[int],
-    dtype: torch.dtype,
-) -> torch.Tensor:
+def _transform(call: OpCall, plan: _Plan) -> None:
     """Run one plan: what its strides cannot tell is copied, its work area is not known."""
-    batch = [dim for dim in range(signal.dim()) if dim not in dims]
-    batch.sort(key=signal.stride, reverse=True)
-    order = [*batch, *dims]
-    permuted = signal.permute(order)
-    shape = [-1, *permuted.shape[len(batch) :]]
+    permuted = plan.signal.permute(plan.order())
+    shape = [-1, *permuted.shape[-len(plan.dims) :]]
     call.unknown_workspace = "cuFFT work areas"
     with call.scope():
         if not can_view(permuted, shape):
-            call.alloc_copy(signal)
+            call.alloc_copy(plan.signal)
         collapsed = permuted.reshape(shape)
-        if _must_be_cloned(collapsed, [sizes[dim] for dim in dims]):
-            call.alloc_copy(signal)
-    laid_out = torch.empty([sizes[dim] for dim in order], dtype=dtype, device="meta")
-    return laid_out.permute([order.index(dim) for dim in range(len(order))])
+        if _must_be_cloned(collapsed, [plan.sizes[dim] for dim in plan.dims]):
+            call.alloc_copy(plan.signal)
 
 
 def _must_be_cloned(signal: torch.Tensor, sizes: Sequence[int]) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 
 import torch
 
+from ..memory_formats import laid_out_by
 from ..registry import define
 
 _aten: Final = torch.ops.aten
@@ -47,5 +48,8 @@ def _least_squares(
     return found
 
 
-define("aten::_linalg_svd", values=_svd)
+define("aten::_linalg_svd", meta=_svd, reference=laid_out_by(_svd, _svd))
+define(
+    "aten::linalg_eig", reference=laid_out_by(_aten.linalg_eig.default, _aten.linalg_eig.default)
+)
 define("aten::linalg_lstsq", values=_least_squares)

@@ -69,6 +69,27 @@ def test_more_than_three_dimensions_are_transformed_in_stages(compute):
 
 
 @computed_or_dry
+def test_a_result_lies_in_the_order_in_which_cufft_took_the_dimensions(compute):
+    with simulate("a100", compute=compute):
+        reals = randn(80, 70, 64)
+        # The first plan transforms the last dimension, and the last one those before it.
+        assert torch.fft.rfftn(reals, dim=(0, 1)).stride() == (1, 80, 80 * 36)
+        assert torch.fft.rfftn(reals).stride() == (70, 1, 80 * 70)
+        assert torch.fft.rfft2(reals).stride() == (70 * 33, 33, 1)
+        assert torch.fft.fft(reals, dim=0).stride() == (1, 80 * 64, 80)
+        signals = complexes(8, 7, 6, 16, 16)
+        assert torch.fft.fftn(signals).stride() == (7, 1, 7 * 8 * 256, 7 * 8 * 16, 7 * 8)
+        assert torch.fft.irfftn(signals, dim=(0, 1)).stride() == (12, 1, 96 * 256, 96 * 16, 96)
+
+
+def test_a_result_has_the_values_of_the_cpu():
+    with simulate("a100"):
+        reals = randn(8, 7, 6)
+        expected = torch.fft.rfftn(reals.cpu())
+        torch.testing.assert_close(torch.fft.rfftn(reals).cpu(), expected)
+
+
+@computed_or_dry
 def test_a_given_result_is_written_from_another(compute):
     def into(x, result):
         return torch.fft.fft(x, out=result)
