@@ -121,6 +121,49 @@ def test_gradients_that_grad_returns_are_other_tensors():
     }
 
 
+def test_gradients_that_grad_returns_through_a_custom_function_are_other_tensors():
+    def work():
+        x = samples().requires_grad_()
+        returned = torch.autograd.grad(Keeps.apply(x).sum(), x)
+        del returned, x
+
+    assert categories(work) == {
+        "inputs and other tensors": 2,
+        "activations saved for backward": 2,
+    }
+
+
+class KeepsLists(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["former"] = [samples(), (samples(),)]
+
+
+def test_what_only_an_optimizer_has_is_known_wherever_it_is_kept():
+    def work():
+        weight = samples().requires_grad_()
+        optimizer = KeepsLists([weight], lr=0.1)
+        weight.grad = samples()
+        optimizer.step()
+
+    assert categories(work) == {"parameters": 1, "gradients": 1, "optimizer state": 2}
+
+
+def test_the_gradient_after_a_sparse_one_is_known():
+    def work():
+        weights = [samples().requires_grad_() for _ in range(2)]
+        optimizer = torch.optim.SGD(weights, lr=0.1)
+        weights[0].grad = torch.sparse_coo_tensor(
+            torch.arange(256, device="cuda")[None], samples()[:256], (512, 512)
+        )
+        weights[1].grad = samples()
+        optimizer.step()
+
+    assert categories(work) == {"parameters": 2, "gradients": 2}
+
+
 @pytest.mark.parametrize(
     "copied", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))]
 )

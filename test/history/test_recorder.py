@@ -368,6 +368,36 @@ def test_gradients_that_were_dropped_are_known(machine):
     assert sizes(profiler.peak_holders().by_category())["gradients"] == 4 * MIB
 
 
+def test_a_variable_of_what_autograd_keeps_changes_no_category(machine):
+    leaf = torch.ones(MIB, device="cuda", requires_grad=True)
+    with LineProfiler(take) as profiler:
+        leaf.sum().backward()
+        gradient = leaf.grad
+        result = leaf.exp()
+        doubled = result * 2
+    assert sizes(profiler.peak_holders().by_category()) == {
+        "inputs and other tensors": leaf.nbytes + doubled.nbytes,
+        "gradients": gradient.nbytes,
+        "activations saved for backward": result.nbytes,
+    }
+
+
+class Masked(nn.Module):
+    def forward(self, x):
+        return x * torch.ones(2 * MIB, dtype=torch.bfloat16, device="cuda")
+
+
+def test_what_a_module_makes_without_a_node_is_saved_if_autograd_keeps_it(machine):
+    leaf = torch.ones(2 * MIB, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    with LineProfiler(take) as profiler:
+        results = Masked()(leaf), leaf * torch.zeros_like(leaf)
+    # The factor that the program made is an input, as the leaf is.
+    assert sizes(profiler.peak_holders().by_category()) == {
+        "activations saved for backward": 4 * MIB,
+        "inputs and other tensors": (2 + len(results)) * 4 * MIB,
+    }
+
+
 def test_activations_that_no_backward_frees_are_saved_ones(machine):
     model = make_model()
     with LineProfiler(Model.forward) as profiler:
