@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -19,7 +20,8 @@ from pytorch_memlab import simulate
 from pytorch_memlab.fitting.child import Work, run_in_children
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Settings
-from pytorch_memlab.fitting.verdict import verdict
+from pytorch_memlab.fitting.verdict import needed_memory, verdict
+from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, EventLog
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +147,26 @@ def test_a_replayed_verdict_is_that_of_a_run(program, tmp_path, monkeypatch):
     if program == "FSDP rank" and not hasattr(torch.distributed.fsdp, "fully_shard"):
         pytest.skip("torch 2.4 has no fully_shard")
     check(*PROGRAMS[program], tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("requests", "least"),
+    [
+        # Bytes in use are enough: what is cached goes back when there is no room.
+        ((30, -30, 40), 40),
+        ((31, 30, -31, 40), 70),
+        # The rest of a segment that is in use stays: all of what is reserved without limit.
+        ((9, 8, -9, 40), 60),
+    ],
+)
+def test_the_needed_memory_is_what_replays_fit_in(requests, least):
+    events = [
+        Event("alloc" if size > 0 else "free_completed", abs(size), abs(size) * MIB, 0, 0, 0)
+        for size in requests
+    ]
+    history = AllocationHistory([DeviceHistory(0, EventLog(events), (), ())], [()])
+    needed = needed_memory(SimpleNamespace(history=history), 0)
+    assert least * MIB <= needed <= least * MIB * 513 // 512
 
 
 @pytest.mark.programs

@@ -7,6 +7,7 @@ import pytest
 from pytorch_memlab.errors import SnapshotError
 from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, EventLog, Segment
 from pytorch_memlab.history.peak import find_peak, first_state
+from pytorch_memlab.history.replay import replay
 from pytorch_memlab.history.timeline import timeline_of
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 
@@ -47,6 +48,7 @@ def test_a_block_from_before_has_the_rest_that_is_too_small_to_be_split_off():
         (50, 10, 9),
     ]
     assert (peak.active, peak.reserved) == (30 * MIB, 40 * MIB)
+    assert replay(found).peak_reserved == peak.reserved
 
 
 def test_pages_that_go_back_twice_are_one_range_before():

@@ -17,7 +17,7 @@ from pytorch_memlab.render.saved_history import history_data, read_history
 GRAPH, POOL = (0, 1), (2, 0)
 
 
-def recorded(conf: str, *, pool_of_events: bool = True, ends: bool = True):
+def recorded(conf: str, *, pool_of_events: bool = True, ends: bool = True, begin: int = 0):
     """A snapshot of requests at random to three pools, one of which may end before it is taken."""
     choose = random.Random(0)
     made = allocator(conf)
@@ -36,6 +36,8 @@ def recorded(conf: str, *, pool_of_events: bool = True, ends: bool = True):
     made.observe(note)
     living = {None: [], GRAPH: [], POOL: []}
     for step in range(600):
+        if step == begin:
+            trace.clear()
         pool_id = choose.choice([None, GRAPH] if 300 < step < 400 else [None, GRAPH, POOL])
         blocks = living[pool_id]
         if blocks and choose.random() < len(blocks) / 40:
@@ -75,6 +77,13 @@ def test_every_allocation_gets_its_address(conf):
         one.pop("segment_pool_id", None)
         one.pop("pool_id", None)
     assert not check_replay(history_of(snapshot)).matches
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+def test_every_allocation_gets_its_address_after_a_beginning_that_was_not_recorded(conf):
+    history = history_of(recorded(conf, begin=400))
+    check = check_replay(history)
+    assert check.matches, check.first
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])

@@ -248,8 +248,11 @@ def test_nested_profilers_have_each_its_peak(machine):
         with LineProfiler(take) as inner:
             take(2)
         take(4)
-    assert inner.peak_holders().peak.active == 2 * MIB
-    assert outer.peak_holders().peak.active == 8 * MIB
+        assert inner.peak_holders().peak.active == 2 * MIB
+        assert outer.peak_holders().peak.active == 8 * MIB
+        inner.clear()
+        take(16)
+    assert outer.peak_holders().peak.active == 16 * MIB
 
 
 def test_threads(machine):

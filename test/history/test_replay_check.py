@@ -109,6 +109,19 @@ def test_what_differs_is_counted_and_the_first_is_shown(history):
     assert lines[at + 2].startswith(f"  the first is event {second + 1}: 9437184 bytes at 0x")
 
 
+def test_another_address_is_noticed_though_the_end_is_the_same(history):
+    # The block is taken twice.
+    one = history.devices[0]
+    freed = one.events[one.events.indexes("free_completed")[0]].address
+    events = [
+        event._replace(address=event.address + 512) if event.address == freed else event
+        for event in one.events
+    ]
+    devices = [replace(one, events=EventLog(events)), *history.devices[1:]]
+    check = check_replay(AllocationHistory(devices, history.stacks, history.settings))
+    assert (check.differences, check.ends_alike, check.matches) == (2, True, False)
+
+
 def test_another_end_is_noticed(history):
     one = history.devices[0]
     devices = [replace(one, segments=one.segments[:-1]), *history.devices[1:]]

@@ -47,7 +47,7 @@ def test_a_request_that_fits_on_one_stream_alone():
             parts = [take(8) for _ in range(24)]
             kept = parts[::2]
             del parts
-        with pytest.raises(torch.OutOfMemoryError):
+        with pytest.raises(torch.OutOfMemoryError), torch.cuda.stream(torch.cuda.Stream()):
             buffers = [take(8) for _ in range(20)]
         failure = machine.gpus[0].failure
         arguments = (failure.request, failure.requests, failure.length, "")
@@ -56,6 +56,17 @@ def test_a_request_that_fits_on_one_stream_alone():
         del kept
         buffers = []
         assert buffers == []
+
+
+def test_the_limit_of_the_program_counts_where_it_leaves_less_than_the_gpu_has():
+    with simulate("1GiB") as machine:
+        torch.cuda.set_per_process_memory_fraction(0.25)
+        with pytest.raises(torch.OutOfMemoryError):
+            take(257)
+        failure = machine.gpus[0].failure
+        assert failure.request.free > 257 * MIB
+        found = check_settings(failure.request, failure.requests, failure.length, "")
+    assert not found.fits
 
 
 def test_a_long_log_keeps_the_requests_of_what_is_in_use(monkeypatch):

@@ -12,7 +12,7 @@ from recorded_programs.streams import load
 from pytorch_memlab.errors import AllocatorSettingsError
 from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, EventLog, Frame
 from pytorch_memlab.history.peak import first_state
-from pytorch_memlab.history.replay import release_runs, replay, what_if
+from pytorch_memlab.history.replay import check_replay, release_runs, replay, what_if
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.simulation import replay as replay_trace, simulate
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
@@ -121,12 +121,13 @@ def test_a_setting_that_does_not_exist_is_refused():
         replay(HOLES, settings="max_split_size:64")
 
 
-def test_a_history_that_begins_within_an_expandable_segment_goes_on_in_it(monkeypatch):
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_history_that_begins_within_an_expandable_segment_goes_on_in_it(gone, monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     with simulate("24GiB"):
         kept = [torch.empty(30 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
         kept += [torch.empty(MIB, dtype=torch.uint8, device="cuda")]
-        del kept[1]
+        del kept[gone]
         torch.cuda.empty_cache()
         torch.cuda.memory._record_memory_history()
         torch.cuda.reset_peak_memory_stats()
@@ -140,6 +141,7 @@ def test_a_history_that_begins_within_an_expandable_segment_goes_on_in_it(monkey
     result = replay(history)
     assert result.peak_active == stats["active_bytes.all.peak"] == 136 * MIB
     assert result.peak_reserved == stats["reserved_bytes.all.peak"] == 142 * MIB
+    assert check_replay(history).matches
     events = history.devices[0].events
     assert result.calls.maps == [event.action for event in events].count("segment_map") == 2
 
@@ -223,6 +225,19 @@ def test_a_cache_that_the_program_emptied_is_emptied_again():
     roomy = replay(history)
     assert (roomy.peak_reserved, roomy.retries) == (150 * MIB, 0)
     assert (roomy.calls.mallocs, roomy.calls.frees) == (4, 1)
+
+
+def test_a_request_without_room_waits_for_what_streams_still_use():
+    events = [
+        Event("alloc", BASE, 30 * MIB, 0, 0, 0),
+        Event("free_requested", BASE, 30 * MIB, 0, 0, 0),
+        Event("alloc", 2 * BASE, 30 * MIB, 0, 0, 0),
+        Event("free_completed", BASE, 30 * MIB, 0, 0, 0),
+    ]
+    history = AllocationHistory([DeviceHistory(0, EventLog(events), (), ())], [()])
+    assert replay(history).peak_active == 60 * MIB
+    small = replay(history, capacity=40 * MIB)
+    assert (small.failures, small.peak_active, small.retries) == ((), 30 * MIB, 1)
 
 
 def test_an_event_tells_how_much_the_gpu_had():
