@@ -57,7 +57,7 @@ WAYS: dict[str, tuple[Callable[[], Callable[..., torch.Tensor]], int, int]] = {
 @pytest.mark.parametrize("name", WAYS)
 def test_what_is_kept_and_the_peak(name: str, *, compute: bool) -> None:
     if name.startswith("saves") and not HAS_POLICIES:
-        pytest.skip("no policies before torch 2.4")
+        pytest.skip("torch 2.4 has no policies")
     make, kept, peak = WAYS[name]
     run = make()
     with simulate("24GiB", compute=compute):

@@ -50,7 +50,7 @@ def _meta(
     **_options: Any,
 ) -> tuple[Any, ...]:
     """PyTorch 2.4 has no meta kernel of it."""
-    batch, heads, queries, _ = query.shape
+    batch, _, queries, _ = query.shape
     if dropout_p and batch > _MOST_DROPPED_BATCHES:
         raise RuntimeError(
             "Efficient attention cannot produce valid seed and offset outputs when the batch size "
@@ -58,10 +58,24 @@ def _meta(
         )
     if attn_bias is not None and attn_bias.dtype != query.dtype:
         raise RuntimeError("invalid dtype for bias - should match query's dtype")
-    aligned = queries + -queries % _LOGSUMEXP_ALIGNMENT
+    query, value = query.transpose(1, 2), value.transpose(1, 2)
+    result, *others = results_like(query, value, batch, queries, compute_log_sumexp)
+    return result.transpose(1, 2), *others
+
+
+def results_like(
+    query: torch.Tensor,
+    value: torch.Tensor,
+    sequences: int,
+    longest: int,
+    compute_log_sumexp: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Tensors for the results of a forward pass, whose heads lie behind the sequence."""
+    aligned = longest + -longest % _LOGSUMEXP_ALIGNMENT
+    sums = sequences, query.shape[2], aligned * compute_log_sumexp
     return (
-        query.new_empty((batch, queries, heads, value.shape[-1])).transpose(1, 2),
-        query.new_empty((batch, heads, aligned * compute_log_sumexp), dtype=torch.float32),
+        query.new_empty((*query.shape[:3], value.shape[-1])),
+        query.new_empty(sums, dtype=torch.float32),
         query.new_empty((), dtype=torch.int64),
         query.new_empty((), dtype=torch.int64),
     )

@@ -15,13 +15,15 @@ from typing import Any, Final, cast
 import torch
 
 from ...machine.unsupported import unsupported
-from ..op_call import OpCall
-from ..registry import Implementation, op
+from ..op_call import OpCall, named_arguments
+from ..registry import op
 from . import efficient, flash
 from .reference import Attention, Part, backward_reference, empty_results, forward_reference
 
 _FOLDER: Final = "aten/src/ATen/native/transformers/cuda"
 _aten: Final = torch.ops.aten
+_FLASH: Final = _aten._flash_attention_forward.default
+_EFFICIENT: Final = _aten._efficient_attention_forward.default
 _REFUSED: Final = ("bias", "alibi_slopes", "block_table", "seqlen_k", "window_size")
 _FROM_THE_END: Final = 2
 """The type of a causal mask in which the last query sees all keys."""
@@ -80,11 +82,45 @@ def _mask(named: dict[str, Any], queries: int, keys: int) -> torch.Tensor | None
     return torch.zeros(queries, keys).masked_fill_(~seen, float("-inf"))
 
 
-def _forward_reference(op: Any) -> Implementation:
-    return forward_reference(op, partial(empty_results, op), _sequences)
+def _of_sequences(query: torch.Tensor, offsets: torch.Tensor | None, most: Any) -> tuple[int, int]:
+    """The number of sequences, and the queries of the longest."""
+    return (len(query), query.shape[1]) if offsets is None else (len(offsets) - 1, most)
 
 
-_flash_forward: Final = _forward_reference(_aten._flash_attention_forward.default)
+def _flash_meta(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    """PyTorch 2.4 has no meta kernel of it."""
+    named = named_arguments(_FLASH, args, kwargs)
+    query = named["query"]
+    batch, longest = _of_sequences(query, named["cum_seq_q"], named["max_q"])
+    return (
+        torch.empty_like(query),
+        query.new_empty((batch, query.shape[-2], longest), dtype=torch.float32),
+        query.new_empty((), dtype=torch.int64),
+        query.new_empty((), dtype=torch.int64),
+        query.new_empty(0),
+    )
+
+
+def _efficient_meta(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    """PyTorch 2.4 has no meta kernel of it."""
+    named = named_arguments(_EFFICIENT, args, kwargs)
+    query, keys = named["query"], named["max_seqlen_k"]
+    batch, longest = _of_sequences(query, named["cu_seqlens_q"], named["max_seqlen_q"])
+    has_sums = named["compute_log_sumexp"]
+    results = efficient.results_like(query, named["value"], batch, longest, has_sums)
+    return *results, longest, named["key"].shape[1] if keys is None else keys
+
+
+_FLASH_META: Final = (
+    None
+    if torch._C._dispatch_has_kernel_for_dispatch_key("aten::_flash_attention_forward", "Meta")
+    else _flash_meta
+)
+"""In later releases the logsumexp has another shape."""
+
+_flash_forward: Final = forward_reference(
+    _FLASH, _FLASH_META or partial(empty_results, _FLASH), _sequences
+)
 
 
 def _flash_into(out: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -116,6 +152,7 @@ def _note_split_keys(call: OpCall, query: torch.Tensor, key: torch.Tensor) -> No
     "aten::_flash_attention_forward",
     source=f"{_FOLDER}/flash_attn/flash_api.cpp",
     reference=_flash_forward,
+    meta=_FLASH_META,
     cpu_outputs=frozenset() if flash.HAS_RNG_STATE else frozenset({2, 3}),
 )
 def _flash(call: OpCall) -> None:
@@ -151,7 +188,8 @@ def _flash_backward(call: OpCall) -> None:
 @op(
     "aten::_efficient_attention_forward",
     source=f"{_FOLDER}/attention.cu",
-    reference=_forward_reference(_aten._efficient_attention_forward.default),
+    reference=forward_reference(_EFFICIENT, _efficient_meta, _sequences),
+    meta=_efficient_meta,
     cpu_outputs=frozenset({2, 3}),
 )
 def _efficient(call: OpCall) -> None:

@@ -12,12 +12,15 @@ from support.attention_calls import taken
 from pytorch_memlab.errors import UnsupportedCUDACallError
 from pytorch_memlab.simulation import simulate
 
-varlen = pytest.importorskip("torch.nn.attention.varlen", reason="new in torch 2.10")
-
 ENDS = [0, 10, 30, 35]
 TOKENS, LONGEST, HEADS, SIZE = 35, 20, 4, 16
 ROWS = 3 * 128
 """Rows that the backward pass keeps free between three sequences."""
+
+
+@pytest.fixture
+def varlen():
+    return pytest.importorskip("torch.nn.attention.varlen", reason="new in torch 2.10")
 
 
 def parts(device: str, heads: int = HEADS) -> list[torch.Tensor]:
@@ -59,7 +62,7 @@ def with_gradients(result: torch.Tensor, inputs: list[torch.Tensor]) -> list[tor
 
 @pytest.mark.parametrize("heads", [HEADS, 2])
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (3, 0), (2, 4)], ids=str)
-def test_values_and_gradients_are_those_of_each_sequence_alone(window, heads):
+def test_values_and_gradients_are_those_of_each_sequence_alone(varlen, window, heads):
     inputs = parts("cpu", heads)
     expected = with_gradients(one_by_one(inputs, window), inputs)
     with simulate("a100"):
@@ -72,7 +75,7 @@ def test_values_and_gradients_are_those_of_each_sequence_alone(window, heads):
         torch.testing.assert_close(other, one, atol=0.07, rtol=0.02)
 
 
-def test_memory_is_that_of_the_tokens_and_not_of_padding():
+def test_memory_is_that_of_the_tokens_and_not_of_padding(varlen):
     whole = TOKENS * HEADS * SIZE * 2
     with simulate("a100", compute=False):
         inputs, ends = parts("cuda"), offsets()
@@ -88,7 +91,7 @@ def test_memory_is_that_of_the_tokens_and_not_of_padding():
         assert backward[-5:] == [whole] * 3 + [rows, rows * 32]
 
 
-def test_a_result_that_is_given_is_written_to():
+def test_a_result_that_is_given_is_written_to(varlen):
     if not hasattr(varlen, "varlen_attn_out"):
         pytest.skip("torch has no varlen_attn_out")
     with simulate("a100"):
@@ -139,6 +142,20 @@ def test_efficient_attention_of_jagged_tensors_pads_the_logsumexp_to_the_longest
         assert taken(lambda: forward(*call)) == [TOKENS * HEADS * SIZE * 4, 3 * HEADS * 32 * 4]
 
 
+def test_the_last_query_sees_all_keys_where_a_bias_says_so():
+    bias = torch.nn.attention.bias.causal_lower_right(2, 4)
+    query, key, value = (torch.randn(1, HEADS, length, SIZE) for length in (2, 4, 4))
+    expected = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+    with simulate("a100"):
+        cuda = [one.to("cuda") for one in (query, key, value)]
+        result = F.scaled_dot_product_attention(*cuda, attn_mask=bias)
+        torch.testing.assert_close(result.cpu(), expected)
+    with simulate("a100", compute=False):
+        cuda = [one.to("cuda") for one in (query, key, value)]
+        attend = F.scaled_dot_product_attention
+        assert taken(lambda: attend(*cuda, attn_mask=bias)) == [HEADS * 2 * SIZE * 4]
+
+
 def test_dropout_is_the_same_in_the_backward_pass():
     with simulate("a100"):
         inputs, ends = parts("cuda"), offsets()
@@ -151,7 +168,7 @@ def test_dropout_is_the_same_in_the_backward_pass():
         torch.testing.assert_close(left.cpu(), right.cpu(), atol=0.5, rtol=0.02)
 
 
-def test_keys_in_pages_are_refused_by_name_and_unknown_in_a_dry_run():
+def test_keys_in_pages_are_refused_by_name_and_unknown_in_a_dry_run(varlen):
     with simulate("a100"):
         query, ends = parts("cuda")[0].detach(), offsets()
         pages = torch.zeros(3, 256, HEADS, SIZE, dtype=torch.bfloat16, device="cuda")
