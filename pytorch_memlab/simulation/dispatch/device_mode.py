@@ -55,6 +55,7 @@ _PIN = torch.ops.aten._pin_memory.default
 _IS_PINNED = torch.ops.aten.is_pinned.default
 _CONVOLUTION = torch.ops.aten.convolution.default
 _EQUAL = torch.ops.aten.equal.default
+_SLOW_FOREACH = torch._C.DispatchKey.CompositeExplicitAutograd
 _TYPES_OF_NUMBERS = {
     bool: torch.bool,
     int: torch.int64,
@@ -130,6 +131,9 @@ class SimulatedDeviceMode(TorchDispatchMode):
                 result = info.composite(*args, **kwargs)
             if result is not NotImplemented:
                 return result
+        if info.is_foreach and self._output_devices.of_lists_differ(args):
+            with self:  # CUDA too runs one op for each tensor then
+                return func._op_dk(_SLOW_FOREACH, *args, **kwargs)
         if info.device_position is not None:
             args, kwargs = _with_device_by_name(info.device_position, func, args, kwargs)
         given = kwargs
@@ -257,7 +261,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         if gpu is None:
             return
         if info.makes_tensors:
-            self._label_results(info, gpu, args, result)
+            self._label_results(info, gpu, result)
         if info.may_resize or (info.mutates_first and _is_sparse(args[0])):
             self._follow(gpu, args, kwargs)
 
@@ -294,7 +298,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
             )
         self._machine.approximations[gpu.index].count_estimated(func, nbytes)
 
-    def _label_results(self, info: OpInfo, gpu: SimulatedGPU, args: Args, result: Any) -> None:
+    def _label_results(self, info: OpInfo, gpu: SimulatedGPU, result: Any) -> None:
         if isinstance(result, torch.Tensor):
             self._label(result, gpu)
             return
@@ -303,19 +307,11 @@ class SimulatedDeviceMode(TorchDispatchMode):
         for position, item in enumerate(result):
             if isinstance(item, torch.Tensor):
                 if position not in info.cpu_outputs:
-                    self._label(item, self._foreach_gpu(info, args, position, gpu))
+                    self._label(item, gpu)
             elif isinstance(item, (tuple, list)):
                 for tensor in item:
                     if isinstance(tensor, torch.Tensor):
                         self._label(tensor, gpu)
-
-    def _foreach_gpu(
-        self, info: OpInfo, args: Args, position: int, gpu: SimulatedGPU
-    ) -> SimulatedGPU:
-        if info.is_foreach and len(self._machine.gpus) > 1:
-            lists = (one for one in args if isinstance(one, (list, tuple)))
-            return self._machine.gpu_of(next(lists)[position]) or gpu
-        return gpu
 
     def _label(self, tensor: torch.Tensor, gpu: SimulatedGPU, *, is_estimate: bool = False) -> None:
         known = self._machine.allocations.known

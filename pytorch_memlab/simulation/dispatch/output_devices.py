@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import torch
@@ -52,6 +53,12 @@ class OutputDevices:
             gpu = self._gpu_meant_by_cpu(gpu, takes_none)
         return gpu, kwargs, pin and gpu is None
 
+    def of_lists_differ(self, args: Args) -> bool:
+        """True if lists have tensors of several devices."""
+        gpu_of = self._machine.gpu_of
+        lists = (one for one in args if isinstance(one, (list, tuple)))
+        return len({gpu_of(one) for one in tensors_in((*chain(*lists),), {})}) > 1
+
     def _common_gpu(
         self, func: Any, info: OpInfo, args: Args, kwargs: Kwargs
     ) -> SimulatedGPU | None:
@@ -68,7 +75,7 @@ class OutputDevices:
                     on_cpu = tensor
             elif gpu is None:
                 gpu = allocation.gpu
-            elif gpu is not allocation.gpu and not (info.is_foreach or info.takes_cpu_tensors):
+            elif gpu is not allocation.gpu and not info.takes_cpu_tensors:
                 raise mixed_devices(func, gpu, str(allocation.gpu.device))
         if gpu is None or on_cpu is None or info.takes_cpu_tensors:
             return gpu

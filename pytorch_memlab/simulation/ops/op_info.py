@@ -57,7 +57,6 @@ class OpInfo(OpDefinition):
         self.makes_tensors = None in aliases  # some may own new memory
         self.is_factory = bool(tensors) and not any("Tensor" in str(a.type) for _, a in arguments)
         self.is_pointwise = torch.Tag.pointwise in op.tags
-        # Of a foreach op the n-th output is where the n-th tensor of the first list is.
         self.is_foreach = schema.name.startswith("aten::_foreach_")
         self.may_outgrow = (  # its arguments
             self.makes_tensors

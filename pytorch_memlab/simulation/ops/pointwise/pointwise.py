@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 
 from ...._common.torch_release import RELEASE
+from ...machine.simulated_gpu import SimulatedGPU
 from ..memory_formats import acc_type, is_dense, laid_out_as, made_contiguous
 from ..op_call import OpCall
 from ..pooling.pooling import formatted_inputs
@@ -164,3 +165,17 @@ def _check_zero_points(call: OpCall) -> None:
         for _smallest_and_largest in range(2):
             call.alloc_temp(zero_point.element_size())
             alloc_extremes_workspace(call, zero_point)
+
+
+def _refuse_scalars(gpu: SimulatedGPU, *_args: Any, **_kwargs: Any) -> Any:
+    """``convert_tensor_to_scalar_list`` of ``ForeachUtils.h``, which reads numbers on the CPU."""
+    raise RuntimeError(f"Expected scalars to be on CPU, got {gpu.device} instead.")
+
+
+define(
+    "aten::_foreach_addcdiv.Tensor",
+    "aten::_foreach_addcdiv_.Tensor",
+    "aten::_foreach_addcmul.Tensor",
+    "aten::_foreach_addcmul_.Tensor",
+    composite=_refuse_scalars,
+)

@@ -52,6 +52,41 @@ def test_every_result_is_where_its_tensor_is(compute: bool) -> None:
     assert len(checked) > 60
 
 
+@computed_or_dry
+def test_lists_of_several_devices_run_tensor_by_tensor(compute: bool) -> None:
+    with simulate("24GiB", compute=compute):
+        gpu, cpu = torch.ones(3, device="cuda"), torch.ones(3)
+        for mixed in ([gpu, cpu], [cpu, gpu]):
+            where = [one.device for one in mixed]
+            before = torch.cuda.memory_allocated()
+            sums = torch._foreach_add(mixed, mixed)
+            assert [one.device for one in sums] == where
+            assert torch.cuda.memory_allocated() == before + 512
+            torch._foreach_mul_(mixed, 2.0)
+            del sums
+        # A number on the CPU is taken beside a tensor of the GPU, as by each op alone.
+        (scaled,) = torch._foreach_mul([gpu], [torch.ones(())])
+        assert scaled.is_cuda
+        torch._foreach_copy_([gpu], [cpu])
+        with pytest.raises(RuntimeError, match=r"found at least two devices, cuda:0 and cpu"):
+            torch._foreach_add([gpu], [cpu])
+
+
+@computed_or_dry
+def test_scalars_in_one_tensor_are_on_the_cpu(compute: bool) -> None:
+    with simulate("24GiB", compute=compute):
+        gpu = [torch.ones(3, device="cuda")]
+        (result,) = torch._foreach_addcdiv(gpu, gpu, gpu, torch.ones(1))
+        assert result.is_cuda
+        with pytest.raises(RuntimeError, match=r"Expected scalars to be on CPU, got cuda:0"):
+            torch._foreach_addcdiv(gpu, gpu, gpu, torch.ones(1, device="cuda"))
+
+
+def test_tensors_of_two_gpus_do_not_add_up() -> None:
+    with simulate("24GiB", count=2), pytest.raises(RuntimeError, match="cuda:0 and cuda:1"):
+        torch._foreach_add([torch.ones(2, device="cuda:0")], [torch.ones(2, device="cuda:1")])
+
+
 def test_a_scalar_to_the_power_of_tensors_takes_their_memory() -> None:
     with simulate("24GiB", count=2):
         tensors = [torch.ones(2, device="cuda:0"), torch.full((300,), 2.0, device="cuda:1")]
