@@ -137,6 +137,11 @@ class PeakShare:
         kinds = {one.kind for one in self.approximations}
         return not self.active or kinds <= {ApproximationKind.ASSUMED}
 
+    @property
+    def is_lower_bound(self) -> bool:
+        """True if some memory of that GPU was not counted."""
+        return any(one.kind in NOT_COUNTED for one in self.approximations)
+
 
 @dataclass(frozen=True, slots=True)
 class LineEntry:

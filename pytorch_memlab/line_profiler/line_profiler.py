@@ -223,8 +223,9 @@ class LineProfiler(RecordedLines):
             for entry in self._raw_line_records
             if entry.code_id in places
         )
-        capacities = {
-            one.info.name: (one.capacity(), one.taken(), one.context())
+        bounds = {one.device for one in self._selection.peak_shares() if one.is_lower_bound}
+        facts = {
+            one.info.name: (one.capacity(), one.taken(), one.context(), one.info.name in bounds)
             for one in self._selection.devices()
         }
         peaks = self._recording().all_peak_holders()
@@ -234,7 +235,7 @@ class LineProfiler(RecordedLines):
                 history = self._recording().history()
         return RecordedProfile(
             (self._time.run(is_dry_run=self._selection.is_dry_run),),
-            measured_devices(entries, capacities, peaks),
+            measured_devices(entries, facts, peaks),
             tuple(self._code_infos.values()),
             entries,
             added_up(calls_between(self._raw_line_records, self._codes, places)),

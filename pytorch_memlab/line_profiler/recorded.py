@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from .line_store import LineStore
 
 
-_Capacity = tuple[int, int | None, int | None]
-"""Bytes of a device, those that the program cannot have, and those of the context among them."""
+_Facts = tuple[int, int | None, int | None, bool]
+"""Of a device: its bytes, those that the program cannot have, those of the context among them, and
+whether its peak is a lower bound."""
 
 
 class RunTime:
@@ -70,7 +71,7 @@ class RunTime:
 
 def measured_devices(
     entries: Iterable[LineEntry],
-    capacities: Mapping[str, _Capacity],
+    facts: Mapping[str, _Facts],
     peaks: Mapping[str, PeakHolders],
 ) -> tuple[MeasuredDevice, ...]:
     """The devices of lines, with the highest of the peaks of the lines and of the whole run."""
@@ -78,8 +79,8 @@ def measured_devices(
     for entry in entries:
         name = entry.device.name
         if name not in found:
-            capacity, taken, context = capacities.get(name, (0, None, None))
-            found[name] = MeasuredDevice(entry.device, capacity, 0, 0, 0, taken, context)
+            capacity, taken, context, bound = facts.get(name, (0, None, None, False))
+            found[name] = MeasuredDevice(entry.device, capacity, 0, 0, 0, taken, context, bound)
         kinds = DevicePeaks._fields
         of_line = DevicePeaks(*(entry.stats.get(f"{kind}_bytes.all.peak", 0) for kind in kinds))
         found[name] = _raised(found[name], of_line)
@@ -124,15 +125,15 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
         failures |= placed.failures
         shown.update(dict.fromkeys(placed.shown or ()))
     telling = [part for part in parts if part.shown is None or part.shown]
-    capacities = {
-        one.device.name: (one.capacity, one.taken, one.context)
+    facts = {
+        one.device.name: (one.capacity, one.taken, one.context, one.is_lower_bound)
         for part in parts
         for one in part.devices
     }
     peaks = _highest(parts)
     return RecordedProfile(
         parts[0].runs,
-        measured_devices(entries, capacities, peaks),
+        measured_devices(entries, facts, peaks),
         tuple(functions),
         tuple(entries),
         tuple(calls),

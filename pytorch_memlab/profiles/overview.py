@@ -13,7 +13,6 @@ from ..records import (
     ApproximationKind,
     FunctionInfo,
     FunctionTable,
-    LineEntry,
     Report,
 )
 from .ranking import lines_of
@@ -60,7 +59,7 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
         if one.capacity and one.taken is not None and one.peak_active and one.device.name != "cpu"
     ]
     ran_out = {one.device.name for one in profile.entries if one.stats.get("num_ooms")}
-    uncounted = not_counted(profile.entries)
+    uncounted = _not_counted(profile)
     failed = _failed_devices(profile, [one.device.name for one in known], ran_out)
     ended_early = any(run.exception for run in profile.runs)
     found = []
@@ -78,13 +77,14 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
     return tuple(found)
 
 
-def not_counted(entries: Iterable[LineEntry]) -> set[str]:
+def _not_counted(profile: RecordedProfile) -> set[str]:
     """Names of devices on which a simulation did not count all memory."""
-    return {
+    in_lines = {
         one.device.name
-        for one in entries
+        for one in profile.entries
         if any(approximation.kind in NOT_COUNTED for approximation in one.approximations)
     }
+    return in_lines | {one.device.name for one in profile.devices if one.is_lower_bound}
 
 
 def _failed_devices(profile: RecordedProfile, names: list[str], ran_out: set[str]) -> set[str]:
@@ -321,7 +321,7 @@ SORTS: Final = tuple(filter(None, _ORDERS))
 def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
     in_use = [one for one in profile.devices if one.peak_active]
     found = {one.measured.device.name: one for one in verdicts(profile)}
-    uncounted = not_counted(profile.entries)
+    uncounted = _not_counted(profile)
     for measured in in_use or profile.devices[:1]:
         name = measured.device.name
         place, peak = _highest(sizes, name)

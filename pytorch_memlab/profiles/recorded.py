@@ -48,6 +48,8 @@ class MeasuredDevice:
     taken: int | None = None
     # those of them for the CUDA context; None if they are known only with those of other programs
     context: int | None = None
+    # whether a simulation did not count all of its memory, in recorded lines or elsewhere
+    is_lower_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)

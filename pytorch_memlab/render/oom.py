@@ -40,7 +40,7 @@ _WHY = {
     Cause.OPTIMIZER_TEMPORARIES: "{name} makes temporaries for all parameters: {size}",
     Cause.OPTIMIZER_STATE: "{name} keeps {whole}, twice the parameters",
     Cause.PARAMETERS: "the parameters take {whole}, most of the GPU",
-    Cause.ACTIVATIONS: "{count} {name} saved {whole} for backward",
+    Cause.ACTIVATIONS: "{count} modules in {name} saved {whole} for backward",
     Cause.BATCH: "each of {batch} samples in the batch takes about {each}",
 }
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, TextIO
 
 from .._common.ipython import file_name
 from .._common.prose_size import counted, prose_size
-from .._common.quoted import printable
+from .._common.quoted import printable, visible
 from ..profiles.overview import Headline, Overview, Place, ShownFunction
 from ..records import FunctionTable, Report, Section
 from .notes import table_notes, texts
@@ -154,8 +156,15 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
             f"{printable(file_name(one.file))}:{one.line} ({prose_size(one.size)})"
             for one in headline.unprofiled
         )
-        most = f"  most at {lines}; -f 'package.module:*' profiles other files"
+        patterns = ",".join(dict.fromkeys(_pattern(one.file) for one in headline.unprofiled))
+        most = f"  most at {lines}; -f {shlex.quote(visible(patterns))} profiles there"
         yield from _styled(wrapped(most, room))
+
+
+def _pattern(file: str) -> str:
+    """All functions of a file as ``-f`` names them, wherever the program imports it from."""
+    folder, name = os.path.split(os.path.splitext(file)[0])
+    return f"*{os.path.basename(folder) if name == '__init__' else name}:*"
 
 
 def _kind(headline: Headline) -> str:

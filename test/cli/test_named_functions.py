@@ -208,7 +208,16 @@ def test_an_error_in_a_module_that_matches_shows_the_programs_frames_only(write,
             "no_such_package:*",
             (
                 "cannot import no_such_package, which -f no_such_package:* names: No module named"
-                " 'no_such_package'"
+                " 'no_such_package'; 'no_such_package*:*' waits until the program imports it"
+            ),
+        ),
+        (
+            "no_such:f",
+            (
+                "there is no function no_such:f (No module named 'no_such'; 'no_such*:f' waits"
+                " until the program imports it); script.py has Block.__init__, Block.forward,"
+                " Block.forward.inner, Net.forward. Functions of other modules are written"
+                " module:function"
             ),
         ),
         ("", "-f names no function: give one such as train or Net.forward"),

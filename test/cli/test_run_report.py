@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from io import StringIO
 from pathlib import Path
 
@@ -188,26 +189,59 @@ def test_a_training_loop_at_the_top_level_and_a_class_in_a_module(write, capsys)
     assert printed(capsys, write(TRAIN, "train.py")) == LOOP_REPORT
 
 
-def test_lines_of_other_files_that_hold_most_are_named(write, capsys):
-    write(LAYERS.replace("* self.weight", "* self.weight.exp().exp().exp()"), "exponents.py")
-    train = write(TRAIN.replace("layers", "exponents"), "train.py")
+@pytest.mark.parametrize("file", ["exponents.py", "exponents/__init__.py"])
+def test_lines_of_other_files_that_hold_most_are_named(file, write, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    write(LAYERS.replace("* self.weight", "* self.weight.exp().exp().exp()"), f"lib/{file}")
+    # The folder is known to the program alone.
+    finds = f"import sys\nsys.path.append({str(tmp_path / 'lib')!r})\n"
+    train = write(finds + TRAIN.replace("layers", "exponents"), "train.py")
+    name = Path(file).name
 
     named = (
         "  held by 5.0 MiB activations saved for backward, 2.0 MiB temporaries, 1.0 MiB\n"
         "    parameters\n"
-        "  most at exponents.py:11 (3.0 MiB); -f 'package.module:*' profiles other files\n"
+        f"  most at {name}:11 (3.0 MiB); -f '*exponents:*' profiles there\n"
     )
-    assert named in printed(capsys, train)
-    assert "-f 'package" not in printed(capsys, "-f", "exponents:Layer", train)
+    texts = []
+    for options in ([], ["-f", "*exponents:*"]):
+        texts.append(printed(capsys, *options, train))
+        del sys.modules["exponents"]
+    assert named in texts[0]
+    assert heads(texts[1]) == [f"## Layer.forward  {name}:9"]
+    assert "  most at " not in texts[1]
+
+
+def test_the_peak_is_a_lower_bound_also_if_no_profiled_line_is(write, capsys):
+    write(
+        """\
+        import torch
+
+        def convolve(x):
+            return torch.conv2d(x, x)
+
+        def double(x):
+            return x * 2
+
+        double(convolve(torch.ones(4, 4, 8, 8, device="cuda")))
+        """
+    )
+    bounds = ("peak at least 4.5 KiB on cuda:0", "fits as far as memory is counted")
+
+    for function in ("convolve", "double"):
+        printed(capsys, "-f", function, "-o", f"{function}.json", "script.py")
+        main(["show", f"{function}.json"])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert all(bound in shown for bound in bounds)
 
 
 def test_the_names_of_other_files_cut_nothing_off(write, capsys):
     name = "exponents_of_the_weights_of_the_layers_of_a_network"
     write(LAYERS.replace("* self.weight", "* self.weight.exp().exp().exp()"), f"{name}.py")
 
-    assert (
-        f"  most at {name}.py:11 (3.0 MiB);\n    -f 'package.module:*' profiles other files\n"
-    ) in printed(capsys, write(TRAIN.replace("layers", name), "train.py"))
+    assert (f"  most at {name}.py:11 (3.0 MiB);\n    -f '*{name}:*' profiles there\n") in printed(
+        capsys, write(TRAIN.replace("layers", name), "train.py")
+    )
 
 
 def test_what_a_function_keeps_is_not_charged_to_its_caller_again(write, capsys):

@@ -77,6 +77,23 @@ def test_the_whole_text(name, whole, tmp_path):
     assert uncaught.add(caught.value).text == whole
 
 
+@pytest.mark.skipif(
+    not hasattr(torch._C._autograd.SavedTensor, "data"),
+    reason="this PyTorch does not tell what autograd saved",
+)
+def test_repeated_modules_are_named_after_their_list(tmp_path):
+    one = program("activations")
+    path = tmp_path / "activations.py"
+    path.write_text(one.text)
+    with (
+        pytest.raises(torch.OutOfMemoryError) as caught,
+        simulate(one.options["gpu"], compute=False),
+    ):
+        exec(compile(one.text, str(path), "exec"), {"__name__": "__main__"})
+    why = [remedy["why"] for remedy in data(uncaught.add(caught.value).facts)["remedies"]]
+    assert why[0].startswith("12 modules in blocks saved ")
+
+
 def facts(**changes: object) -> OutOfMemory:
     """A GPU of 24 GiB with 20 GiB of parameters that asks for 8 GiB."""
     request = FailedRequest(

@@ -136,7 +136,8 @@ def _add_matching(
         try:
             module = importlib.import_module(modules)
         except ImportError as error:
-            raise UsageError(f"cannot import {modules}, which -f {name} names: {error}") from None
+            reason = _reason(error, modules, functions)
+            raise UsageError(f"cannot import {modules}, which -f {name} names: {reason}") from None
         matched = functions_of_module(module, functions)
         if not matched:
             raise UsageError(f"no function of {modules} matches {shortened(functions)}")
@@ -152,11 +153,18 @@ def _imported(program: Program, source: SourceFunctions, name: str) -> object:
     try:
         return pkgutil.resolve_name(name if ":" in name else target + dot + rest)
     except (ImportError, AttributeError, ValueError) as error:
-        reason = f" ({shortened(str(error))})" if ":" in name else ""
+        modules, colon, functions = name.rpartition(":")
+        reason = f" ({_reason(error, modules, functions)})" if colon else ""
         raise UsageError(
             f"there is no function {shortened(name)}{reason}; {_listed(program, source, name)}."
             " Functions of other modules are written module:function"
         ) from None
+
+
+def _reason(error: Exception, modules: str, functions: str) -> str:
+    """Why a module or function was not found, and how to name one that the program makes known."""
+    later = f"; '{modules}*:{functions}' waits until the program imports it"
+    return shortened(str(error)) + later * isinstance(error, ModuleNotFoundError)
 
 
 def _listed(program: Program, source: SourceFunctions, name: str) -> str:
