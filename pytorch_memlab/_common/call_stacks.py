@@ -172,13 +172,21 @@ def _symbolized(raws: list[Any]) -> list[list[dict[str, Any]]]:
     # which takes more than a second. Where it was not imported, no code is compiled.
     names = vars(torch)
     if _COMPILER in names:
-        return _symbolize(raws)
+        return _frames(raws)
     names[_COMPILER] = None
     try:
-        return _symbolize(raws)
+        return _frames(raws)
     finally:
         if names.get(_COMPILER) is None:
             names.pop(_COMPILER, None)
+
+
+def _frames(raws: list[Any]) -> list[list[dict[str, Any]]]:
+    """The frames of stacks; none of one with a file name that is not UTF-8: torch refuses it."""
+    try:
+        return _symbolize(raws)
+    except RuntimeError:
+        return [[]] if len(raws) == 1 else [_frames([raw])[0] for raw in raws]
 
 
 call_stacks: Final = CallStacks()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -35,6 +36,14 @@ def test_a_compiler_that_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None
     stacks = CallStacks()
     stacks.places(stacks.take())
     assert torch._inductor is compiler
+
+
+def test_a_file_whose_name_is_not_utf8_costs_its_own_stack_only() -> None:
+    stacks = CallStacks()
+    taken = [stacks.take()]
+    code = compile("taken.append(stacks.take())", os.fsdecode(b"m\xf6del.py"), "exec")
+    exec(code, {"taken": taken, "stacks": stacks})
+    assert [bool(stacks.places(one)) for one in taken] == [True, False]
 
 
 def test_equal_stacks_have_one_number_and_others_another() -> None:
