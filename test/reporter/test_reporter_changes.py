@@ -193,6 +193,21 @@ def test_a_tensor_that_has_another_name_now_did_not_change():
     del renamed, stays, batch, optimizer
 
 
+def test_a_name_that_another_tensor_had_is_no_new_name():
+    reporter = MemReporter()
+    first, second = on_gpu(100), on_gpu(200)
+    before = reporter.snapshot().on(CUDA)
+    second = first
+    del first
+    changes = reporter.diff(before, reporter.snapshot().on(CUDA)).changes
+
+    assert [(c.kind, c.name, c.delta) for c in changes] == [
+        ("went", "first", -100),
+        ("shrank", "second", -100),
+    ]
+    del second
+
+
 def test_a_name_on_two_devices_says_which():
     with simulate("24GiB", count=2):
         reporter = MemReporter()
