@@ -24,8 +24,6 @@ _MOST: Final = 3
 _LARGE_VOCABULARY: Final = 8192
 _LONG_SEQUENCE: Final = 128
 _LOSSES = ("cross_entropy", "CrossEntropyLoss", "log_softmax", "nll_loss", "criterion")
-_FLOAT32: Final = 4
-"""Bytes of a float32."""
 
 _Details = dict[str, str | int]
 
@@ -326,10 +324,9 @@ def _optimizer_state(oom: OutOfMemory) -> Remedy | None:
     if not _is_in_optimizer(oom) or not _makes_state(oom):
         return None
     for one in oom.optimizers:
-        if one.elements:
-            whole = 2 * one.parameters
-            factored = _FLOAT32 * one.rows if one.has_adafactor else 0
-            other = "Adafactor" if one.has_adafactor else "SGD"
+        if one.parameters:
+            whole, factored = 2 * one.parameters, one.factored or 0
+            other = "SGD" if one.factored is None else "Adafactor"
             details: _Details = {
                 "name": one.name,
                 "whole": whole,

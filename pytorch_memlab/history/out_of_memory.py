@@ -63,10 +63,9 @@ class OptimizerFacts:
 
     name: str
     parameters: int  # bytes of its parameters on the GPU
-    elements: int
-    rows: int
     uses_foreach: bool
-    has_adafactor: bool = True  # whether this PyTorch has that optimizer, from 2.5 on
+    # bytes that Adafactor would keep for them; None where PyTorch has it not, before 2.5
+    factored: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import math
 import re
 import sys
 import traceback
@@ -198,7 +199,7 @@ class _Search:
         self._find(blocks=self._blocks(known, repeated))
         self._find(groups=self._groups(numbers, variables, find))
         facts = map(self._optimizer, optimizers)
-        self._find(optimizers=tuple(one for one in facts if one.elements))
+        self._find(optimizers=tuple(one for one in facts if one.parameters))
 
     def _blocks(
         self, known: Mapping[int, BlockInUse], repeated: Sequence[CodeType]
@@ -279,10 +280,8 @@ class _Search:
         return OptimizerFacts(
             type(optimizer).__name__,
             sum(map(_nbytes, here)),
-            sum(p.numel() for p in here),
-            sum(sum(p.shape) for p in here if p.dim() > 1),
             uses_foreach and "foreach" in group,
-            hasattr(torch.optim, "Adafactor"),
+            sum(map(_factored, here)) if hasattr(torch.optim, "Adafactor") else None,
         )
 
     # Modules
@@ -430,6 +429,13 @@ def _group_name(name: str) -> str:
     ('losses', 'state', 'loss')
     """
     return _plain(kind_of(name)).partition("[")[0]
+
+
+def _factored(parameter: torch.Tensor) -> int:
+    """The bytes of Adafactor's state, as ``torch/optim/_adafactor.py`` makes it."""
+    shape = parameter.shape
+    factored = math.prod(shape[:-2]) * sum(shape[-2:])  # a value for each row and each column
+    return (factored if len(shape) > 1 else parameter.numel()) * parameter.element_size()
 
 
 def _nbytes(tensor: torch.Tensor) -> int:

@@ -85,6 +85,31 @@ def test_bytes_of_a_remedy_are_those_of_the_blocks(tmp_path):
     attention = sizes("attention_in_a_model", tmp_path)[Cause.ATTENTION_MATRICES]
     assert attention % (4 * 8 * 4 * MIB) == 0
     assert sizes("too_large", tmp_path)[Cause.TOO_LARGE] == 16384 * 16384 * 4
+    temporaries = sizes("optimizer_temporaries", tmp_path)[Cause.OPTIMIZER_TEMPORARIES]
+    assert temporaries == 12 * (4 * MIB + 4096)
+    # Adafactor keeps a number for each row and column of a matrix, and for each one of a bias.
+    kept = 12 * (2 * 1024 + 1024) * 4 if hasattr(torch.optim, "Adafactor") else 0
+    state = sizes("optimizer_state", tmp_path)[Cause.OPTIMIZER_STATE]
+    assert state == 2 * 12 * (4 * MIB + 4096) - kept
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Adafactor"), reason="torch before 2.5 has it not")
+@pytest.mark.parametrize("shape", [(64, 32, 3, 3), (512,), (300, 700)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_adafactor_would_keep_is_what_it_keeps(shape, dtype):
+    with simulate("1GiB", compute=False):
+        parameters = [torch.ones(shape, dtype=dtype, device="cuda", requires_grad=True)]
+        adam = torch.optim.AdamW(parameters)
+        parameters[0].grad = torch.ones_like(parameters[0])
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            torch.empty(2**30, dtype=torch.uint8, device="cuda")
+        report = uncaught.add(caught.value)
+        adafactor = torch.optim.Adafactor(parameters)
+        adafactor.step()
+        state = adafactor.state[parameters[0]].values()
+        kept = sum(one.nbytes for one in state if one.is_cuda)
+    [facts] = [one for one in report.facts.optimizers if one.name == type(adam).__name__]
+    assert (facts.factored, facts.parameters) == (kept, parameters[0].nbytes)
 
 
 @knows_saved_tensors
