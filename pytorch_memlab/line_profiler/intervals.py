@@ -196,7 +196,8 @@ class FrameIntervals:
         for interval in reversed(self._open.copy()):
             interval.window.close()
         self._open = []
-        return next((number for number, one in self._all_lines.items() if one is line), None)
+        lines = tuple(self._all_lines.items())  # to which frames in other threads add
+        return next((number for number, one in lines if one is line), None)
 
     def _arrive(self, number: int) -> Line:
         """The line of a call's first line event, or one that was not hit before."""

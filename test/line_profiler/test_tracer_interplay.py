@@ -386,6 +386,10 @@ def test_cprofile_counts_the_same_calls(tracer: str, tmp_path: Path) -> None:
     )
 
 
+# From Python 3.14 on, pdb traces by sys.monitoring and keeps its function in ``frame.f_trace``,
+# which sys.settrace calls too: no other tracer of that kind can serve beside it.
+BESIDE_PDB = "monitoring" if sys.version_info >= (3, 14) else "settrace"
+
 DEBUGGED = """
 tracer.watch(recorder, [programs.outer.__code__, programs.inner.__code__])
 before = sys.gettrace()
@@ -416,6 +420,7 @@ def test_pdb_stops_where_it_should(commands: str, seen: list[str], tmp_path: Pat
         tmp_path=tmp_path,
         prefix=("-m", "pdb"),
         typed=prepare + commands + "q\n",
+        PYTORCH_MEMLAB_TRACER=BESIDE_PDB,
     )
     assert "calls 14 outer3 leave" in printed, printed
     for text in seen:
@@ -429,6 +434,7 @@ def test_pdb_quits(tmp_path: Path) -> None:
         prefix=("-m", "pdb"),
         typed=f"!import sys; sys.path.insert(0, {str(SUPPORT)!r}); import traced_programs\n"
         "b traced_programs.inner\nc\nq\n",
+        PYTORCH_MEMLAB_TRACER=BESIDE_PDB,
     )
     assert "calls" not in printed
 
