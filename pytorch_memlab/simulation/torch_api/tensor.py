@@ -5,6 +5,7 @@ Subclasses that wrap tensors, and fake tensors, are made for simulated GPUs too.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -277,6 +278,7 @@ def _install_fake_tensors(patches: Patches) -> None:
     """
     guard = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
     if guard is not None:
+        _start_autograd()
         guard()
     for name in ("init_gpu_context", "init_cuda_context"):
         if hasattr(fake_tensor, name):
@@ -285,6 +287,16 @@ def _install_fake_tensors(patches: Patches) -> None:
         # ``Tensor.copy_`` asks for CUDA's device guard before it comes to the op.
         copy_ = torch.ops.aten.copy_.default
         patches.set(FakeTensor, "copy_", lambda *args, **options: copy_(*args, **options))
+
+
+@functools.cache
+def _start_autograd() -> None:
+    """Run a first backward pass, which starts a thread for each GPU that the process has.
+
+    That guard claims GPUs that are not there. With threads for them, no fork could train.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        torch.ones((), device="cpu", requires_grad=True).backward()
 
 
 def _wrapper_maker(machine: Machine) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from support.environment_variable import tell_variable
+from support.python_process import run_python
 from torch.utils.data import DataLoader, Dataset
 
 from pytorch_memlab import simulate
@@ -174,6 +175,29 @@ def test_a_server_of_another_time_forks_none_of_them():
     with simulate("t4"):
         assert is_simulated()
     assert not is_simulated()
+
+
+def test_a_program_that_has_trained_trains_in_its_forks():
+    """Also with a build for CUDA, whose autograd would have threads for GPUs."""
+    done = run_python(
+        [
+            "-c",
+            """
+import os, torch
+from pytorch_memlab import simulate
+
+with simulate("t4"):
+    weight = torch.ones(2, device="cuda", requires_grad=True)
+    weight.sum().backward()
+    if not os.fork():
+        (weight * 3).sum().backward()
+        print(weight.grad, flush=True)
+        os._exit(0)
+    os.wait()
+""",
+        ]
+    )
+    assert (done.stdout, done.returncode) == ("tensor([4., 4.], device='cuda:0')\n", 0), done.stderr
 
 
 class Places(Dataset):  # type: ignore[type-arg]
