@@ -44,10 +44,9 @@ def make_targets():
     return set(re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE))
 
 
-def test_the_matrix_has_every_python_of_the_classifiers_and_3_14_may_fail():
-    matrix = JOBS["readme"]["strategy"]["matrix"]["python"]
-    assert matrix == [*tried_pythons(), "3.14"]
-    assert JOBS["readme"]["continue-on-error"] == "${{ matrix.python == '3.14' }}"
+def test_the_matrix_has_every_python_of_the_classifiers():
+    assert JOBS["readme"]["strategy"]["matrix"]["python"] == tried_pythons()
+    assert "continue-on-error" not in JOBS["readme"]
 
 
 def test_the_oldest_python_and_torch_are_those_of_the_package():
@@ -58,7 +57,8 @@ def test_the_oldest_python_and_torch_are_those_of_the_package():
         "python": tried_pythons()[0],
         "torch": torch.removeprefix("torch>=") + ".*",
     }
-    assert newest == {"python": tried_pythons()[-1], "torch": "newest"}
+    assert newest["torch"] == "newest"
+    assert newest["python"] in tried_pythons()
 
 
 def test_a_fresh_clone_is_tested_with_the_commands_of_the_readme():
