@@ -125,10 +125,11 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
         failures |= placed.failures
         shown.update(dict.fromkeys(placed.shown or ()))
     telling = [part for part in parts if part.shown is None or part.shown]
+    devices = [one for part in parts for one in part.devices]
+    bounds = {one.device.name for one in devices if one.is_lower_bound}
     facts = {
-        one.device.name: (one.capacity, one.taken, one.context, one.is_lower_bound)
-        for part in parts
-        for one in part.devices
+        one.device.name: (one.capacity, one.taken, one.context, one.device.name in bounds)
+        for one in devices
     }
     peaks = _highest(parts)
     return RecordedProfile(
