@@ -433,9 +433,10 @@ def _group_name(name: str) -> str:
 
 def _factored(parameter: torch.Tensor) -> int:
     """The bytes of Adafactor's state, as ``torch/optim/_adafactor.py`` makes it."""
-    shape = parameter.shape
-    factored = math.prod(shape[:-2]) * sum(shape[-2:])  # a value for each row and each column
-    return (factored if len(shape) > 1 else parameter.numel()) * parameter.element_size()
+    if parameter.dim() < 2:
+        return _nbytes(parameter)
+    *matrices, rows, columns = parameter.shape  # a value is kept for each row and each column
+    return math.prod(matrices) * (rows + columns) * parameter.element_size()
 
 
 def _nbytes(tensor: torch.Tensor) -> int:

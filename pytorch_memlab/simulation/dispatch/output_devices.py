@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any
 
 import torch
@@ -56,8 +55,8 @@ class OutputDevices:
     def of_lists_differ(self, args: Args) -> bool:
         """True if lists have tensors of several devices."""
         gpu_of = self._machine.gpu_of
-        lists = (one for one in args if isinstance(one, (list, tuple)))
-        return len({gpu_of(one) for one in tensors_in((*chain(*lists),), {})}) > 1
+        lists = tuple(one for one in args if isinstance(one, (list, tuple)))
+        return len({gpu_of(one) for one in tensors_in(lists, {})}) > 1
 
     def _common_gpu(
         self, func: Any, info: OpInfo, args: Args, kwargs: Kwargs
