@@ -137,6 +137,11 @@ class StorageTable(Generic[T]):
     def values(self) -> Iterator[T]:
         return iter(list(self.known.values()))
 
+    def living_storages(self) -> list[tuple[torch.UntypedStorage, T]]:
+        """The storages that live, oldest first, each with what is known of it."""
+        storages = [(self._deaths[key](), value) for key, value in list(self.known.items())]
+        return [(storage, value) for storage, value in storages if storage is not None]
+
     def clear(self) -> None:
         """Forget everything without calling it a death."""
         with self._lock:

@@ -53,13 +53,15 @@ class Work(Generic[Request, Result]):
     # signal
     lost: Callable[[int], Result]
     output: str = ""  # file for what it prints; empty for none
+    needs_new_python: bool = False  # whether a fork of this process cannot do it
 
 
 def run_in_children(
     works: Sequence[Work[Request, Result]], processes: int
 ) -> Iterator[tuple[int, Result]]:
     """Do several things in processes, some at a time; when this is closed or fails, they end."""
-    start: type[_Fork | _NewPython] = _Fork if can_fork() else _NewPython
+    forks = can_fork() and not any(work.needs_new_python for work in works)
+    start: type[_Fork | _NewPython] = _Fork if forks else _NewPython
     with ExitStack() as exits:
         folder = exits.enter_context(tempfile.TemporaryDirectory(prefix="pytorch-memlab-"))
         running: dict[int, _Fork | _NewPython] = {}
@@ -146,8 +148,8 @@ class _NewPython(subprocess.Popen[bytes]):
         except Exception as error:
             raise UsageError(
                 "a new Python has to run the function, because this process cannot be forked (not"
-                f" on this system, or after backward() here), and {error}: make what it uses in the"
-                " function, or run a script"
+                " on this system, after backward() here, or with what it uses on a GPU), and"
+                f" {error}: make what it uses in the function, or run a script"
             ) from None
         with open(work.output or os.devnull, "wb") as output:
             super().__init__(

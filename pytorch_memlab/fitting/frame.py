@@ -85,7 +85,11 @@ def fit(
     """On which GPUs a program fits, without any of them.
 
     The program runs without values, in other processes, so nothing here changes. GPUs on
-    which the same happens share a run.
+    which the same happens share a run. Tensors that a function refers to are on the GPU that they
+    are on here, and count; what else is on the GPUs here does not.
+
+    If the program fails, the result shows its error and the line; ``report.error`` is the whole
+    traceback.
 
     Args:
         step: a function that is called until the peak of its calls repeats, or of its optimizer
@@ -124,6 +128,8 @@ def fit(
         raise UsageError("gpus is empty: name one GPU at least, or leave it out for all presets")
     for _, gpu in named:
         settings.taken(gpu)
+    if isinstance(target, FunctionTarget):
+        target.check_gpus(settings.num_gpus)
     if vary is None:
         report = fit_report(target, named, compare_gpus(target, named, settings), settings)
         found = FitFrame(_table(report.rows()))

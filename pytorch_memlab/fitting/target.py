@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,10 @@ from functools import partial
 from typing import Any
 
 from .._common import main_program
+from .._common.storages import storages_of
 from ..errors import UsageError
+from ..simulation.inspect import active
+from .used_tensors import used_tensors
 
 
 class Change:
@@ -88,6 +92,14 @@ class ProgramTarget:
             with found.as_main() as main:
                 yield partial(exec, found.code, vars(main))
 
+    def used_storages(self) -> frozenset[int]:
+        """A program uses nothing that this process holds."""
+        return frozenset()
+
+    def uses_real_gpu(self) -> bool:
+        """False: it begins in a process without tensors."""
+        return False
+
     def _on_path(self) -> AbstractContextManager[None]:
         folder = main_program.folder_of(self.script, is_module=self.is_module)
         return main_program.first_on_path(folder)
@@ -109,6 +121,12 @@ class FunctionTarget:
     def name(self) -> str:
         return str(getattr(self.function, "__qualname__", None) or repr(self.function))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For a new Python: what the function uses is made there, on the GPUs that are there."""
+        import cloudpickle
+
+        return _PickledFunction, (cloudpickle.dumps((self.function, dict(self.keywords))),)
+
     def check(self) -> None:
         if not callable(self.function):
             raise UsageError(f"fit takes a function to call, not {self.function!r}")
@@ -119,6 +137,46 @@ class FunctionTarget:
         for change in changes:
             keywords = change.keywords(keywords)
         yield partial(self.function, **keywords)
+
+    def used_storages(self) -> frozenset[int]:
+        """``_cdata`` of the storages of all tensors that the function refers to."""
+        tensors = used_tensors(self.function, self.keywords)
+        return frozenset(storage._cdata for one in tensors for storage in storages_of(one))
+
+    def uses_real_gpu(self) -> bool:
+        """True if the function refers to tensors of a real GPU, which no fork can use."""
+        return active.machine is None and bool(self._gpu_indices())
+
+    def check_gpus(self, num_gpus: int) -> None:
+        """Raise ``UsageError`` if tensors are on a GPU that the runs would not have."""
+        last = max(self._gpu_indices(), default=0)
+        if last >= num_gpus:
+            raise UsageError(
+                f"{self.name} uses tensors on cuda:{last}: fit(..., num_gpus={last + 1})"
+            )
+
+    def _gpu_indices(self) -> set[int]:
+        tensors = used_tensors(self.function, self.keywords)
+        return {one.device.index or 0 for one in tensors if one.is_cuda}
+
+
+@dataclass(frozen=True, slots=True)
+class _PickledFunction:
+    """A ``FunctionTarget`` in a new Python."""
+
+    pickled: bytes
+
+    is_repeated = True
+
+    @contextmanager
+    def started(self, changes: Sequence[Change]) -> Iterator[Callable[[], object]]:
+        function, keywords = pickle.loads(self.pickled)  # noqa: S301 - our own process wrote it
+        with FunctionTarget(function, keywords).started(changes) as call:
+            yield call
+
+    def used_storages(self) -> frozenset[int]:
+        """They are not there yet."""
+        return frozenset()
 
 
 Target = ProgramTarget | FunctionTarget

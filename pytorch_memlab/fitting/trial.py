@@ -22,10 +22,11 @@ from .._common.optimizer_steps import ProgramDone, after_each_step, end_program
 from .._common.own_frames import drop_own_frames
 from .._common.patches import Patches
 from .._common.uncaught_errors import chain
+from .._common.user_code import is_of_user
 from ..errors import HistoryError, HostMemoryError
-from ..history.model import AllocationHistory
+from ..history.model import AllocationHistory, Frame
 from ..records import Approximation, ApproximationKind, mark
-from ..simulation.inspect import GPU, Machine, MemoryOverhead
+from ..simulation.inspect import GPU, Machine, MemoryOverhead, active, adopt
 from .child import Work, can_fork, run_in_children
 from .settled import MOST_STEPS, StepPeak, StepPeaks, cycle_of, have_others
 from .target import Change, Target
@@ -56,6 +57,14 @@ class Ending(Enum):
     ERROR = "error"  # with another error
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramError:
+    """The error that a program ended with."""
+
+    message: str  # its type and what it says, such as ``ValueError: no``; of one line or several
+    frame: Frame | None  # the innermost line of the program; None if no line of it is known
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """The allocations of a program on its GPUs."""
@@ -63,6 +72,7 @@ class Trial:
     gpu: GPU
     ending: Ending
     error: str = ""  # the traceback of the program's error; empty without one
+    problem: ProgramError | None = None  # the same in short
     # every allocation, with its stack; None if no GPU was used or the run failed before the first
     # line
     history: AllocationHistory | None = None
@@ -145,7 +155,10 @@ def run_all(
         for name in _NEEDED:
             with suppress(ImportError):
                 importlib.import_module(name)
-    works = [Work(_trial, one, partial(_lost, one), one.output) for one in requests]
+    works = [
+        Work(_trial, one, partial(_lost, one), one.output, one.target.uses_real_gpu())
+        for one in requests
+    ]
     for index, trial in run_in_children(works, processes or processors()):
         # Alone: another one at the same time may be the reason.
         is_repeated = repeats_failed and trial.failed and len(requests) > 1
@@ -162,8 +175,9 @@ def processors() -> int:
 def _lost(request: TrialRequest, status: int) -> Trial:
     """The trial of a process that ended without a result."""
     how = f"signal {-status}" if status < 0 else f"exit status {status}"
-    text = f"the process of the program ended with {how}\n"
-    return Trial(gpu=request.gpu, ending=Ending.ERROR, error=text)
+    text = f"the process of the program ended with {how}"
+    problem = ProgramError(text, None)
+    return Trial(gpu=request.gpu, ending=Ending.ERROR, error=f"{text}\n", problem=problem)
 
 
 def _trial(request: TrialRequest) -> Trial:
@@ -176,22 +190,39 @@ def _trial(request: TrialRequest) -> Trial:
     for change in request.changes:
         os.environ.update(change.environment())
     gpu = reads.watched(request.gpu, None if request.is_limited else _UNLIMITED)
+    default_device = torch.get_default_device()
+    outer = _leave_simulations()
     simulation = simulate(gpu, settings.num_gpus, compute=False, context=context, others=others)
     with simulation as machine, Patches() as patches:
-        run = _Run(request, machine, reads)
+        run = _Run(request, machine, reads, outer)
         reads.watch(machine, patches)
+        if default_device.type == "cuda":  # the end of the simulation around this took it back
+            torch.set_default_device(default_device)
         patches.around(os, "_exit")(run.exit_at_once)
         return run.trial()
+
+
+def _leave_simulations() -> Machine | None:
+    """End the simulations that were on where this process was forked; the innermost machine.
+
+    Two simulations at a time would both follow what the program does.
+    """
+    machine = active.machine
+    active.end_simulations()
+    return machine
 
 
 class _Run:
     """The program of a trial on simulated GPUs."""
 
-    def __init__(self, request: TrialRequest, machine: Machine, reads: GPUReads) -> None:
+    def __init__(
+        self, request: TrialRequest, machine: Machine, reads: GPUReads, outer: Machine | None
+    ) -> None:
         from ..history.recorder import Recording
 
         self._request = request
         self._machine = machine
+        self._outer = outer
         self._reads = reads
         self._recording = Recording(history=True)
         self._peaks = StepPeaks(machine)
@@ -208,16 +239,20 @@ class _Run:
             with ExitStack() as exits:
                 for change in changes:
                     exits.enter_context(change.applied())
+                if self._outer is not None:
+                    adopt(self._machine, self._outer, self._request.target.used_storages())
                 self._call(exits.enter_context(self._request.target.started(changes)))
                 self._ended(Ending.FINISHED)
         except ProgramDone:
             pass
         except SystemExit as exit_:
-            self._ended(Ending.ERROR, _exit_text(exit_.code))
+            text = _exit_text(exit_.code)
+            self._ended(Ending.ERROR, text, _problem(exit_, text.rstrip()))
         except BaseException as error:
+            problem = _problem(error, "".join(traceback.format_exception_only(error)).rstrip())
             text = _traceback(error)
             has_run_out = _is_out_of_memory(error, is_limited=self._request.is_limited)
-            self._ended(Ending.OUT_OF_MEMORY if has_run_out else Ending.ERROR, text)
+            self._ended(Ending.OUT_OF_MEMORY if has_run_out else Ending.ERROR, text, problem)
             sys.stderr.write(text)
         finally:
             self._recording.end()
@@ -270,7 +305,7 @@ class _Run:
         if self._has_stopped:
             end_program()
 
-    def _ended(self, ending: Ending, error: str = "") -> None:
+    def _ended(self, ending: Ending, error: str = "", problem: ProgramError | None = None) -> None:
         """Keep what is known now; what the program does after its last step does not count."""
         if self._trial is not None:
             return
@@ -281,6 +316,7 @@ class _Run:
             gpu=request.gpu,
             ending=ending,
             error=error,
+            problem=problem,
             history=history,
             step_peaks=tuple(self._peaks.all),
             approximations=_approximations(self._machine),
@@ -300,6 +336,17 @@ def _exit_text(code: object) -> str:
         return f"{ENDED_ITSELF} {code}\n"
     print(code, file=sys.stderr)
     return f"{ENDED_ITSELF} 1: {code}\n"
+
+
+def _problem(error: BaseException, message: str) -> ProgramError:
+    """An error in short, with the innermost line of the program that it came through."""
+    places = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    frames = [
+        Frame(code.co_filename, line, code.co_name)
+        for code, line in places
+        if is_of_user(code.co_filename)
+    ]
+    return ProgramError(message, frames[-1] if frames else None)
 
 
 def _traceback(error: BaseException) -> str:

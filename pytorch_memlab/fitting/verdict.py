@@ -10,7 +10,7 @@ from ..history.model import AllocationHistory, Stack
 from ..history.replay import ReplayResult, replay
 from ..records import Approximation
 from ..simulation.inspect import GPU
-from .trial import Ending, Settings, Trial
+from .trial import Ending, ProgramError, Settings, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,16 @@ class FitReport:
     def error(self) -> str:
         """The traceback of the program's error on a GPU; empty if it ran on all of them."""
         return next((one.trial.error for one in self.verdicts if one.fits is None), "")
+
+    @property
+    def problem(self) -> ProgramError | None:
+        """That error in short; None if the program ran on all of them."""
+        return next((one.trial.problem for one in self.verdicts if one.fits is None), None)
+
+    @property
+    def known(self) -> tuple[Verdict, ...]:
+        """The verdicts on the GPUs on which the program ran."""
+        return tuple(one for one in self.verdicts if one.fits is not None)
 
     @property
     def trials(self) -> tuple[Trial, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .._common.prose_size import counted, prose_size, signed
 from .._common.quoted import printable
 from ..fitting.trial import Ending
-from .fit import COLUMNS, NO_TENSOR
+from .fit import COLUMNS, NO_TENSOR, failing_line
 from .notes import summary_of_runs
 from .page import fill
 from .picture import ALARM, COLOURS, drawn, finish, shortened
@@ -28,12 +28,15 @@ _WIDTHS: Final = (11, 9, 13, 12)
 _NOTHING: Final = "none"
 
 
-def text(report: GridSearch) -> str:
-    """The largest value on each GPU, what the next one needs, and the curve."""
+def text(report: GridSearch, *, names_error: bool = True) -> str:
+    """The largest value on each GPU, what the next one needs, and the curve.
+
+    ``names_error`` is False where the traceback of a program that never runs is shown too.
+    """
     lines = [cut(heading(report))]
     if report.problem is not None:
         lines += wrapped(refusal(report))
-        return document(lines)
+        return document(lines + (_failing_lines(report) if names_error else []))
     if len(report.others) == 1 and len(report.combinations) > 1:
         lines += ["", *_matrix(report)]
     for combination in report.combinations:
@@ -61,7 +64,8 @@ def fragment(report: GridSearch) -> str:
             ]
             lines = list(curve_lines(report, combination))
             tables.append((title(report, combination), HEADS, "next", rows, lines))
-    below = [refusal(report)] if report.problem is not None else list(notes(report))
+    failed = report.problem is not None
+    below = [refusal(report), *_failing_lines(report)] if failed else list(notes(report))
     tables.append(("", (), "", [], below))
     return fill("fit.html", heading=heading(report), lines=(), tables=tables)
 
@@ -83,6 +87,11 @@ def refusal(report: GridSearch) -> str:
         f"the program runs with none of {name} {values}. With {tried[0].value}: {first}."
         f" If it takes multiples of a number only, give them as a range with a step: 6:512:6"
     )
+
+
+def _failing_lines(report: GridSearch) -> list[str]:
+    problem = report.trials[0].problem
+    return [] if problem is None else list(failing_line(problem))
 
 
 def _matrix(report: GridSearch) -> Iterator[str]:

@@ -14,9 +14,12 @@ from .page import fill
 from .rows import cut, document, padded, place, source_line, wrapped
 
 if TYPE_CHECKING:
+    from ..fitting.trial import ProgramError
     from ..fitting.verdict import FailedAllocation, FitReport, Verdict
+    from ..history.model import Frame
 
 _NAME: Final = 20
+_ERROR_LINES: Final = 8
 HEADS: Final = ("memory", "context", "peak", "left")
 PEAK: Final = "peak: the most that PyTorch's allocator takes of the GPU, its cache included"
 COLUMNS: Final = (
@@ -27,16 +30,17 @@ NO_TENSOR: Final = (
 )
 
 
-def text(report: FitReport) -> str:
-    """The verdicts of all GPUs."""
+def text(report: FitReport, *, names_error: bool = True) -> str:
+    """The verdicts of all GPUs; ``names_error`` is False where the traceback is shown too."""
     lines = [*heading(report)]
-    if report.verdicts:
+    if report.known:
         lines += ["", f"{'GPU':{_NAME}}" + "".join(f"{head:>12}" for head in HEADS) + "  fits"]
         for one in report.verdicts:
             cells = "".join(f"{size:>12}" for size in sizes(one))
             lines.append(f"{padded(one.name, _NAME)}{cells}  {answer(one)}")
         lines += [f"{padded(name, _NAME)}{'not reached':>12}" for name in report.unknown]
-    for part in (list(failures(report)), list(notes(report))):
+    errors = list(error_lines(report)) if names_error else []
+    for part in (errors, list(failures(report)), list(notes(report))):
         lines += [""] * bool(part)
         lines += [row for line in part for row in wrapped(line)]
     return document(lines)
@@ -48,16 +52,16 @@ def heading(report: FitReport) -> Iterator[str]:
     ran = counted(steps, "step") if steps else "run"
     each = f" on {report.num_gpus} GPUs" if report.num_gpus > 1 else ""
     yield from wrapped(f"{cut(printable(report.program))}: {ran} without values{each}")
-    known, fitting = report.verdicts, report.fitting
-    count = counted(len(known), "GPU")
-    if not known:
+    verdicts, fitting = report.verdicts, report.fitting
+    count = counted(len(verdicts), "GPU")
+    if not verdicts:
         yield "nothing is known yet of any GPU"
     elif fitting:
         smallest = f"{fitting[0].name} ({prose_size(fitting[0].capacity)})"
-        more = f"; the smallest is {smallest}" if len(known) > 1 else f": {smallest}"
+        more = f"; the smallest is {smallest}" if len(verdicts) > 1 else f": {smallest}"
         yield from wrapped(f"fits on {len(fitting)} of {count}{more}")
-    elif all(one.fits is None for one in known):
-        yield f"the program failed on {'all ' * (len(known) > 1)}{count}"
+    elif not report.known:
+        yield f"the program failed on {'all ' * (len(verdicts) > 1)}{count}"
     else:
         yield f"fits on none of {count}"
 
@@ -84,31 +88,57 @@ def fragment(report: FitReport) -> str:
     """The verdicts for a notebook: a row for each GPU, with a bar of its memory."""
     first, *lines = heading(report)
     rows = [(one.name, sizes(one), answer(one), one) for one in report.verdicts]
-    table = ("", HEADS, "fits", rows, [*failures(report), *notes(report)])
+    below = [*error_lines(report), *failures(report), *notes(report)]
+    table = ("", HEADS if report.known else (), "fits", rows, below)
     return fill("fit.html", heading=first, lines=lines, tables=[table])
 
 
-# Where it does not fit
+# Where it fails, and where it does not fit
+
+
+def error_lines(report: FitReport) -> Iterator[str]:
+    """The error of the program, once, below its line."""
+    problem = report.problem
+    if problem is None:
+        return
+    names = [one.name for one in report.verdicts if one.fits is None]
+    on = f" on {', '.join(names)}" if report.known else ""
+    yield from failing_line(problem, on)
+    lines = problem.message.splitlines()
+    for line in lines[:_ERROR_LINES]:
+        yield f"  {printable(line)}"
+    if len(lines) > _ERROR_LINES:
+        yield f"  and {len(lines) - _ERROR_LINES:,} more lines"
+
+
+def failing_line(problem: ProgramError, on: str = "") -> Iterator[str]:
+    """The line of the program that an error came from, and the GPUs on which it is raised."""
+    if problem.frame is not None:
+        yield cut(f"fails{on} at {_line(problem.frame)}")
+    elif on:
+        yield cut(f"fails{on}")
 
 
 def failures(report: FitReport) -> Iterator[str]:
     """The places where memory runs out, each with its GPUs."""
-    names: dict[tuple[str, str, int], list[str]] = {}
+    names: dict[tuple[str, int], list[str]] = {}
     for one in report.verdicts:
         if one.failure is not None:
-            names.setdefault((*_place(one.failure), one.failure.size), []).append(one.name)
-    for (where, code, size), found in names.items():
-        yield cut(f"out of memory at {where}" + (f": {code}" if code else ""))
+            names.setdefault((_place(one.failure), one.failure.size), []).append(one.name)
+    for (where, size), found in names.items():
+        yield cut(f"out of memory at {where}")
         yield f"  asks for {prose_size(size)} on {', '.join(found)}"
 
 
-def _place(failure: FailedAllocation) -> tuple[str, str]:
+def _place(failure: FailedAllocation) -> str:
     """The innermost line of the program, and its source."""
-    if not failure.stack:
-        return "an unknown line", ""
-    frame = innermost_of_user(failure.stack)
+    return _line(innermost_of_user(failure.stack)) if failure.stack else "an unknown line"
+
+
+def _line(frame: Frame) -> str:
+    """A line of the program, and its source."""
     source = printable(source_line(frame.filename, frame.line))
-    return place(*frame, " in "), source
+    return place(*frame, " in ") + (f": {source}" if source else "")
 
 
 # Notes

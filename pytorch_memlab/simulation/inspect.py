@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .hardware.gpu import DEFAULT_GPU as DEFAULT_GPU, GPU as GPU
     from .hardware.presets import PRESETS as PRESETS, find_gpu as find_gpu
     from .hardware.sizes import checked_size as checked_size, read_size as read_size
+    from .machine.adoption import adopt as adopt
     from .machine.allocation_log import LoggedBlock as LoggedBlock
     from .machine.approximations import OpApproximations as OpApproximations, OpCount as OpCount
     from .machine.cublas_workspaces import workspace_size as workspace_size
@@ -48,6 +49,7 @@ _HOMES = {
     "hardware.gpu": ("DEFAULT_GPU", "GPU"),
     "hardware.presets": ("PRESETS", "find_gpu"),
     "hardware.sizes": ("checked_size", "read_size"),
+    "machine.adoption": ("adopt",),
     "machine.allocation_log": ("LoggedBlock",),
     "machine.approximations": ("OpApproximations", "OpCount"),
     "machine.cublas_workspaces": ("workspace_size",),

@@ -76,10 +76,6 @@ def test_the_error_of_the_program_follows_the_table(write, capsys):
         == """\
 script.py --mib: run without values
 the program failed on all 2 GPUs
-
-GPU                       memory     context        peak        left  fits
-t4                     14.76 GiB   135.0 MiB                          failed
-a100                   79.15 GiB   501.0 MiB                          failed
 """
     )
     assert err.splitlines()[0] == "pytorch-memlab: what the program printed is in FOLDER"

@@ -78,6 +78,59 @@ def test_a_program_that_fails_fits_no_gpu_and_the_frame_says_so():
     assert frame.report.error.endswith("ZeroDivisionError: division by zero\n")
 
 
+def fails():
+    raise ValueError("my <bug>")
+
+
+def fails_on_old_gpus():
+    if torch.cuda.get_device_capability() < (8, 0):
+        raise RuntimeError("\n".join(f"line {number}" for number in range(10)))
+    return step()
+
+
+def test_the_error_of_the_program_is_shown_once_with_its_line():
+    frame = pytorch_memlab.fit(fails)
+    line = fails.__code__.co_firstlineno + 1
+    assert repr(frame) == (
+        "fails: run without values\n"
+        "the program failed on all 39 GPUs\n"
+        "\n"
+        f'fails at test_frame.py:{line} in fails: raise ValueError("my <bug>")\n'
+        "  ValueError: my <bug>"
+    )
+    fragment = frame._repr_html_()
+    assert Markup(fragment).cells == []
+    assert fragment.count("ValueError: my &lt;bug&gt;") == 1
+
+
+def test_an_error_on_some_gpus_names_them():
+    frame = pytorch_memlab.fit(fails_on_old_gpus, gpus=["t4", "a100"])
+    line = fails_on_old_gpus.__code__.co_firstlineno + 2
+    lines = repr(frame).splitlines()
+    assert lines[4] == f"t4{'14.76 GiB':>30}{'135.0 MiB':>12}{'failed':>32}"
+    assert lines[7] == (
+        f'fails on t4 at test_frame.py:{line} in fails_on_old_gpus: raise RuntimeError("\\…'
+    )
+    assert lines[8:17] == [
+        "  RuntimeError: line 0",
+        *[f"  line {number}" for number in range(1, 8)],
+        "  and 2 more lines",
+    ]
+
+
+def test_a_function_that_runs_with_no_value_shows_its_line():
+    def refuses(size):
+        raise KeyError(size)
+
+    frame = pytorch_memlab.fit(refuses, gpus="t4", vary={"size": (1, 1)})
+    line = refuses.__code__.co_firstlineno + 1
+    assert repr(frame).splitlines()[1:] == [
+        "the program does not run with size 1: KeyError: 1",
+        f"fails at test_frame.py:{line} in refuses: raise KeyError(size)",
+    ]
+    assert f"test_frame.py:{line} in refuses: raise KeyError(size)" in frame._repr_html_()
+
+
 def test_a_console_shows_the_table_of_the_command(frame):
     assert repr(frame).splitlines()[:6] == [
         "step: 3 steps without values",

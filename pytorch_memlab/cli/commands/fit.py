@@ -228,7 +228,7 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
     exit_code = 0 if report.fitting else DOES_NOT_FIT if is_known else FAILED
     kinds = {one.kind for one in report.approximations}
     return _Found(
-        fit.text(report),
+        fit.text(report, names_error=False),
         exit_code,
         report.error,
         interrupted,
@@ -316,7 +316,7 @@ def _search(
         interrupted = "interrupted: values with >= fit, and larger ones may fit too"
     is_any_fitting = any(one.best is not None for one in search.answers)
     exit_code = FAILED if search.problem is not None else 0 if is_any_fitting else DOES_NOT_FIT
-    found = _Found(curve.text(search), exit_code, search.error, interrupted)
+    found = _Found(curve.text(search, names_error=False), exit_code, search.error, interrupted)
     if picture is None or search.problem is not None:
         return found
     return replace(found, draw=partial(picture.write, search, "picture"))
