@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 _untyped_storage = torch._C.TensorBase.untyped_storage
 
+host_address: Callable[[torch.UntypedStorage], int] = vars(torch._C.StorageBase)["data_ptr"]
+"""Where the bytes of a storage are in this process, also of one that a simulated GPU holds."""
+
 _kept: list[BaseException] = []
 """What signals' handlers raised where Python would have swallowed it."""
 
@@ -125,7 +128,7 @@ class StorageTable(Generic[T]):
         self._catch_up()
         for death in list(self._deaths.values()):
             storage = death()
-            if storage is not None and 0 <= address - storage.data_ptr() < storage.nbytes():
+            if storage is not None and 0 <= address - host_address(storage) < storage.nbytes():
                 return storage
         return None
 

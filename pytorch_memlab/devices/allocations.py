@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -79,23 +78,6 @@ def allocations_of(device: torch.device) -> list[Allocation] | None:
         for block in segment["blocks"]
         if block["state"] == "active_allocated"
     ]
-
-
-def address_finder() -> Callable[[int, int], int]:
-    """A function from the host address of a storage, and its ``_cdata``, to that on its device.
-
-    On a real GPU the two addresses are one.
-    """
-    machine = simulated_machine()
-    if machine is None:
-        return lambda address, _number: address
-    placements = machine.allocations
-
-    def find(address: int, number: int) -> int:
-        placement = placements.known.get(number)
-        return address if placement is None else placement.address
-
-    return find
 
 
 def workspaces_among(

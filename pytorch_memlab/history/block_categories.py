@@ -13,7 +13,6 @@ from .._common.call_stacks import FrameLine, call_stacks
 from .._common.garbage_collection import no_garbage_collection
 from .._common.storages import storages_of
 from .._common.user_code import is_of_user
-from ..devices.allocations import address_finder
 from ..tensors.live_objects import gradient_of, live_objects, parameters_of, states_of, tensors_in
 from ..tensors.memory import Piece, pieces_of
 from ..tensors.saved import grad_fn, saved_by_graphs
@@ -121,14 +120,12 @@ def live_categories(block_of: BlockOf) -> dict[LiveBlock, Category]:
 
 def address_categories() -> dict[int, Category]:
     """The categories of blocks by all that is alive now, by the addresses of the blocks."""
-    address_of = address_finder()
     blocks: dict[int, LiveBlock] = {}
 
     def block_of(piece: Piece) -> LiveBlock | None:
-        kind, value = piece.storage
+        kind, address = piece.storage
         if kind != "address":
             return None
-        address = address_of(value, piece.number)
         return blocks.setdefault(address, LiveBlock(address, piece.nbytes, piece.nbytes))
 
     found = live_categories(block_of)

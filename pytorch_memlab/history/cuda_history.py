@@ -13,7 +13,6 @@ from typing import Final
 
 import torch
 
-from ..devices.allocations import address_finder
 from .block_categories import address_categories
 from .model import AllocationHistory, Category, DeviceHistory
 from .program import program
@@ -82,9 +81,8 @@ class CudaHistory:
         return replace(history, devices=devices)
 
     def _note(self, storages: Sequence[torch.UntypedStorage], category: Category) -> None:
-        address_of = address_finder()
         for storage in storages:
-            address = address_of(storage.data_ptr(), storage._cdata)
+            address = storage.data_ptr()
             if address:
                 self._marks.setdefault(address, []).append((time.time_ns() // 1000, category))
 

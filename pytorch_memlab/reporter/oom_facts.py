@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from .._common.call_stacks import FrameLine, call_stacks
 from .._common.garbage_collection import no_garbage_collection
 from .._common.user_code import is_of_user
 from ..devices import get_device, simulated_machine
-from ..devices.allocations import address_finder, allocations_of
+from ..devices.allocations import allocations_of
 from ..history.block_categories import TensorCategories
 from ..history.model import Category
 from ..history.out_of_memory import (
@@ -144,9 +144,8 @@ class _Search:
     def _tensors(self) -> None:
         # Unpacked, so that nothing else references the tensors: their references are counted.
         tensors, modules, optimizers, nodes = live_objects()
-        find = address_finder()
         with torch._C.DisableTorchFunction():  # whose modes cost more than all of this
-            addresses = {id(tensor): _storage_address(tensor, find) for tensor in tensors}
+            addresses = {id(tensor): _storage_address(tensor) for tensor in tensors}
             # A tensor that gives no address may have several blocks, and is described first.
             sizes = {-1: sys.maxsize, **self._failed.blocks}
             here = {key: sizes.get(address, 0) for key, address in addresses.items()}
@@ -177,7 +176,7 @@ class _Search:
         for row, piece in zip(rows.tensors, rows.storages, strict=True):
             if piece is None or row.device != self._device or not piece.number:
                 continue
-            address = find(piece.storage[1], piece.number)
+            address = piece.storage[1]
             shape = tuple(length for length in row.size if isinstance(length, int))
             is_named = not _UNNAMED.match(row.name)
             known[address] = BlockInUse(
@@ -197,7 +196,7 @@ class _Search:
         model, repeated = self._model(modules, variables)
         self._find(model=model)
         self._find(blocks=self._blocks(known, repeated))
-        self._find(groups=self._groups(numbers, variables, find))
+        self._find(groups=self._groups(numbers, variables))
         facts = map(self._optimizer, optimizers)
         self._find(optimizers=tuple(one for one in facts if one.parameters))
 
@@ -242,10 +241,7 @@ class _Search:
         return None
 
     def _groups(
-        self,
-        tensors: Mapping[int, torch.Tensor],
-        variables: Mapping[int, str],
-        find: Callable[[int, int], int],
+        self, tensors: Mapping[int, torch.Tensor], variables: Mapping[int, str]
     ) -> tuple[TensorGroup, ...]:
         """Variables that lead to several tensors, or to one that autograd made."""
         members: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
@@ -258,10 +254,10 @@ class _Search:
             first = found[0]
             if len(found) < 2 and grad_fn(first) is None:
                 continue
-            own = {_storage_address(tensor, find) for tensor in found}
+            own = {_storage_address(tensor) for tensor in found}
             saved = islice(saved_by_graphs(map(grad_fn, found)), _GRAPH_NODES)
             graph = {
-                _storage_address(tensor, find)
+                _storage_address(tensor)
                 for node, tensor in saved
                 if name_of(node) != LEAF and not issubclass(type(tensor), torch.nn.Parameter)
             } - own
@@ -443,12 +439,11 @@ def _nbytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _storage_address(tensor: torch.Tensor, find: Callable[[int, int], int]) -> int:
+def _storage_address(tensor: torch.Tensor) -> int:
     """Address of the storage of a tensor on the GPU; -1 for one that gives none."""
     with torch._C.DisableTorchFunction():
         try:
-            storage = tensor.untyped_storage()
-            return find(address_of(tensor, storage), storage._cdata)
+            return address_of(tensor, tensor.untyped_storage())
         except Exception:  # sparse, a wrapper without memory, or a class that refuses
             return -1
 

@@ -12,7 +12,6 @@ import torch
 from ..devices import get_device
 from ..devices.allocations import (
     Allocation,
-    address_finder,
     allocations_of,
     driver_view,
     workspaces_among,
@@ -56,14 +55,13 @@ def _counters(device: torch.device) -> tuple[int, int] | None:
 def with_allocation_lines(rows: Rows) -> tuple[TensorRow, ...]:
     """The rows, with the lines that allocated them as PyTorch's own memory history knows them."""
     blocks: dict[torch.device, dict[int, Allocation]] = {}
-    find = address_finder()
     result = []
     for row, piece in zip(rows.tensors, rows.storages, strict=True):
         if row.line is None and piece is not None:
             if row.device not in blocks:
                 found = allocations_of(row.device) or ()
                 blocks[row.device] = {block.address: block for block in found if block.frames}
-            block = blocks[row.device].get(find(piece.storage[1], piece.number))
+            block = blocks[row.device].get(piece.storage[1])
             line = program_line(block.frames) if block else None
             if line is not None:
                 name = f"{row.name} ({line})" if row.name.startswith("saved by ") else row.name
@@ -124,14 +122,13 @@ def _claimed(
     device: torch.device, rows: Rows, blocks: list[Allocation]
 ) -> tuple[int, int, int, list[Allocation]]:
     """Bytes of tensors, of saved ones, and of those outside of blocks; the blocks without any."""
-    find = address_finder()
     addresses = [block.address for block in blocks]
     claimed = Counter[int]()
     tensors = saved = foreign = 0
     for row, piece in zip(rows.tensors, rows.storages, strict=True):
         if piece is None or row.device != device or not piece.number:
             continue
-        address = find(piece.storage[1], piece.number)
+        address = piece.storage[1]
         index = bisect_right(addresses, address) - 1
         if index < 0 or address >= blocks[index].address + blocks[index].size:
             foreign += row.nbytes

@@ -83,8 +83,8 @@ def test_an_error_of_the_program_is_none_of_a_gpu():
 
 def test_tensors_are_named_where_no_line_is_known(gpu, monkeypatch):
     monkeypatch.setattr(
-        "pytorch_memlab.reporter.oom_facts.address_finder",
-        lambda: lambda _address, number: gpu_addresses[number],
+        "pytorch_memlab.reporter.oom_facts.address_of",
+        lambda _tensor, storage: gpu_addresses[storage._cdata],
     )
     kept = take(40)
     gpu_addresses = {kept.untyped_storage()._cdata: next(gpu.allocator.blocks_in_use())[0]}

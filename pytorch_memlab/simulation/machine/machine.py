@@ -12,7 +12,7 @@ import torch
 
 from ..._common.hidden_calls import CAN_HIDE
 from ..._common.prose_size import prose_size
-from ..._common.storages import StorageTable
+from ..._common.storages import StorageTable, host_address
 from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..allocator.pinned_memory import PinnedMemory
 from ..hardware.gpu import GPU
@@ -52,6 +52,7 @@ class ThreadState(threading.local):
         self.output_device: torch.device | None = None
         # where ops ran last, which the nodes of a backward pass do that follow; None: on the CPU
         self.last_gpu: SimulatedGPU | None = None
+        self.sees_host_addresses = False
 
     @contextmanager
     def _override(self, name: str, value: Any) -> Iterator[None]:
@@ -65,6 +66,13 @@ class ThreadState(threading.local):
     def device_override(self, device: torch.device | None) -> AbstractContextManager[None]:
         """Within: every op makes its outputs on this device; None: where its arguments are."""
         return self._override("output_device", device)
+
+    def host_addresses(self) -> AbstractContextManager[None]:
+        """Within: ``data_ptr()`` tells where values are in this process, for code that reads them.
+
+        Otherwise it is an address of the simulated GPU, as in snapshots, and nothing is there.
+        """
+        return self._override("sees_host_addresses", True)
 
     def call_context(self, args: Args, kwargs: Kwargs) -> AbstractContextManager[None]:
         """Within: ops belong to a call of the program with these arguments."""
@@ -245,13 +253,22 @@ class Machine:
             return None if local is None else self.gpu_of(local.__get__(tensor))
         return allocation.gpu
 
+    def address_of(self, storage: torch.UntypedStorage) -> int:
+        """The address of a storage that ``data_ptr()`` gives: the allocator's, if it has one.
+
+        Wrappers have none, nor has memory of another process, which this one's allocator does not
+        count.
+        """
+        allocation = self.allocations.known.get(storage._cdata)
+        if allocation is None or not allocation.address or self.thread.sees_host_addresses:
+            return host_address(storage)
+        return allocation.address
+
     def put(
         self, storage: torch.UntypedStorage, gpu: SimulatedGPU, *, is_estimate: bool = False
     ) -> None:
         """Label a new storage as living on a GPU, and allocate its memory there."""
         stream = self.current_stream(gpu.index)
-        if self._trace is not None:
-            self._trace.expect(storage)
         with uninterrupted(*STANDARD_SIGNALS):
             nbytes = storage.nbytes()
             allocation = gpu.allocate(nbytes, stream, is_estimate=is_estimate, is_data=True)
@@ -281,8 +298,6 @@ class Machine:
         before = self.allocations.known[key]
         if storage.nbytes() != before.nbytes:
             gpu = before.gpu
-            if self._trace is not None:
-                self._trace.expect(storage)
             with uninterrupted(*STANDARD_SIGNALS):
                 stream = self.current_stream(gpu.index)
                 allocation = gpu.allocate(storage.nbytes(), stream, is_data=True)

@@ -133,8 +133,6 @@ class SimulatedGPU:
             text = str(error)
         # Not raised inside the except: its error would keep the frames of this one, and what they
         # hold.
-        if self._trace is not None:
-            self._trace.expect(None)
         self.failure = None
         with suppress(Exception):  # the report is worth less than the program's own error
             self.failure = self._in_one_go(self._failed, text, nbytes, stream)

@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
+from ..._common.storages import host_address
 from ...errors import UnsupportedCUDACallError
 from ..machine.unsupported import unsupported
 
@@ -72,7 +73,7 @@ def _unlabelled(value: Any) -> Any:
         return torch.device("cpu") if isinstance(value, torch.device) else value
     storage = value.untyped_storage()
     twin = torch._C._construct_storage_from_data_pointer(
-        storage.data_ptr(), torch.device("cpu"), storage.nbytes()
+        host_address(storage), torch.device("cpu"), storage.nbytes()
     )
     empty = torch.empty(0, dtype=value.dtype)
     return empty.set_(twin, value.storage_offset(), value.size(), value.stride())

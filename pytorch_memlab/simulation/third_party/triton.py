@@ -70,7 +70,8 @@ class _Launches:
         values = self._machine.values
         if values is None:
             if not self._thread.is_tuning:
-                triton_interpreter.compute(kernel, arguments, blocks)
+                with self._machine.thread.host_addresses():
+                    triton_interpreter.compute(kernel, arguments, blocks)
         else:
             for name in triton_source.written(kernel.fn) & tensors.keys():
                 for tensor in _tensors(arguments[name]):

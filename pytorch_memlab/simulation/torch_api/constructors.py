@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..._common.patches import Patches
+from ..._common.storages import host_address
 from ..dispatch.transfers import move
 from ..machine.cuda_generator import SimulatedGenerator
 from ..machine.machine import Machine
@@ -62,7 +63,7 @@ def _from_capsule(machine: Machine, original: Callable[[Any], torch.Tensor]) -> 
         storage = machine.allocations.storage_at(address)
         if storage is None:
             return made
-        offset = (address - storage.data_ptr()) // made.itemsize
+        offset = (address - host_address(storage)) // made.itemsize
         return made.set_(storage, offset, made.shape, made.stride())
 
     return share

@@ -335,16 +335,6 @@ def install(machine: Machine, patches: Patches) -> None:
 
 
 def _allocation_at(machine: Machine, address: int) -> Allocation | None:
-    """The allocation of the storage that begins at an address, None if there is none.
-
-    A program reads ``data_ptr()``, which is an address of the CPU, and ``memory_snapshot()``, which
-    has addresses on the simulated GPU.
-    """
-    known = machine.allocations.known
-    for allocation in known.values():
-        if allocation.address == address:
-            return allocation
-    storage = machine.allocations.storage_at(address)
-    if storage is None or storage.data_ptr() != address:
-        return None
-    return known[storage._cdata]
+    """The allocation of the storage that begins at an address, None if there is none."""
+    known = machine.allocations.known.values()
+    return next((place for place in known if place.address == address != 0), None)

@@ -81,6 +81,7 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
         "__new__": staticmethod(new),
         "device": property(device),
         "is_cuda": property(lambda self: gpu_of(self) is not None),
+        "data_ptr": lambda self: machine.address_of(self),
         "to": lambda self, *, device, non_blocking=False: move(self, machine.find_gpu(device)),
         "cuda": lambda self, device=None, non_blocking=False: move(self, machine.find_gpu(device)),
         "cpu": lambda self: move(self, None),

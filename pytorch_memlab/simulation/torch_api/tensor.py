@@ -24,6 +24,7 @@ from .files.numpy_arrays import ArrayWithoutValues
 
 _Base = torch._C.TensorBase
 _CPU = torch.device("cpu")
+_data_address: Callable[[torch.Tensor], int] = vars(torch._C)["_data_address"]
 _tolist = torch.Tensor.tolist
 _Uninitialized: Any = vars(torch.nn.parameter)["UninitializedTensorMixin"]
 
@@ -34,6 +35,8 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set_all(torch.Tensor, {method.__name__: method for method in methods})
     allowed = [*_Uninitialized._allowed_methods, *methods]
     patches.set(_Uninitialized, "_allowed_methods", allowed)
+    patches.set(torch.Tensor, "data_ptr", _address_reader(machine, _Base.data_ptr))
+    patches.set(torch._C, "_data_address", _address_reader(machine, _data_address))
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(_wrapper_maker(machine)))
     _install_fake_tensors(patches)
 
@@ -160,6 +163,23 @@ def _reads(machine: Machine) -> tuple[Callable[..., Any], ...]:
         return _read(values, "tolist", self, _tolist)
 
     return numpy, tolist
+
+
+def _address_reader(
+    machine: Machine, host_address_of: Callable[[torch.Tensor], int]
+) -> Callable[[torch.Tensor], int]:
+    """A function that tells where a tensor's first element is, as the GPU that holds it has it."""
+
+    def data_ptr(tensor: torch.Tensor) -> int:
+        with torch._C.DisableTorchFunction():
+            address = host_address_of(tensor)  # which refuses a tensor without a storage
+            if not address or machine.allocations.find(tensor) is None:
+                return address
+            storage = _Base.untyped_storage(tensor)
+            offset = int(tensor.storage_offset()) * tensor.element_size()
+            return machine.address_of(storage) + offset
+
+    return data_ptr
 
 
 def _others(machine: Machine) -> tuple[Callable[..., Any], ...]:
