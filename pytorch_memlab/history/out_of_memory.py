@@ -55,6 +55,7 @@ class TensorGroup:
     graphs: int  # bytes that autograd keeps for them alone
     running_sums: int = 0
     is_variable: bool = False
+    elements: int = 0  # of the largest of the tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,7 @@ class OutOfMemory:
                 len(found),
                 tuple(dict.fromkeys(block.name for block in found if block.name)),
                 tuple(dict.fromkeys(block.category for block in found)),
+                sum(block.size for block in found if block.name),
             )
             for found in lines.values()
         ]
@@ -178,3 +180,4 @@ class LineHolder:
     blocks: int
     names: tuple[str, ...]
     categories: tuple[Category, ...]
+    named: int  # bytes of the blocks that a variable leads to

@@ -10,7 +10,8 @@ from typing import Any, Final
 from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from .._common.quoted import visible
-from ..history.causes import Basis, Cause, Remedy, remedies
+from ..advice.catalogue import remedies
+from ..advice.cause import Remedy
 from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, Place
 from .page import notebook_text
@@ -20,63 +21,6 @@ LINES: Final = 20
 _HOLDERS: Final = 4
 _GROWN: Final = 2
 _NAME: Final = 22
-
-_WHY = {
-    Cause.MEMORY_FRACTION: "PyTorch may use {allowed} only: set_per_process_memory_fraction",
-    Cause.OTHER_PROCESS: "other processes hold {size} of this GPU",
-    Cause.OTHER_STREAM: "{size} are cached for another stream, and blocks never change streams",
-    Cause.FRAGMENTATION: "{size} are cached in pieces that are too small",
-    Cause.NO_GRAD: "autograd saved {size}, and no backward pass follows",
-    Cause.RUNNING_SUM: "{name}{at} keeps the graphs of {times} additions: {size}",
-    Cause.KEPT_GRAPHS: "{name}{at} keeps {times} tensors with their graphs: {size}",
-    Cause.RETAINED_GRAPH: "retain_graph=True{at} keeps the graphs of all steps: about {size}",
-    Cause.KEPT_RESULTS: "{name}{at} keeps {times} tensors on the GPU: {size}",
-    Cause.ATTENTION_DIMENSIONS: "attention{at} has 3 dimensions, so no fused kernel runs: {size}",
-    Cause.ATTENTION_MATRICES: "attention{at} stores {rows} x {columns} matrices: {size}",
-    Cause.LOGITS: "logits of {vocabulary} classes{at} take {whole}",
-    Cause.TOO_LARGE: "one tensor of {size} is larger than the GPU, which has {room}",
-    Cause.MODEL_TWICE: "{name}{at} is a second copy of the parameters: {size}",
-    Cause.GRADIENTS_KEPT: "gradients of the step before take {size}",
-    Cause.OPTIMIZER_TEMPORARIES: "{name} makes temporaries for all parameters: {size}",
-    Cause.OPTIMIZER_STATE: "{name} keeps {whole}, twice the parameters",
-    Cause.PARAMETERS: "the parameters take {whole}, most of the GPU",
-    Cause.ACTIVATIONS: "{count} modules in {name} saved {whole} for backward",
-    Cause.BATCH: "each of {batch} samples in the batch takes about {each}",
-}
-
-_CODE = {
-    Cause.MEMORY_FRACTION: "torch.cuda.set_per_process_memory_fraction({fraction}, {device})",
-    Cause.OTHER_PROCESS: "nvidia-smi  # names them; CUDA_VISIBLE_DEVICES=1 takes another GPU",
-    Cause.OTHER_STREAM: "make these tensors on one stream (checked: {requests} requests fit)",
-    Cause.FRAGMENTATION: "PYTORCH_CUDA_ALLOC_CONF={settings}",
-    Cause.NO_GRAD: "with torch.no_grad():  # around {call}",
-    Cause.RUNNING_SUM: "{name} += loss.item()",
-    Cause.KEPT_GRAPHS: "{name}.append({value}.item())  # or .detach()",
-    Cause.RETAINED_GRAPH: "state = state.detach()  # between steps, without retain_graph",
-    Cause.KEPT_RESULTS: "{name}.append({value}.cpu())",
-    Cause.ATTENTION_DIMENSIONS: (
-        "q, k, v = (x.unsqueeze(1) for x in (q, k, v))  # and result.squeeze(1)"
-    ),
-    Cause.ATTENTION_MATRICES: "scaled_dot_product_attention(q, k, v)  # with 4 dimensions each",
-    Cause.LOGITS: "loss = sum(checkpoint(part_loss, h) for h in hidden.chunk(8))",
-    Cause.TOO_LARGE: "for part in tensor.chunk({parts}): ...  # in place of all at once",
-    Cause.MODEL_TWICE: '{name} on the CPU: map_location="cpu", or .cpu()',
-    Cause.GRADIENTS_KEPT: "optimizer.zero_grad(set_to_none=True)  # before the forward pass",
-    Cause.OPTIMIZER_TEMPORARIES: "torch.optim.{name}(parameters, fused=True)",
-    Cause.OPTIMIZER_STATE: "torch.optim.{other}(parameters)  # keeps {factored}",
-    Cause.PARAMETERS: "{name} = {name}.to(torch.bfloat16)  # before .cuda()",
-    Cause.ACTIVATIONS: "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
-    Cause.BATCH: "a batch of at most about {fitting}",
-}
-
-_NAMELESS = {
-    Cause.KEPT_GRAPHS: "keep numbers in {name}: .item(), or .detach()",
-    Cause.KEPT_RESULTS: "keep copies in host memory in {name}: .cpu()",
-}
-"""Advice for causes where the program does not append to a list."""
-
-_SIZES = ("allowed", "room", "whole", "factored", "each")
-"""Details that are bytes."""
 
 _SHORT = {
     Category.SAVED: "saved for backward",
@@ -130,11 +74,11 @@ def data(oom: OutOfMemory) -> dict[str, Any]:
         ],
         "remedies": [
             {
-                "cause": remedy.cause.value,
+                "cause": remedy.cause,
                 "bytes": remedy.size,
                 "basis": remedy.basis.value,
-                "why": _why(remedy),
-                "code": _code(remedy),
+                "why": remedy.why,
+                "code": "\n".join(remedy.code),
             }
             for remedy in remedies(oom)
         ],
@@ -199,7 +143,7 @@ def _lines(oom: OutOfMemory, room: int) -> list[str]:
     lines = []
     for holder, place in zip(shown, places, strict=True):
         source = holder.place.source if holder.place else ""
-        names = _names(holder.names)
+        names = _names(holder)
         room_left = WIDTH - 14 - width - 2 - len(names)
         code = cut(source, room_left)
         lines.append(f"  {prose_size(holder.size):>10}  {filled(place, width)}  {code}{names}")
@@ -216,9 +160,10 @@ def _tensors(oom: OutOfMemory, room: int) -> list[str]:
     ]
 
 
-def _names(names: Sequence[str]) -> str:
-    """The first variables of a line that there is room for."""
-    if not names:
+def _names(holder: LineHolder) -> str:
+    """The first variables of a line that there is room for, if they lead to most of its bytes."""
+    names = holder.names
+    if not names or holder.named * 2 < holder.size:
         return ""
     shown = cut(names[0], _NAME)
     if len(names) > 1 and len(shown) + len(names[1]) + 2 <= _NAME:
@@ -232,8 +177,8 @@ def _grown(holders: Sequence[LineHolder]) -> str:
     text = ""
     for holder in [one for one in holders if one.blocks > 1][:_GROWN]:
         each = prose_size(holder.size // holder.blocks)
-        longer = f"{text}, " if text else "  grew most: "
-        longer += f"{_short(holder.place)} +{each} x {holder.blocks}"
+        longer = f"{text}, " if text else "  many blocks: "
+        longer += f"{holder.blocks} of {_short(holder.place)}, {each} on average"
         if text and len(longer) > WIDTH:
             break
         text = longer
@@ -243,53 +188,35 @@ def _grown(holders: Sequence[LineHolder]) -> str:
 def _advice(oom: OutOfMemory, found: Sequence[Remedy]) -> list[str]:
     lines = []
     for number, remedy in enumerate(found, 1):
+        effect = f" ({remedy.effect})" if remedy.effect else ""
         why = textwrap.wrap(
-            f"{number}. {_why(remedy)}{_effect(remedy)}",
+            f"{number}. {remedy.why}{effect}",
             WIDTH - 2,
             initial_indent="  ",
             subsequent_indent="     ",
         )
-        lines += [*why[:2], f"       {_code(remedy)}"]
+        lines += [*why[:2], *_code(remedy)]
     notes = [f"settings of the allocator were not checked: {oom.unchecked}"] * bool(oom.unchecked)
     notes += [f"could not find out: {', '.join(oom.missing)}"] * bool(oom.missing)
     for note in notes:
         lines += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")[:2]
-    head = "what helps, the most likely cause first" if found else "no single cause stands out"
+    head = (
+        "what helps, the most likely cause first (not tried)"
+        if found
+        else "no single cause stands out"
+    )
     return [head, *lines]
 
 
-def _why(remedy: Remedy) -> str:
-    return _WHY[remedy.cause].format(**_details(remedy))
-
-
-def _code(remedy: Remedy) -> str:
-    details, code = _details(remedy), _CODE[remedy.cause]
-    if details.get("value") == "":  # what is put there has no name
-        code = _NAMELESS.get(remedy.cause, code)
-    return code.format(**details)
-
-
-def _effect(remedy: Remedy) -> str:
-    if remedy.cause is Cause.FRAGMENTATION:
-        requests = remedy.details["requests"]
-        if not remedy.details["is_whole"]:
-            return f" (about: this request and the {requests:,} before it fit; others may not)"
-        return f" (checked: this request and the {requests:,} before it fit; later ones may not)"
-    if remedy.basis is Basis.ESTIMATED:
-        return f" (saves about {prose_size(remedy.size)})"
-    if remedy.cause in (Cause.OPTIMIZER_STATE, Cause.PARAMETERS):
-        return f" (saves {prose_size(remedy.size)})"
-    return ""
-
-
-def _details(remedy: Remedy) -> dict[str, str]:
-    named = {
-        key: prose_size(value) if key in _SIZES and isinstance(value, int) else str(value)
-        for key, value in remedy.details.items()
-    }
-    line = remedy.details.get("line")
-    at = f" (line {line})" if line else ""
-    return {"name": "", "size": prose_size(remedy.size), "at": at, **named}
+def _code(remedy: Remedy) -> list[str]:
+    """Code whole: a line that is cut would not run."""
+    return [
+        part
+        for line in remedy.code
+        for part in textwrap.wrap(
+            line, WIDTH, initial_indent=" " * 7, subsequent_indent=" " * 11, break_long_words=False
+        )
+    ]
 
 
 def _largest_free(oom: OutOfMemory) -> int:

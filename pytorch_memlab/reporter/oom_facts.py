@@ -249,24 +249,46 @@ class _Search:
             tensor = tensors.get(key)
             if tensor is not None and not issubclass(type(tensor), torch.nn.Parameter):
                 members[_group_name(name)].append(tensor)
+        owned = {
+            name: {_storage_address(tensor) for tensor in found} for name, found in members.items()
+        }
+        fixed = self._addresses_of(Category.PARAMETERS, Category.BUFFERS)
+        graphs = {
+            name: self._graph_of(found) - fixed - owned[name] for name, found in members.items()
+        }
+        # What another variable keeps too is not freed with this one.
+        holders = Counter(address for name in members for address in owned[name] | graphs[name])
+        sizes = self._failed.blocks
         groups = []
         for name, found in members.items():
             first = found[0]
             if len(found) < 2 and grad_fn(first) is None:
                 continue
-            own = {_storage_address(tensor) for tensor in found}
-            saved = islice(saved_by_graphs(map(grad_fn, found)), _GRAPH_NODES)
-            graph = {
-                _storage_address(tensor)
-                for node, tensor in saved
-                if name_of(node) != LEAF and not issubclass(type(tensor), torch.nn.Parameter)
-            } - own
+            alone = [address for address in graphs[name] if holders[address] == 1]
             is_variable = len(found) == 1
-            sums = _running_sums(grad_fn(first)) if is_variable and first.numel() == 1 else 0
-            sizes = self._failed.blocks
-            own_size, graph_size = (sum(sizes.get(at, 0) for at in each) for each in (own, graph))
-            groups.append(TensorGroup(name, len(found), own_size, graph_size, sums, is_variable))
+            is_sum = is_variable and first.numel() == 1
+            groups.append(
+                TensorGroup(
+                    name,
+                    len(found),
+                    own=sum(sizes.get(address, 0) for address in owned[name]),
+                    graphs=sum(sizes.get(address, 0) for address in alone),
+                    running_sums=_running_sums(grad_fn(first)) if is_sum else 0,
+                    is_variable=is_variable,
+                    elements=max(tensor.numel() for tensor in found),
+                )
+            )
         return tuple(sorted(groups, key=lambda group: -(group.own + group.graphs)))
+
+    def _addresses_of(self, *categories: Category) -> set[int]:
+        """Addresses of the blocks of some categories; a view of a parameter lies in such a one."""
+        blocks = zip(self._failed.blocks, self._oom.blocks, strict=True)
+        return {address for address, block in blocks if block.category in categories}
+
+    def _graph_of(self, tensors: Iterable[torch.Tensor]) -> set[int]:
+        """Addresses of what the graphs of some tensors keep."""
+        saved = islice(saved_by_graphs(map(grad_fn, tensors)), _GRAPH_NODES)
+        return {_storage_address(tensor) for node, tensor in saved if name_of(node) != LEAF}
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> OptimizerFacts:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]

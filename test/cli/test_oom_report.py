@@ -38,14 +38,16 @@ Out of memory on cuda:0 at train.py:12, in main
   of 2.00 GiB; CUDA context 0 B, other processes 0 B
   held by 512.0 MiB saved for backward, 512.0 MiB temporaries, 24.0 MiB other
     tensors, 16.2 MiB workspaces, 8.0 MiB gradients
-   528.1 MiB  train.py:12  attention(q, k, v).sum().backward()  (v.grad)
+   528.1 MiB  train.py:12  attention(q, k, v).sum().backward()
    512.0 MiB  train.py:6   weights = scores.softmax(dim=-1)
     24.0 MiB  train.py:11  q, k, v = (torch.randn(8, 4096, 64, device="…  (q, k)
      8.1 MiB  train.py:5   scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
-  grew most: train.py:12 +105.6 MiB x 5, train.py:11 +8.0 MiB x 3
-what helps, the most likely cause first
+  many blocks: 5 of train.py:12, 105.6 MiB on average
+what helps, the most likely cause first (not tried)
   1. attention (line 6) stores 4096 x 4096 matrices: 512.0 MiB
-       scaled_dot_product_attention(q, k, v)  # with 4 dimensions each
+       # in place of lines 5 to 7:
+       return torch.nn.functional.scaled_dot_product_attention(q.unsqueeze(1),
+           k.unsqueeze(1), v.unsqueeze(1)).squeeze(1)
   2. 525.7 MiB are cached in pieces that are too small (checked: this request
      and the 17 before it fit; later ones may not)
        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True

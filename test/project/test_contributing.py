@@ -13,6 +13,8 @@ import torch
 from support.python_process import run_python
 
 from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab.advice.catalogue import all_causes
 from pytorch_memlab.cli import command_line, main, output
 from pytorch_memlab.render import text
 from pytorch_memlab.simulation.hardware.presets import PRESETS
@@ -130,6 +132,20 @@ def test_the_command_counts_the_lines_of_a_profile(step, tmp_path, monkeypatch, 
     assert (
         "Count the lines of a saved profile." in command_line.command_parser("lines").format_help()
     )
+
+
+def test_the_cause_is_recognised(tmp_path):
+    (shown,) = blocks("Add a cause", "python")
+    cause = executed(shown)["Buffers"]()
+    with simulate("64MiB"):
+        norm = torch.nn.BatchNorm1d(2**22, affine=False).cuda()
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            torch.empty(2**26, device="cuda")
+        facts = uncaught.add(caught.value).facts
+    remedy = cause.remedy(facts)
+    assert remedy.size == 2 * norm.running_mean.nbytes + 512  # and a counter of 8 bytes
+    assert (remedy.cause, remedy.why) == ("the buffers", "buffers take 32.0 MiB")
+    assert cause.order not in [known.order for known in all_causes()]
 
 
 def test_the_renderer_writes_the_lines_of_a_report(step, tmp_path, monkeypatch):

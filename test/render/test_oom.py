@@ -25,12 +25,13 @@ Out of memory on cuda:0 at kept_graphs.py:12, in train
   of 128.0 MiB; CUDA context 0 B, other processes 0 B
   held by 98.0 MiB saved for backward, 8.1 MiB workspaces, 8.0 MiB other
     tensors, 2.0 MiB parameters
-   114.1 MiB  kept_graphs.py:12  loss = model(torch.ran…  (losses[0], losses[1])
+   114.1 MiB  kept_graphs.py:12  loss = model(torch.randn(2048, 256, device="cu…
      2.0 MiB  kept_graphs.py:4   model = nn.Sequential(nn.…  (model.0.weight, …)
-  grew most: kept_graphs.py:12 +3.3 MiB x 35, kept_graphs.py:4 +513.2 KiB x 4
-what helps, the most likely cause first
-  1. losses (line 13) keeps 7 tensors with their graphs: 85.0 MiB
-       losses.append(loss.item())  # or .detach()
+  many blocks: 35 of kept_graphs.py:12, 3.3 MiB on average
+what helps, the most likely cause first (not tried)
+  1. losses (line 13) keeps 7 tensors with their graphs: 84.0 MiB
+       loss.backward(); losses.append(loss.item())  # in place of backward over
+           losses
 """
 
 FRAGMENTATION = """\
@@ -41,8 +42,8 @@ Out of memory on cuda:0 at fragmentation.py:7, in take
   of 256.0 MiB; CUDA context 0 B, other processes 0 B
   held by 124.0 MiB other tensors
    124.0 MiB  fragmentation.py:7  return torch.empty(mib * …  (kept[0], kept[1])
-  grew most: fragmentation.py:7 +31.0 MiB x 4
-what helps, the most likely cause first
+  many blocks: 4 of fragmentation.py:7, 31.0 MiB on average
+what helps, the most likely cause first (not tried)
   1. 116.0 MiB are cached in pieces that are too small (checked: this request
      and the 8 before it fit; later ones may not)
        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True

@@ -1,5 +1,5 @@
 # gpu: 256MiB
-# cause: ACTIVATIONS
+# cause: activations
 import torch
 from torch import nn
 

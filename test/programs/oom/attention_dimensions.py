@@ -1,5 +1,5 @@
 # gpu: 512MiB
-# cause: ATTENTION_DIMENSIONS
+# cause: attention_dimensions
 import torch
 from torch.nn import functional
 

@@ -1,5 +1,5 @@
 # gpu: 512MiB
-# cause: ATTENTION_MATRICES
+# cause: attention_matrices
 import torch
 from torch import nn
 

@@ -1,5 +1,5 @@
 # gpu: 2GiB
-# cause: ATTENTION_MATRICES
+# cause: attention_matrices
 import torch
 
 

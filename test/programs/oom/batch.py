@@ -1,5 +1,5 @@
 # gpu: 256MiB
-# cause: BATCH
+# cause: batch
 import torch
 from torch import nn
 

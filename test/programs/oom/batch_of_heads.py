@@ -1,5 +1,5 @@
 # gpu: 768MiB
-# cause: BATCH
+# cause: batch
 import torch
 from torch import nn
 

@@ -1,5 +1,5 @@
 # gpu: 128MiB
-# cause: MODEL_TWICE
+# cause: model_twice
 import copy
 
 import torch

@@ -1,6 +1,6 @@
 # gpu: 256MiB
 # settings: expandable_segments:True
-# cause: FRAGMENTATION
+# cause: fragmentation
 import torch
 
 MIB = 2**20

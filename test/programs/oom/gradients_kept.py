@@ -1,5 +1,5 @@
 # gpu: 144MiB
-# cause: GRADIENTS_KEPT
+# cause: gradients_kept
 import torch
 from torch import nn
 

@@ -1,5 +1,5 @@
 # gpu: 128MiB
-# cause: KEPT_GRAPHS
+# cause: kept_graphs
 import torch
 from torch import nn
 

@@ -1,5 +1,5 @@
 # gpu: 128MiB
-# cause: KEPT_RESULTS
+# cause: kept_results
 import torch
 from torch import nn
 

@@ -1,5 +1,5 @@
 # gpu: 640MiB
-# cause: LOGITS
+# cause: logits
 import torch
 from torch import nn
 from torch.nn import functional

@@ -1,5 +1,5 @@
 # gpu: 1GiB
-# cause: MEMORY_FRACTION
+# cause: memory_fraction
 import torch
 
 # fixed: torch.cuda.set_per_process_memory_fraction(0.38, 0)

@@ -1,5 +1,5 @@
 # gpu: 128MiB
-# cause: NO_GRAD
+# cause: no_grad
 import torch
 from torch import nn
 

@@ -1,5 +1,5 @@
 # gpu: 160MiB
-# cause: OPTIMIZER_STATE
+# cause: optimizer_state
 import torch
 from torch import nn
 

@@ -1,5 +1,5 @@
 # gpu: 256MiB
-# cause: OPTIMIZER_TEMPORARIES
+# cause: optimizer_temporaries
 import torch
 from torch import nn
 

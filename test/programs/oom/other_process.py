@@ -1,7 +1,7 @@
 # gpu: 1GiB
 # others: 700MiB
 # fixed others: 0
-# cause: OTHER_PROCESS
+# cause: other_process
 import torch
 
 weights = torch.empty(200 * 2**20, dtype=torch.uint8, device="cuda")

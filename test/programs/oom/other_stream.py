@@ -1,5 +1,5 @@
 # gpu: 256MiB
-# cause: OTHER_STREAM
+# cause: other_stream
 import torch
 
 MIB = 2**20

@@ -1,5 +1,5 @@
 # gpu: 64MiB
-# cause: PARAMETERS
+# cause: parameters
 from torch import nn
 
 model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(20)])

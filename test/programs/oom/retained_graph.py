@@ -1,5 +1,5 @@
 # gpu: 128MiB
-# cause: RETAINED_GRAPH
+# cause: retained_graph
 import torch
 from torch import nn
 

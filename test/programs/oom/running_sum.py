@@ -1,5 +1,5 @@
 # gpu: 128MiB
-# cause: RUNNING_SUM
+# cause: running_sum
 import torch
 from torch import nn
 

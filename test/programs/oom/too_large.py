@@ -1,5 +1,5 @@
 # gpu: 256MiB
-# cause: TOO_LARGE
+# cause: too_large
 import torch
 
 points = torch.randn(16384, 3, device="cuda")

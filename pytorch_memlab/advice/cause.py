@@ -1,0 +1,73 @@
+"""The base of all causes, and the remedy that a cause finds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from .._common.prose_size import prose_size
+from ..history.out_of_memory import OutOfMemory
+
+
+class Basis(Enum):
+    """The way in which the bytes of a remedy are known."""
+
+    CHECKED = "checked"  # the recorded requests were made again with the remedy
+    COMPUTED = "computed"  # from the blocks in use
+    ESTIMATED = "estimated"
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A way out of one cause in one program."""
+
+    cause: str  # name of the cause
+    size: int  # bytes that it frees at least
+    why: str  # one sentence without a full stop
+    code: tuple[str, ...]  # lines that a person writes into the program or the shell
+    basis: Basis = Basis.COMPUTED
+    effect: str = ""  # what is known of the remedy, such as how it was checked
+
+
+class Cause(ABC):
+    """A cause of high memory: how it is recognised, what to do, and the words for both."""
+
+    name: ClassVar[str]
+    """The name of the cause in reports and files."""
+    order: ClassVar[int]
+    """Causes are looked for from the lowest number to the highest, the most specific ones first."""
+    scales_with_batch: ClassVar[bool] = False
+    """True if a smaller batch may remedy it too: the program may be right as it is."""
+    is_last_resort: ClassVar[bool] = False
+    """True for what is named only where nothing is wrong with the program."""
+
+    @abstractmethod
+    def remedy(self, oom: OutOfMemory) -> Remedy | None:
+        """The remedy for a program; None if this is not the cause."""
+
+    def found(
+        self,
+        size: int,
+        why: str,
+        *code: str,
+        basis: Basis = Basis.COMPUTED,
+        effect: str = "",
+    ) -> Remedy:
+        return Remedy(self.name, size, why, code, basis, effect)
+
+
+def at_line(number: int) -> str:
+    """A line in the middle of a sentence; nothing for a line that is not known.
+
+    >>> at_line(7), at_line(0)
+    (' (line 7)', '')
+    """
+    return f" (line {number})" if number else ""
+
+
+def saves(size: int, basis: Basis) -> str:
+    """The bytes that a remedy frees, as the end of a sentence."""
+    about = "about" if basis is Basis.ESTIMATED else "at least"
+    return f"frees {about} {prose_size(size)}"

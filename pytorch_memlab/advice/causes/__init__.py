@@ -1,0 +1,1 @@
+"""The causes, a module for each."""

@@ -1,0 +1,44 @@
+"""The program is right, and its batch is too large for this GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..._common.prose_size import prose_size
+from ...history.out_of_memory import OutOfMemory
+from ..cause import Basis, Cause, Remedy
+from ..evidence import FIXED
+
+
+class Batch(Cause):
+    """Most of the memory grows with the batch, and nothing else is wrong."""
+
+    name = "the size of the batch"
+    order = 200
+    is_last_resort = True
+
+    def remedy(self, oom: OutOfMemory) -> Remedy | None:
+        sizes = Counter[int]()
+        for block in oom.blocks:
+            if block.category not in FIXED and len(block.shape) > 1:
+                sizes[block.shape[0]] += block.size
+        # Samples times heads, or times words, are multiples of the samples.
+        least = sizes.total() / 10
+        multiples = {
+            batch: sum(size for length, size in sizes.items() if length % batch == 0)
+            for batch, size in sizes.most_common()
+            if batch > 1 and size >= least
+        }
+        if not multiples:
+            return None
+        batch, size = max(multiples.items(), key=lambda pair: pair[1])
+        if size * 4 < oom.in_use:
+            return None
+        total = size + oom.request.requested
+        return self.found(
+            oom.shortage,
+            f"tensors whose first dimension is {batch} or a multiple of it take"
+            f" {prose_size(total)}",
+            "a smaller batch  # pytorch-memlab fit --vary finds the largest that fits",
+            basis=Basis.ESTIMATED,
+        )

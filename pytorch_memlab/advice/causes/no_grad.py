@@ -1,0 +1,28 @@
+"""Autograd saves what no backward pass needs."""
+
+from __future__ import annotations
+
+from ..._common.prose_size import prose_size
+from ...history.model import Category
+from ...history.out_of_memory import OutOfMemory
+from ..cause import Cause, Remedy
+from ..evidence import is_much
+from ..forward_only import forward_only_place
+
+
+class NoGrad(Cause):
+    """A forward pass without a backward pass keeps its activations."""
+
+    name = "autograd saves what no backward pass needs"
+    order = 40
+
+    def remedy(self, oom: OutOfMemory) -> Remedy | None:
+        saved = oom.of_category(Category.SAVED)
+        if oom.node or not is_much(saved, oom):
+            return None
+        place = forward_only_place(oom)
+        if place is None:
+            return None
+        return self.found(
+            saved, f"autograd saved {prose_size(saved)}, and no backward pass follows", *place.code
+        )

@@ -1,0 +1,30 @@
+"""The state of the optimizer is larger than the parameters."""
+
+from __future__ import annotations
+
+from ..._common.prose_size import prose_size
+from ...history.out_of_memory import OutOfMemory
+from ..cause import Basis, Cause, Remedy, saves
+from ..evidence import is_in_optimizer, makes_state
+
+
+class OptimizerState(Cause):
+    """The first step of the optimizer makes its state."""
+
+    name = "the state of the optimizer"
+    order = 170
+
+    def remedy(self, oom: OutOfMemory) -> Remedy | None:
+        if not is_in_optimizer(oom) or not makes_state(oom):
+            return None
+        for optimizer in oom.optimizers:
+            if optimizer.parameters:
+                whole, factored = 2 * optimizer.parameters, optimizer.factored or 0
+                other = "SGD" if optimizer.factored is None else "Adafactor"
+                return self.found(
+                    whole - factored,
+                    f"{optimizer.name} keeps {prose_size(whole)}, twice the parameters",
+                    f"torch.optim.{other}(parameters)  # keeps {prose_size(factored)}",
+                    effect=saves(whole - factored, Basis.COMPUTED),
+                )
+        return None

@@ -1,0 +1,29 @@
+"""A sum of losses keeps the graph of each of them."""
+
+from __future__ import annotations
+
+import re
+
+from ..._common.prose_size import prose_size
+from ...history.out_of_memory import OutOfMemory
+from ..cause import Cause, Remedy
+from ..evidence import is_much, line_with, named_with_line
+
+
+class RunningSum(Cause):
+    """Each addition keeps the graph of its loss."""
+
+    name = "a running sum of losses"
+    order = 50
+
+    def remedy(self, oom: OutOfMemory) -> Remedy | None:
+        for group in oom.groups:
+            if group.running_sums >= 2 and is_much(group.graphs, oom):
+                line = line_with(oom, rf"\b{re.escape(group.name)}\s*(\+=|=.*\+)")
+                return self.found(
+                    group.graphs,
+                    f"{named_with_line(group.name, line)} keeps the graphs of"
+                    f" {group.running_sums} additions: {prose_size(group.graphs)}",
+                    f"{group.name} += loss.item()",
+                )
+        return None

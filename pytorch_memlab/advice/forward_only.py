@@ -1,0 +1,261 @@
+"""The part of a running program that computes without a backward pass.
+
+Note [Where no_grad goes]
+``torch.no_grad()`` around too much stops a training. Two questions are answered from the source of
+the running functions. Does what they compute reach a backward pass? It is followed from variable to
+variable and from function to caller; if it reaches one, or a library, this is no evaluation. Which
+is the largest running statement that trains nothing? What a statement does is read from the names
+that it uses, those that the functions of its file with such names use, and so on. A name that
+stands for several functions stands for all of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from ..history.out_of_memory import OutOfMemory, ProgramFrame
+
+_TRAINS: Final = frozenset(
+    {"backward", "manual_backward", "zero_grad", "GradScaler", "set_grad_enabled", "enable_grad"}
+)
+"""Names of what only programs that train use."""
+_GRADIENTS: Final = frozenset({"grad", "vjp", "jacobian", "jacrev", "hessian", "value_and_grad"})
+_STEPS: Final = re.compile(r"optim|opt\b|scaler", re.IGNORECASE)
+"""Variables whose ``step`` is a part of training."""
+_LOOPS: Final = frozenset({"fit", "train"})
+"""Methods of libraries that train, if they are called with or on anything."""
+_NUMBERS: Final = frozenset({"item", "tolist", "detach", "numpy"})
+"""Methods whose result has no graph."""
+_EVALUATES: Final = re.compile(r"eval|valid|test|predict|infer|generat|sampl|embed|encode|extract")
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOnly:
+    """A running statement, or its function, after which no backward pass follows."""
+
+    code: tuple[str, ...]
+
+
+def forward_only_place(oom: OutOfMemory) -> ForwardOnly | None:
+    """The place of ``no_grad``; None if a backward pass follows, or may follow."""
+    chain = list(_called_by_program(oom))
+    if not oom.model.is_evaluating and not _stays_without_backward(chain, oom):
+        return None
+    outermost: tuple[int, ast.stmt] | None = None
+    for index, frame in enumerate(chain):
+        source = _Source.of(frame.place.file)
+        statement = source.statement_at(frame.place.line)
+        if statement is None or source.reaches_training(statement):
+            break
+        outermost = index, statement
+    if outermost is None:
+        return None
+    index, statement = outermost
+    callee = chain[index - 1].place.function if index else ""
+    if callee and _EVALUATES.search(callee.lower()):
+        line = min(chain[index - 1].source, default=0)
+        return ForwardOnly((f"@torch.no_grad()  # on {callee}, line {line}",))
+    first, *others = ast.unparse(statement).splitlines()
+    text = f"{first} ..." if others else first
+    return ForwardOnly((f"with torch.no_grad():  # around line {statement.lineno}: {text}",))
+
+
+def reaches_backward(file: str, line: int) -> bool:
+    """True if what a line computes reaches a backward pass within its function."""
+    source = _Source.of(file)
+    statement = source.statement_at(line)
+    return statement is not None and source.flow_from(statement).trains
+
+
+def _called_by_program(oom: OutOfMemory) -> Iterator[ProgramFrame]:
+    """Running functions of the program, the innermost first, up to a call by a library."""
+    frames = {(frame.place.function, frame.place.file): frame for frame in reversed(oom.frames)}
+    remaining = list(oom.frames)
+    has_begun = False
+    for name, file in oom.functions:
+        if remaining and (name, file) == (remaining[0].place.function, remaining[0].place.file):
+            has_begun = True
+            yield remaining.pop(0)
+        elif has_begun and (name, file) not in frames and not _calls_modules(file):
+            return
+
+
+def _calls_modules(file: str) -> bool:
+    """True for what stands between a program and its own modules: ``nn.Module.__call__``."""
+    return "/torch/" in file.replace("\\", "/") and "/optim/" not in file.replace("\\", "/")
+
+
+def _stays_without_backward(chain: Sequence[ProgramFrame], oom: OutOfMemory) -> bool:
+    """True if what the running functions compute cannot reach a backward pass."""
+    for frame in chain:
+        source = _Source.of(frame.place.file)
+        statement = source.statement_at(frame.place.line)
+        if statement is None:
+            return False
+        flow = source.flow_from(statement)
+        if flow.trains:
+            return False
+        if not flow.is_returned:
+            return True
+    # The outermost function gives it to a library, or the program ends.
+    return bool(chain) and len(chain) == len(oom.frames) and not flow.is_returned
+
+
+@dataclass(slots=True)
+class _Flow:
+    """The way of a statement's result through its function."""
+
+    trains: bool = False
+    is_returned: bool = False
+
+
+class _Source:
+    """The functions of a file, and what can be reached from a statement."""
+
+    def __init__(self, text: str) -> None:
+        try:
+            self._tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            self._tree = ast.Module([], [])
+        names: defaultdict[str, set[str]] = defaultdict(set)
+        trains: set[str] = set()
+        for node in ast.walk(self._tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                body = ast.Module(node.body, [])
+                names[node.name] |= _names_in(body)
+                if _trains(body):
+                    trains.add(node.name)
+        self._names: Mapping[str, set[str]] = names
+        self._trains = trains
+
+    @staticmethod
+    def of(file: str) -> _Source:
+        return _source("".join(linecache.getlines(file)))
+
+    def statement_at(self, line: int) -> ast.stmt | None:
+        """The smallest statement that a line is part of."""
+        around = [
+            node
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
+        ]
+        return min(around, key=lambda node: (node.end_lineno or 0) - node.lineno, default=None)
+
+    def flow_from(self, statement: ast.stmt) -> _Flow:
+        """Follow the result of a statement through the function that it is in."""
+        if _trains(statement):
+            return _Flow(trains=True)
+        flow = _Flow(is_returned=isinstance(statement, ast.Return))
+        tainted = _targets(statement)
+        parts = [part for part in ast.walk(self._scope_of(statement)) if _is_simple(part)]
+        grown = True
+        while grown:
+            grown = False
+            for part in parts:
+                if part is statement or not _uses(part, tainted):
+                    continue
+                if isinstance(part, ast.stmt) and self.reaches_training(part):
+                    return _Flow(trains=True)
+                flow.is_returned |= isinstance(part, (ast.Return, ast.Yield))
+                new = _targets(part) - tainted
+                tainted |= new
+                grown |= bool(new)
+        return flow
+
+    def _scope_of(self, statement: ast.stmt) -> ast.AST:
+        """The function that a statement is in, or the module."""
+        around = [
+            node
+            for node in ast.walk(self._tree)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and node.lineno <= statement.lineno <= (node.end_lineno or 0)
+        ]
+        return max(around, key=lambda node: node.lineno, default=self._tree)
+
+    def reaches_training(self, statement: ast.stmt) -> bool:
+        if _trains(statement):
+            return True
+        waiting, seen = _names_in(statement) & self._names.keys(), set[str]()
+        while waiting:
+            name = waiting.pop()
+            if name in self._trains:
+                return True
+            seen.add(name)
+            waiting |= (self._names[name] & self._names.keys()) - seen
+        return False
+
+
+@lru_cache(maxsize=8)
+def _source(text: str) -> _Source:
+    return _Source(text)
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    """Names that code uses, those of attributes too."""
+    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return names | {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+
+
+def _is_simple(node: ast.AST) -> bool:
+    """True for a statement without a body, and for the head of a loop."""
+    return isinstance(node, ast.stmt) and not hasattr(node, "body")
+
+
+def _uses(node: ast.AST, names: set[str]) -> bool:
+    """True if code reads one of some variables, other than as a number."""
+    numbers = {
+        id(part)
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in _NUMBERS
+        for part in ast.walk(call.func.value)
+    }
+    return any(
+        id(part) not in numbers
+        and isinstance(part, (ast.Name, ast.Attribute))
+        and ast.unparse(part) in names
+        for part in ast.walk(node)
+    )
+
+
+def _targets(node: ast.AST) -> set[str]:
+    """Variables and attributes that get the result of a statement."""
+    match node:
+        case ast.Assign(targets=targets):
+            parts = [part for target in targets for part in ast.walk(target)]
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            parts = list(ast.walk(target))
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner))):
+            parts = [owner]  # a list that something is appended to
+        case _:
+            return set()
+    names = {ast.unparse(part) for part in parts if isinstance(part, (ast.Name, ast.Attribute))}
+    return names - {"self"}
+
+
+def _trains(node: ast.AST) -> bool:
+    """True if code itself runs a backward pass, a step of an optimizer, or a training loop."""
+    names = _names_in(node)
+    if names & _TRAINS:
+        return True
+    for call in ast.walk(node):
+        if not isinstance(call, ast.Call):
+            continue
+        function = call.func
+        name = getattr(function, "attr", getattr(function, "id", ""))
+        owner = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
+        if name in _GRADIENTS and ("autograd" in owner or "func" in owner):
+            return True
+        if name == "step" and _STEPS.search(owner):
+            return True
+        if name == "fit" or (name in _LOOPS and "rainer" in owner):
+            return True
+    return False

@@ -1,0 +1,234 @@
+"""Attention that programs write out, and the call in its place: they compute the same."""
+
+from __future__ import annotations
+
+import linecache
+import textwrap
+
+import pytest
+import torch
+
+from pytorch_memlab.advice.written_attention import fused_attention
+
+HEAD = """\
+import math
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+"""
+
+WRITTEN = {
+    "plain": """
+        def attention(q, k, v):
+            scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+            weights = scores.softmax(dim=-1)
+            return weights @ v
+    """,
+    "another scale": """
+        def attention(q, k, v):
+            scores = torch.matmul(q, k.mT) * 0.3
+            return torch.matmul(torch.softmax(scores, -1), v)
+    """,
+    "no scale": """
+        def attention(q, k, v):
+            return F.softmax(q @ k.mT, dim=-1) @ v
+    """,
+    "a scaled query": """
+        def attention(q, k, v):
+            d = q.size(-1)
+            att = (q / math.sqrt(d)) @ k.transpose(2, 3)
+            att = F.softmax(att, dim=-1, dtype=torch.float32).to(q.dtype)
+            out = att @ v
+            return out.transpose(1, 2).flatten(2)
+    """,
+    "causal by a triangle": """
+        def attention(q, k, v):
+            t = q.size(-2)
+            mask = torch.tril(torch.ones(t, t)).bool()
+            att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+            att = att.masked_fill(~mask, float("-inf"))
+            att = F.softmax(att, dim=-1)
+            y = att @ v
+            return y
+    """,
+    "causal by what is above": """
+        def attention(q, k, v):
+            t = q.size(-2)
+            above = torch.triu(torch.ones(t, t, dtype=torch.bool), diagonal=1)
+            scores = q @ k.mT / math.sqrt(q.size(-1))
+            scores.masked_fill_(above, -torch.inf)
+            return scores.softmax(-1) @ v
+    """,
+    "causal by minus infinity": """
+        def attention(q, k, v):
+            t = q.size(-2)
+            bias = torch.triu(torch.full((t, t), float("-inf")), diagonal=1)
+            scores = q @ k.mT / math.sqrt(q.size(-1)) + bias
+            return scores.softmax(-1) @ v
+    """,
+    "a triangle that is not causal": """
+        def attention(q, k, v):
+            t = q.size(-2)
+            mask = torch.tril(torch.ones(t, t), diagonal=2)
+            scores = q @ k.mT / math.sqrt(q.size(-1))
+            scores = scores.masked_fill(mask == 0, -1e9)
+            return scores.softmax(-1) @ v
+    """,
+    "a mask of the caller": """
+        def attention(q, k, v, mask=KEEP):
+            scores = q @ k.mT / math.sqrt(q.size(-1))
+            if mask is not None:
+                scores = scores.masked_fill(mask == 0, float("-inf"))
+            weights = torch.softmax(scores, dim=-1)
+            return torch.matmul(weights, v)
+    """,
+    "an additive mask": """
+        def attention(q, k, v, mask=BIAS):
+            scores = q @ k.mT
+            scores = scores / math.sqrt(q.size(-1))
+            scores = scores + mask
+            weights = torch.softmax(scores, dim=-1)
+            result = torch.bmm(weights.flatten(0, 1), v.flatten(0, 1)) if False else weights @ v
+            return result
+    """,
+    "where": """
+        def attention(q, k, v, mask=KEEP):
+            scores = q @ k.mT
+            scores = torch.where(mask, scores, float("-inf"))
+            return scores.softmax(-1) @ v
+    """,
+    "einsum": """
+        def attention(q, k, v):
+            scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * q.shape[-1] ** -0.5
+            weights = scores.softmax(dim=-1)
+            return torch.einsum("bhqk,bhkd->bhqd", weights, v)
+    """,
+    "dropout": """
+        def attention(q, k, v):
+            scores = q @ k.mT / math.sqrt(q.size(-1))
+            weights = F.dropout(scores.softmax(-1), 0.4, False)
+            return weights @ v
+    """,
+}
+
+AS_CALL = {
+    "plain": ("lines 8 to 10", "return {}(q, k, v)"),
+    "another scale": ("lines 8 to 9", "return {}(q, k, v, scale=0.3)"),
+    "no scale": ("line 8", "return {}(q, k, v, scale=1.0)"),
+    "a mask of the caller": (
+        "lines 8 to 12",
+        "return {}(q, k, v, attn_mask=(mask != 0) if mask is not None else None)",
+    ),
+    "causal by a triangle": (
+        "lines 10 to 13",
+        "y = {}(q, k, v, is_causal=True, scale=1.0 / math.sqrt(k.size(-1)))",
+    ),
+    "dropout": ("lines 8 to 10", "return {}(q, k, v, dropout_p=0.4 if False else 0.0)"),
+}
+
+
+def source_of(text: str) -> str:
+    return HEAD + textwrap.dedent(text).lstrip("\n")
+
+
+def written(text: str, folder, *, has_heads: bool = True):
+    path = folder / "model.py"
+    path.write_text(text)
+    linecache.checkcache(str(path))
+    line = next(n for n, one in enumerate(text.splitlines(), 1) if "softmax(" in one)
+    return fused_attention(str(path), line, has_heads=has_heads)
+
+
+def run(text: str, *shape: int) -> torch.Tensor:
+    torch.manual_seed(0)
+    keep = torch.rand(shape[-2], shape[-2]) > 0.3
+    keep |= torch.eye(shape[-2], dtype=torch.bool)
+    variables = {"KEEP": keep, "BIAS": torch.randn(shape[-2], shape[-2])}
+    exec(compile(text, "model.py", "exec"), variables)
+    return variables["attention"](*(torch.randn(shape) for _ in range(3)))
+
+
+def edited(text: str, edit) -> str:
+    lines = text.splitlines()
+    lines[edit.first - 1 : edit.last] = edit.lines
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", [name for name in WRITTEN if name != "an additive mask"])
+def test_the_call_computes_what_the_lines_compute(name, tmp_path):
+    text = source_of(WRITTEN[name])
+    fused = written(text, tmp_path)
+    assert fused is not None
+    new = edited(text, fused.edit)
+    assert "softmax" not in new
+    torch.testing.assert_close(run(new, 2, 3, 16, 8), run(text, 2, 3, 16, 8))
+
+
+@pytest.mark.parametrize("name", AS_CALL)
+def test_the_line_to_write(name, tmp_path):
+    fused = written(source_of(WRITTEN[name]), tmp_path)
+    assert fused is not None
+    where, line = AS_CALL[name]
+    call = line.format("F.scaled_dot_product_attention")
+    assert fused.code == (f"# in place of {where}:", call)
+
+
+@pytest.mark.parametrize("name", ["plain", "a mask of the caller", "where"])
+def test_three_dimensions_get_a_fourth(name, tmp_path):
+    text = source_of(WRITTEN[name])
+    fused = written(text, tmp_path, has_heads=False)
+    assert fused is not None
+    assert "q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)" in fused.code[1]
+    torch.testing.assert_close(run(edited(text, fused.edit), 6, 16, 8), run(text, 6, 16, 8))
+
+
+def test_a_buffer_of_the_module_is_followed_and_its_dropout_kept(tmp_path):
+    text = source_of(
+        """
+        class Attention(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.drop = nn.Dropout(0.1)
+                self.register_buffer("bias", torch.tril(torch.ones(64, 64)).view(1, 1, 64, 64))
+
+            def forward(self, q, k, v):
+                t = q.size(2)
+                att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(q.size(-1)))
+                att = att.masked_fill(self.bias[:, :, :t, :t] == 0, float("-inf"))
+                att = F.softmax(att, dim=-1)
+                att = self.drop(att)
+                y = att @ v  # (B, nh, T, T) x (B, nh, T, hs)
+                return y.transpose(1, 2)
+
+
+        def attention(q, k, v):
+            return Attention().eval()(q, k, v)
+        """
+    )
+    fused = written(text, tmp_path)
+    assert fused is not None
+    [line] = fused.edit.lines
+    assert line == (
+        "        y = F.scaled_dot_product_attention(q, k, v,"
+        " dropout_p=self.drop.p if self.drop.training else 0.0, is_causal=True)"
+        "  # (B, nh, T, T) x (B, nh, T, hs)"
+    )
+    torch.testing.assert_close(run(edited(text, fused.edit), 2, 3, 16, 8), run(text, 2, 3, 16, 8))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["scores = q @ k.mT", "w = scores.softmax(-1)", "y = w @ v", "return y, w"],
+        ["scores = q @ k.mT", "w = scores.softmax(-1)", "w = w / w.sum()", "return w @ v"],
+        ["scores = (q @ k.mT).tanh()", "return scores.softmax(-1) @ v"],
+        ["scores = q @ k.mT", "return scores.softmax(-2) @ v"],
+        ["scores = q @ k.mT + MASK", "scores = scores * 2", "return scores.softmax(-1) @ v"],
+        ["return q.softmax(-1) @ v"],
+    ],
+)
+def test_what_the_call_cannot_do_is_left_alone(lines, tmp_path):
+    body = "".join(f"    {line}\n" for line in lines)
+    assert written(f"{HEAD}def attention(q, k, v):\n{body}", tmp_path) is None
