@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections import deque
@@ -12,11 +13,13 @@ import torch
 from torch._C import _functorch as functorch
 
 from .hidden_calls import hidden
+from .stack_room import check_room
 from .uninterrupted import STANDARD_SIGNALS, uninterrupted
 
 T = TypeVar("T")
 
 _untyped_storage = torch._C.TensorBase.untyped_storage
+_references = sys.getrefcount
 
 host_address: Callable[[torch.UntypedStorage], int] = vars(torch._C.StorageBase)["data_ptr"]
 """Where the bytes of a storage are in this process, also of one that a simulated GPU holds."""
@@ -81,12 +84,18 @@ class StorageTable(Generic[T]):
     # generator that waits inside a ``try``, which even the first instruction is in. What a handler
     # raised there is raised again at the next question to any table, at the latest when the
     # simulation ends.
+    #
+    # Where Python can call no deeper it calls not even the first, up to Python 3.11 (it prints
+    # "Exception ignored in"). But it drops the reference to it: all first callbacks are one object,
+    # and one that has fewer references than there are entries was not called for one of them.
 
     def __init__(self, on_death: Callable[[T], None]) -> None:
         self._on_death = on_death
         self._known: dict[int, T] = {}
         self._deaths: dict[int, _Death] = {}
         self._dead: deque[weakref.ref[torch.UntypedStorage]] = deque()
+        self._note = self._dead.append
+        self._unused = _references(self._note)
         self._lock = threading.RLock()
         self.calls_are_hidden = False
         """``torch.profiler`` records the calls of Python functions: it does not see the table's."""
@@ -94,7 +103,8 @@ class StorageTable(Generic[T]):
     @property
     def known(self) -> dict[int, T]:
         """``_cdata`` of a storage that lives -> what is known of it."""
-        if self._dead or _kept:  # asked for every op
+        # asked for every op
+        if self._dead or _kept or _references(self._note) < self._unused + len(self._deaths):
             self._catch_up()
         return self._known
 
@@ -104,17 +114,17 @@ class StorageTable(Generic[T]):
         sweeper = self._sweeper()
         next(sweeper)
         sweep = weakref.ref(storage, sweeper.send)  # the callback made last is called first
-        death = _Death(storage, self._dead.append)
+        death = _Death(storage, self._note)
         death.key, death.sweep = key, sweep
         with self._lock:
-            if self._dead:  # one of them may have had the same key
-                self.sweep()
+            self.sweep()  # what has died may have had the same key
             self._known[key] = value
             self._deaths[key] = death
 
     def find(self, tensor: torch.Tensor) -> T | None:
         """The data kept for a tensor's last storage, which holds the values of a sparse one."""
-        if self._dead or _kept:  # asked for every tensor of every op
+        # asked for every tensor of every op
+        if self._dead or _kept or _references(self._note) < self._unused + len(self._deaths):
             self._catch_up()
         with torch._C.DisableTorchFunction():
             try:
@@ -152,14 +162,38 @@ class StorageTable(Generic[T]):
             self._known.clear()
 
     def sweep(self) -> None:
+        """Forget what has died.
+
+        Raises:
+            RecursionError, MemoryError: there is no room for it, and a later call does the rest.
+        """
         if not self._dead:
-            return
+            if _references(self._note) >= self._unused + len(self._deaths):
+                return
+            self._note_missed()
+        check_room()
         with self._lock, uninterrupted(*STANDARD_SIGNALS):
             while self._dead:
-                death: _Death = self._dead.popleft()  # type: ignore[assignment]
-                if self._deaths.get(death.key) is death:
-                    del self._deaths[death.key]
-                    self._on_death(self._known.pop(death.key))
+                death: _Death = self._dead[0]  # type: ignore[assignment]
+                key = death.key
+                if self._deaths.get(key) is not death:
+                    self._dead.popleft()
+                    continue
+                value = self._known.pop(key)
+                del self._deaths[key]
+                self._dead.popleft()
+                try:
+                    self._on_death(value)
+                except (RecursionError, MemoryError):
+                    self._known[key], self._deaths[key] = value, death
+                    self._dead.appendleft(death)
+                    raise
+
+    def _note_missed(self) -> None:
+        """Note the deaths that Python could not tell of."""
+        with self._lock:
+            deaths = list(self._deaths.values())
+            self._dead.extend(death for death in deaths if death() is None)
 
     def _sweeper(self) -> Generator[None, object, None]:
         """Sweeps once it is sent something: the weak reference to a storage that died."""
@@ -171,6 +205,8 @@ class StorageTable(Generic[T]):
                 self.sweep()
         except GeneratorExit:  # the table forgot the storage
             return
+        except (RecursionError, MemoryError):  # the next question sweeps
+            pass
         except BaseException as error:  # Python would print it and go on
             _kept.append(error)
         yield

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+from .stack_room import check_room
+
 # The module below ``signal``, which makes an enum of every handler: that would cost more than the
 # allocation that is to be protected.
 _signal: Any = importlib.import_module("_signal")
@@ -85,6 +87,7 @@ class uninterrupted:  # noqa: N801 - reads as a state
             return
         if _get_ident() != _main_thread:
             return
+        check_room()  # also what puts the handlers back needs some
         self._arrived: list[int] = []
         handlers = _python_handlers(self._numbers)
         try:

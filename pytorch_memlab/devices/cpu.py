@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import psutil
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from .._common.storages import StorageTable, storages_of
 from .._common.traceback_frames import clear_internal_frames
+from .._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..memory_fields import GROUPS, METRICS, OVERSIZE_GROUPS, POOLS
 from ..records import DeviceInfo
 from .device import Device, Stats
@@ -104,16 +106,21 @@ class CpuDevice(Device):
         if tensor.device.type == "cpu":
             for storage in storages_of(tensor):
                 if storage._cdata not in self.storages.known:
-                    followed = Followed(storage._cdata, storage.nbytes())
-                    self.storages.add(storage, followed)
-                    self._count(followed.nbytes, "allocated", 1)
-                    for observer in self.observers:
-                        observer("alloc", followed)
+                    with uninterrupted(*STANDARD_SIGNALS):
+                        self._begin_to_follow(storage)
+
+    def _begin_to_follow(self, storage: torch.UntypedStorage) -> None:
+        followed = Followed(storage._cdata, storage.nbytes())
+        self.storages.add(storage, followed)
+        self._count(followed.nbytes, "allocated", 1)
+        for observer in self.observers:
+            observer("alloc", followed)
 
     def _free(self, followed: Followed) -> None:
         self._count(followed.nbytes, "freed", -1)
         for observer in self.observers:
-            observer("free", followed)
+            with suppress(RecursionError, MemoryError):  # after these it is freed once more
+                observer("free", followed)
 
     def _count(self, nbytes: int, metric: str, sign: int) -> None:
         for groups, amount in ((_COUNTS, 1), (_BYTES, nbytes)):

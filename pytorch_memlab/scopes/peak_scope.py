@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from .._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..devices import Device, find_devices, get_device
 from ..errors import UsageError
 from .peak_tracker import Window, peak_tracker
@@ -37,14 +38,16 @@ class Scope(ABC):
         """
         if self._is_open:
             raise UsageError("this scope is open: use reset() to begin again")
-        self._start = self._open()
-        self._is_open = True
+        with uninterrupted(*STANDARD_SIGNALS):
+            self._start = self._open()
+            self._is_open = True
 
     def stop(self) -> None:
         """Close the window; its values stay. A second stop has no effect."""
         if self._is_open:
-            self._last = self._close() or self._last
-            self._is_open = False
+            with uninterrupted(*STANDARD_SIGNALS):
+                self._last = self._close() or self._last
+                self._is_open = False
 
     def reset(self) -> None:
         """Start again, as if it had been opened now.
@@ -84,7 +87,11 @@ class Scope(ABC):
         return max(0, peak - start - max(0, used - start))
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()  # an interrupt that came until all was on
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:

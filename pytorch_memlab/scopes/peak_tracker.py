@@ -16,6 +16,10 @@ the tracker goes on answering until the program resets its peak.
 
 A line profiler has no window on a device that the program does not use yet. For the line of the
 first use, ``await_use`` keeps the peaks that the program resets before the profiler comes to read.
+
+An interrupt, or Python's limit of recursion, may come at any call. So what belongs together is
+changed by statements that call nothing, after all that may fail. Where a tracker begins to own the
+peaks, interrupts wait, and what fails gives them back.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import threading
 import numpy as np
 
 from .._common.made_once import WeakRegistry
+from .._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..devices import NO_APPROXIMATIONS, Device, Stats, no_approximations
 from .row import (
     PEAK,
@@ -144,7 +149,7 @@ class PeakTracker:
 
     def await_use(self) -> None:
         """Lose no peak until ``stop_awaiting``, though the program resets them."""
-        with self.lock:
+        with uninterrupted(*STANDARD_SIGNALS), self.lock:
             self._awaiting += 1
             if self._before_use is None:
                 self._before_use = PeakSegment(ZERO)
@@ -154,7 +159,7 @@ class PeakTracker:
 
     def stop_awaiting(self) -> None:
         """One less awaits the first use of the device."""
-        with self.lock:
+        with uninterrupted(*STANDARD_SIGNALS), self.lock:
             self._awaiting -= 1
             if not self._awaiting:
                 self._before_use = None
@@ -164,21 +169,48 @@ class PeakTracker:
     def open(self) -> tuple[Window, Sample]:
         """Begin a window now, with the reading at its beginning."""
         self.device.start_tracking()
-        with self.lock:
-            self._own_peaks()
-            sample = self.sample()
-            window = _OpenWindow(self, self._begin(sample), sample)
-            self._windows.add(id(window))
-            return window, sample
+        if self.segments:
+            return self._opened()
+        with uninterrupted(*STANDARD_SIGNALS):
+            return self._opened()
+
+    def _opened(self) -> tuple[Window, Sample]:
+        window = None
+        try:
+            with self.lock:
+                self._own_peaks()
+                sample = self.sample()
+                window = _OpenWindow(self, self._begin(sample), sample)
+                self._windows.add(id(window))
+                return window, sample
+        except BaseException:
+            self._give_up(window)
+            raise
 
     def open_from_first_use(self, start: Sample) -> Window:
         """A window on a device that came into use after its reader began."""
         self.device.start_tracking()
+        window = None
+        with uninterrupted(*STANDARD_SIGNALS):
+            try:
+                with self.lock:
+                    self._own_peaks()
+                    window = _OpenWindow(self, self.segments[0], start)
+                    self._windows.add(id(window))
+                    return window
+            except BaseException:
+                self._give_up(window)
+                raise
+
+    def _give_up(self, window: Window | None) -> None:
+        """A window could not be opened, or its opener was interrupted."""
+        if window is not None:
+            self.close(window)
+            return
+        self.device.stop_tracking()
         with self.lock:
-            self._own_peaks()
-            window = _OpenWindow(self, self.segments[0], start)
-            self._windows.add(id(window))
-            return window
+            if not self._windows:
+                self._release()
 
     def sample(self) -> Sample:
         """Read the device for all windows; the very same object if nothing happened since."""
@@ -215,9 +247,7 @@ class PeakTracker:
             segment = window.segment
             if segment is not self.segments[-1] or len(segment.windows) > 1:
                 result = self.since(segment, sample)
-                self._end(window)
-                window.segment = self._begin(sample)
-                window.segment.windows.add(id(window))
+                self._begin_again(window, sample)
             elif segment.rows:
                 (highest,) = segment.rows if len(segment.rows) == 1 else segment.merged()
                 if highest is not sample.row:
@@ -260,10 +290,7 @@ class PeakTracker:
             if stats and self._before_use is not None:
                 self._before_use.merge_peaks(row_of(stats))
             return False
-        sample = self.sample()
-        self._end(self._program)
-        self._program.segment = self._begin(sample)
-        self._program.segment.windows.add(id(self._program))
+        self._begin_again(self._program, self.sample())
         if not self._windows:
             self.device.reset_peaks()
             self._release()
@@ -283,6 +310,15 @@ class PeakTracker:
         self.segments.append(segment)
         return segment
 
+    def _begin_again(self, window: Window, sample: Sample) -> None:
+        """End a window and begin it with a new segment."""
+        before, segment = window.segment, PeakSegment(sample)
+        segment.windows.add(id(window))
+        # Calls nothing: the window has a segment of the tracker at any time.
+        self.segments += (segment,)
+        window.segment = segment
+        self._leave(window, before)
+
     def _count_out(self, window: Window) -> None:
         """A window is over. Each step may be done twice, as after an interrupt."""
         self._windows.discard(id(window))
@@ -293,7 +329,10 @@ class PeakTracker:
         window.__class__ = Window
 
     def _end(self, window: Window) -> None:
-        segment = window.segment
+        self._leave(window, window.segment)
+
+    def _leave(self, window: Window, segment: PeakSegment) -> None:
+        """A window begins with a segment no more, which is merged if it was the last one."""
         segment.windows.discard(id(window))
         if segment.windows or segment not in self.segments[1:]:
             return
@@ -306,16 +345,18 @@ class PeakTracker:
         """Begin to own the peaks; the program's own peak so far is in its first segment."""
         if self.segments:
             return
+        self.device.install_view(self)
         first = PeakSegment(self._latest)
         self._program = Window(self, first, self._latest)
         self._program.is_open = False  # it never closes
         self.segments += [first] if self._before_use is None else [self._before_use, first]
         self.sample()
-        self.device.install_view(self)
 
     def _release(self) -> None:
         """Give the peaks back if the device allows it; else answer until that is needless."""
         if self._program is None or not self.segments:
+            if not self._awaiting:
+                self.device.remove_view(self)
             return
         sample = self.sample()
         peak = self._peak_since(self._program.segment)

@@ -289,15 +289,25 @@ def _start_simulated(
     machine: Machine, start: Callable[[threading.Thread], None], thread: threading.Thread
 ) -> None:
     """Start a thread of the program, in which the simulation holds too."""
+    attributes = vars(thread)
     run = thread.run
+    before = {name: attributes[name] for name in ("run",) if name in attributes}
+
+    def put_back() -> None:
+        attributes.pop("run", None)
+        attributes.update(before)  # of the program, or of a simulation around this one
 
     def simulated() -> None:
-        del thread.run
+        put_back()
         with _modes(machine):
             run()
 
     thread.run = simulated  # type: ignore[method-assign]
-    start(thread)
+    try:
+        start(thread)
+    except RuntimeError:  # it cannot be started
+        put_back()
+        raise
 
 
 @contextmanager

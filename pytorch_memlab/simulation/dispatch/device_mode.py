@@ -29,8 +29,10 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._common.hidden_calls import hidden
+from ..._common.stack_room import check_room_of_op
 from ..._common.storages import storages_of
 from ..._common.traceback_frames import clear_internal_frames
+from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ...errors import (
     EstimatedMemoryError,
     HostMemoryError,
@@ -126,6 +128,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
         if args and (type(args[0]) in _TYPES_OF_NUMBERS or func is _EQUAL):
             args = _with_tensors(func, args)
         info = op_info(func)
+        if info.may_resize:
+            check_room_of_op()
         if info.composite is not None:
             with self:
                 result = info.composite(*args, **kwargs)
@@ -211,16 +215,17 @@ class SimulatedDeviceMode(TorchDispatchMode):
             allocate_output,
             partial(self._allocate_outputs, info, gpu, args, kwargs, result),
         )
-        try:
-            if info.memory is not None:
-                info.memory(call)
-            call.alloc_outputs()
-            if call.unknown_workspace:
-                self._uncounted(func, runs_on, call.unknown_workspace)
-            if call.estimated:
-                self._estimated(func, runs_on, call.estimated)
-        finally:
-            call.free_temps()
+        with uninterrupted(*STANDARD_SIGNALS):
+            try:
+                if info.memory is not None:
+                    info.memory(call)
+                call.alloc_outputs()
+                if call.unknown_workspace:
+                    self._uncounted(func, runs_on, call.unknown_workspace)
+                if call.estimated:
+                    self._estimated(func, runs_on, call.estimated)
+            finally:
+                call.free_temps()
 
     def _computed(
         self,
@@ -336,7 +341,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
         if refused is None or gpu is None:
             return
         nbytes = int(refused[1])
-        gpu.release(gpu.allocate(nbytes, self._machine.current_stream(gpu.index)))
+        with uninterrupted(*STANDARD_SIGNALS):
+            gpu.release(gpu.allocate(nbytes, self._machine.current_stream(gpu.index)))
         raise HostMemoryError(
             f"{gpu.device} could hold {nbytes} more bytes, but this machine cannot: "
             "the simulation keeps every tensor in host memory"

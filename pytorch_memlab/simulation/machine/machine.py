@@ -272,7 +272,11 @@ class Machine:
         with uninterrupted(*STANDARD_SIGNALS):
             nbytes = storage.nbytes()
             allocation = gpu.allocate(nbytes, stream, is_estimate=is_estimate, is_data=True)
-            self.allocations.add(storage, allocation)
+            try:
+                self.allocations.add(storage, allocation)
+            except BaseException:
+                gpu.release(allocation)
+                raise
 
     def label(self, storage: torch.UntypedStorage, gpu: SimulatedGPU, nbytes: int = 0) -> None:
         """Label a storage that the allocator does not count: of a wrapper, or another process."""
@@ -280,7 +284,13 @@ class Machine:
 
     def pin(self, storage: torch.UntypedStorage) -> None:
         if storage._cdata not in self.pinned.known:
-            self.pinned.add(storage, self.pinned_memory.take(storage.nbytes()))
+            with uninterrupted(*STANDARD_SIGNALS):
+                size = self.pinned_memory.take(storage.nbytes())
+                try:
+                    self.pinned.add(storage, size)
+                except BaseException:
+                    self.pinned_memory.give_back(size)
+                    raise
 
     def see_environment(self) -> None:
         """Follow what the program sets in its environment, until it uses a GPU.
@@ -295,13 +305,14 @@ class Machine:
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Follow a storage that was resized: CUDA takes new memory, then frees the old."""
         key: int = storage._cdata
-        before = self.allocations.known[key]
+        known = self.allocations.known
+        before = known[key]
         if storage.nbytes() != before.nbytes:
             gpu = before.gpu
             with uninterrupted(*STANDARD_SIGNALS):
                 stream = self.current_stream(gpu.index)
                 allocation = gpu.allocate(storage.nbytes(), stream, is_data=True)
-                self.allocations.known[key] = allocation
+                known[key] = allocation
                 gpu.release(before)
 
     def living(self) -> Iterator[Allocation]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from array import array
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
 from ..._common.call_stacks import call_stacks
+from ..._common.stack_room import check_room
 from ..._common.uninterrupted import STANDARD_SIGNALS, standard_signals_wait, uninterrupted
 from ...errors import UsageError
 from ..allocator.caching_allocator import CachingAllocator
@@ -31,6 +33,11 @@ _ADDRESSES = 2**44
 
 
 _gc_is_on, _gc_off, _gc_on = gc.isenabled, gc.disable, gc.enable
+
+_recursion_limit, _set_recursion_limit = sys.getrecursionlimit, sys.setrecursionlimit
+
+_DEEPEST: Final = 200
+"""More calls than are ever nested in an allocator with all that follows its blocks."""
 
 _busy = threading.Lock()
 """Lock over all simulated allocators; see Note [Delayed frees and signals in the allocator]."""
@@ -126,11 +133,23 @@ class SimulatedGPU:
         if not self.ever_held_data:
             self.before_first_use()
             self.ever_held_data = is_data
+        self.sweep()
+        address = 0
         try:
-            address = self.locked(self._malloc, nbytes, stream, is_estimate, is_data)
+            try:
+                address = self._in_one_go(self._malloc, nbytes, stream, is_estimate, is_data)
+            finally:
+                if self._dead or self._trace is not None:
+                    self._settle()
             return Allocation(self, address, nbytes)
         except OutOfMemory as error:
             text = str(error)
+        except BaseException:
+            if address:  # an interrupt, or a callback, came after it
+                self._dead.append(address)
+            if self._trace is not None:
+                self._trace.expect(None)
+            raise
         # Not raised inside the except: its error would keep the frames of this one, and what they
         # hold.
         self.failure = None
@@ -184,9 +203,13 @@ class SimulatedGPU:
         return error
 
     def release(self, allocation: Allocation) -> None:
+        """Free memory now, or where there is no room for it, before what is done next."""
         if allocation.address:
             self._dead.append(allocation.address)
-            self._settle()
+            try:  # noqa: SIM105 - every free comes here
+                self._settle()
+            except (RecursionError, MemoryError):
+                pass
 
     def owns(self, address: int) -> bool:
         return address // _ADDRESSES == self.index + 1
@@ -242,18 +265,28 @@ class SimulatedGPU:
         """Work after all frees that wait, with no garbage collection and no Ctrl-C in between."""
         with _alone:
             collects = _gc_is_on()
-            _gc_off()
             try:
+                _gc_off()
                 if standard_signals_wait():
-                    if self._dead:
-                        self._free_dead()
-                    return work(*args)
+                    return self._with_room(work, args)
                 with uninterrupted(*STANDARD_SIGNALS):
-                    self._free_dead()
-                    return work(*args)
+                    return self._with_room(work, args)
             finally:
                 if collects:
                     _gc_on()
+
+    def _with_room(self, work: Callable[..., _T], args: tuple[Any, ...]) -> _T:
+        """Work with room on the stack for all of it: a RecursionError comes before it begins."""
+        check_room()
+        limit = _recursion_limit()
+        try:
+            _set_recursion_limit(limit + _DEEPEST)
+            if self._dead:
+                self._free_dead()
+            return work(*args)
+        finally:
+            if _recursion_limit() == limit + _DEEPEST:  # no other thread has changed it
+                _set_recursion_limit(limit)
 
     def _free_dead(self) -> None:
         while self._dead:

@@ -14,6 +14,7 @@ import torch
 from torch._subclasses import FakeTensor, fake_tensor
 
 from ..._common.patches import Patches
+from ..._common.stack_room import check_room
 from ..dispatch.fake_tensors import BUILD_HAS_CUDA
 from ..dispatch.transfers import move
 from ..machine.machine import Machine
@@ -64,12 +65,19 @@ def _grad(machine: Machine) -> Any:
     find = machine.allocations.find
 
     class Gradient:
-        """``Tensor.grad``: PyTorch's own, which refuses a gradient of another device."""
+        """``Tensor.grad``: PyTorch's own, which refuses a gradient of another device.
+
+        PyTorch asks its class for it, and crashes if that raises: at the limit of recursion.
+        """
 
         def __get__(self, tensor: torch.Tensor | None, kind: type | None = None) -> Any:
-            return slot if tensor is None else get(tensor)
+            if tensor is None:
+                return slot
+            check_room()
+            return get(tensor)
 
         def __set__(self, tensor: torch.Tensor, gradient: Any) -> None:
+            check_room()
             if gradient is not None and isinstance(gradient, torch.Tensor):
                 own, other = find(tensor), find(gradient)
                 if own is None or other is None or own.gpu is not other.gpu:
@@ -82,6 +90,7 @@ def _grad(machine: Machine) -> Any:
             put(tensor, gradient)
 
         def __delete__(self, tensor: torch.Tensor) -> None:
+            check_room()
             slot.__delete__(tensor)
 
     return Gradient()
