@@ -78,6 +78,7 @@ def preload_pytorch(device_id: int | None = None) -> None:
     Raises:
         UnknownDeviceError: there are GPUs, and not this one.
     """
+    __tracebackhide__ = True  # IPython leaves this frame out of an error, such as on a full GPU
     if count_gpus():
         import torch
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import wraps
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from ..errors import MemlabError
 from .program_lines import is_of_program
 from .user_code import OWN_FOLDER
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _EXPECTED = (RuntimeError, MemlabError)
 """Errors that are raised on purpose; other errors may be mistakes in this package."""
@@ -20,9 +25,30 @@ _SHOWS_THE_FRAME_THAT_CATCHES = sys.version_info < (3, 11)
 
 _OURS = tuple(
     os.path.join(OWN_FOLDER, *parts)
-    for parts in (("simulation", ""), ("devices", "cpu.py"), ("tensors", "lines.py"))
+    for parts in (
+        ("simulation", ""),
+        ("devices", "cpu.py"),
+        ("tensors", "lines.py"),
+        ("_common", "patches.py"),
+        ("_common", "traceback_frames.py"),
+    )
 )
-"""Files of the modes, and of what they call."""
+"""Files of the modes, of functions that stand for torch's, and of what they call."""
+
+
+def without_frames(function: Callable[P, T]) -> Callable[P, T]:
+    """A function that stands for one in C++: an error that leaves it names no frame of it."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            clear_internal_frames(error)
+            del args, kwargs
+            raise
+
+    return call
 
 
 def clear_internal_frames(error: BaseException) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .._common.user_code import is_of_user
+from ..tensors.live_objects import gradient_of
 
 _LEADS_NOWHERE = (ModuleType, CodeType, torch.dtype, torch.device)
 
@@ -30,7 +31,7 @@ def used_tensors(*roots: object) -> list[torch.Tensor]:
         seen.add(id(value))
         if isinstance(value, torch.Tensor):
             tensors.append(value)
-            waiting.append(torch._C.TensorBase.grad.__get__(value))  # type: ignore[attr-defined]
+            waiting.append(gradient_of(value))
         waiting += (part for part in _parts(value) if gc.is_tracked(part))
     return tensors
 

@@ -91,6 +91,7 @@ class IPyExperiments:
         cl_gc_collect: bool = True,
         cl_set_seed: int = 0,
     ) -> None:
+        __tracebackhide__ = True  # IPython leaves this frame out of an error, such as on a full GPU
         shell = current_shell()
         if rebound not in _POLICIES:
             raise UsageError(f"rebound is one of {', '.join(_POLICIES)}, not {quoted(rebound)}")
@@ -120,6 +121,7 @@ class IPyExperiments:
 
     def backend_load(self) -> None:
         """Load what the first use of the backend would load, so that it counts in no experiment."""
+        __tracebackhide__ = True
         if self.backend == "pytorch":
             if not count_gpus():
                 raise UsageError(

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +23,7 @@ from .._common import warned_lines
 from .._common.patches import Patches
 from .._common.quoted import quoted
 from .._common.storages import raise_kept
+from .._common.traceback_frames import without_frames
 from .._common.uncaught_errors import uncaught
 from .._common.uninterrupted import uninterrupted
 from .._common.wrapping import decorated
@@ -259,9 +261,23 @@ _INSTALLED_IN_ORDER = (
 )
 
 
+_IN_CPP = (torch.Tensor, torch.UntypedStorage, torch.autograd)
+"""Their functions do most of the work of a program; errors name no frame of what stands for them.
+See ``clear_internal_frames``."""
+
+
+class _Replacements(Patches):
+    """The names of torch that the simulation replaces."""
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        if owner in _IN_CPP and type(value) is FunctionType:
+            value = without_frames(value)
+        super().set(owner, name, value)
+
+
 @contextmanager
 def _installed(machine: Machine) -> Iterator[None]:
-    patches = Patches()
+    patches = _Replacements()
     with ExitStack() as exits:
         exits.callback(patches.undo)
         for module in _INSTALLED_IN_ORDER:

@@ -108,9 +108,8 @@ def test_an_error_on_some_gpus_names_them():
     line = fails_on_old_gpus.__code__.co_firstlineno + 2
     lines = repr(frame).splitlines()
     assert lines[4] == f"t4{'14.76 GiB':>30}{'135.0 MiB':>12}{'failed':>32}"
-    assert lines[7] == (
-        f'fails on t4 at test_frame.py:{line} in fails_on_old_gpus: raise RuntimeError("\\…'
-    )
+    failing = f"fails on t4 at test_frame.py:{line} in fails_on_old_gpus: raise RuntimeErr"
+    assert (lines[7].startswith(failing), len(lines[7])) == (True, 80)
     assert lines[8:17] == [
         "  RuntimeError: line 0",
         *[f"  line {number}" for number in range(1, 8)],

@@ -15,6 +15,7 @@ import torch
 
 from ..._common.patches import Patches
 from ..._common.storages import host_address
+from ..._common.traceback_frames import without_frames
 from ..dispatch.transfers import move
 from ..machine.cuda_generator import SimulatedGenerator
 from ..machine.machine import Machine
@@ -44,7 +45,8 @@ def install(machine: Machine, patches: Patches) -> None:
     for names, replacing in ((_FROM_DATA, _from_data), (_SPARSE, _sparse)):
         for name in names:
             original = getattr(torch, name)
-            replacement = machine.replacements[original] = replacing(machine, original)
+            replacement = without_frames(replacing(machine, original))
+            machine.replacements[original] = replacement
             make_known(original, replacement)
             patches.set(torch, name, replacement)
 
