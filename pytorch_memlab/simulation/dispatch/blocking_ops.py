@@ -32,7 +32,7 @@ def _gpu_waited_for(
         target, source = args[:2]
         gpu = _gpu_of_copy(machine, source, target)
         is_blocking = not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
-        is_pageable = machine.gpu_of(target) is None and machine.pinned.find(target) is None
+        is_pageable = machine.gpu_of(target) is None and not machine.is_pinned(target)
         return gpu if is_blocking or is_pageable else None
     if op_info(op).takes_masks:
         waits = any(map(is_mask, args[1]))  # their elements are counted first

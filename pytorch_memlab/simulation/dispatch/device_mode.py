@@ -118,7 +118,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         if func is _PIN:
             return self._pin(args[0])
         if func is _IS_PINNED:
-            return self._machine.pinned.find(args[0]) is not None
+            return self._machine.is_pinned(args[0])
         if func is _CONVOLUTION and torch._C._get_tracing_state() is not None:
             raise UnsupportedCUDACallError(
                 "torch.jit.trace of a convolution is not covered by the simulated GPU: PyTorch"

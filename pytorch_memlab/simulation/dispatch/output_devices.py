@@ -12,6 +12,7 @@ from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.unsupported import mixed_devices
 from ..ops.op_info import OpInfo
+from .node_devices import gpu_of_zeros
 
 _CPU = torch.device("cpu")
 _untyped_storage = torch._C.TensorBase.untyped_storage
@@ -100,8 +101,8 @@ class OutputDevices:
         """The device that ``device=cpu`` means, which C++ also passes for labelled tensors."""
         thread = self._machine.thread
         if thread.call is None:
-            in_backward = torch._C._current_autograd_node() is not None
-            return thread.last_gpu if takes_no_tensor and in_backward else gpu
+            node = torch._C._current_autograd_node() if takes_no_tensor else None
+            return gpu if node is None else gpu_of_zeros(self._machine, node)
         args, kwargs = thread.call
         if kwargs.get("device") is not None:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
@@ -12,7 +13,7 @@ import torch
 
 from ..._common.hidden_calls import CAN_HIDE
 from ..._common.prose_size import prose_size
-from ..._common.storages import StorageTable, host_address
+from ..._common.storages import StorageTable, host_address, storages_of
 from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..allocator.pinned_memory import PinnedMemory
 from ..hardware.gpu import GPU
@@ -22,6 +23,7 @@ from .cuda_generator import SimulatedGenerator
 from .device_properties import VISIBLE_DEVICES, visible_count
 from .kept_files import KeptFiles
 from .op_arguments import Args, Kwargs
+from .registered_memory import RegisteredMemory
 from .runtime_settings import RuntimeSettings
 from .simulated_gpu import Allocation, MemoryOverhead, SimulatedGPU
 from .streams import StreamChanges, StreamIds, all_ids, handle_of
@@ -52,6 +54,8 @@ class ThreadState(threading.local):
         self.output_device: torch.device | None = None
         # where ops ran last, which the nodes of a backward pass do that follow; None: on the CPU
         self.last_gpu: SimulatedGPU | None = None
+        self.zero_gradients: deque[SimulatedGPU | None] = deque()
+        """Where the next zeros of the node that runs are made, if that differs among them."""
         self.sees_host_addresses = False
 
     @contextmanager
@@ -99,6 +103,7 @@ class Machine:
             gpu.before_first_use = self.see_environment
         self.pinned_memory = PinnedMemory()
         self.pinned: StorageTable[int] = StorageTable(self.pinned_memory.give_back)
+        self.registered_memory = RegisteredMemory()
         self.thread = ThreadState()
         self.workspaces = Workspaces()
         self.approximations = [OpApproximations() for _ in self._all_gpus]
@@ -291,6 +296,16 @@ class Machine:
                 except BaseException:
                     self.pinned_memory.give_back(size)
                     raise
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """True if CUDA copies from and to a tensor of the CPU without a buffer in between."""
+        if self.pinned.find(tensor) is not None:
+            return True
+        if not self.registered_memory or self.gpu_of(tensor) is not None:
+            return False
+        with torch._C.DisableTorchFunction():
+            storages = storages_of(tensor)
+        return bool(storages) and self.registered_memory.holds(host_address(storages[-1]))
 
     def see_environment(self) -> None:
         """Follow what the program sets in its environment, until it uses a GPU.

@@ -83,7 +83,7 @@ class _Launches:
         machine = self._machine
         for position, value in enumerate(arguments.values()):
             for tensor in _tensors(value):
-                is_reached = machine.allocations.find(tensor) or machine.pinned.find(tensor)
+                is_reached = machine.allocations.find(tensor) or machine.is_pinned(tensor)
                 if not is_reached and tensor.numel():
                     raise ValueError(
                         f"Pointer argument (at {position}) cannot be accessed from Triton "

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..._common.patches import Patches
+from ..dispatch.node_devices import note_outputs
 from ..machine.machine import Machine
 
 
@@ -47,8 +48,7 @@ def install(machine: Machine, patches: Patches) -> None:
             machine.use_streams(streams)
             changes.end_backward(node)
 
-    if len(machine.gpus) > 1:
-        _install_devices(machine, patches)
+    _install_custom_functions(machine, patches)
 
 
 def _on_its_own(machine: Machine, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -69,13 +69,25 @@ def _overrides_functions(kind: type) -> bool:
     return getattr(own, "__func__", own) is not default.__func__
 
 
-def _install_devices(machine: Machine, patches: Patches) -> None:
+def _install_custom_functions(machine: Machine, patches: Patches) -> None:
     """Let backward passes of custom functions use the GPU of their gradients."""
+    forward = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+
+    @functools.wraps(forward)
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = forward(cls, *args, **kwargs)
+        note_outputs(machine, outputs)
+        return outputs
+
+    patches.set(torch.autograd.Function, "apply", classmethod(apply))
     function: Any = torch.autograd.function.BackwardCFunction
     names = [name for name in ("apply", "apply_boxed") if hasattr(function, name)]
 
     @patches.around(function, *names)
     def apply_there(apply: Callable[..., Any], self: Any, *gradients: Any) -> Any:
+        machine.thread.zero_gradients.clear()
+        if len(machine.gpus) == 1:
+            return apply(self, *gradients)
         tensors = [one for one in gradients if isinstance(one, torch.Tensor)]
         with torch.cuda.device_of(tensors[0]) if tensors else nullcontext():
             return apply(self, *gradients)

@@ -40,6 +40,8 @@ _ERROR_TEXTS = {
     400: "invalid resource handle",
     600: "device not ready",
     700: "an illegal memory access was encountered",
+    712: "part or all of the requested memory range is already mapped",
+    713: "pointer does not correspond to a registered memory region",
     719: "unspecified launch failure",
     801: "operation not supported",
     999: "unknown error",
@@ -318,11 +320,13 @@ class _Runtime:
 
     cudaProfilerStop = cudaProfilerStart  # noqa: N815 - CUDA's own name
 
-    def cudaHostRegister(self, *_memory: int) -> _ErrorCode:  # noqa: N802 - CUDA's own name
-        """CPU memory stays as it is."""
-        return _ErrorCode()
+    def cudaHostRegister(  # noqa: N802 - CUDA's own name
+        self, address: int, nbytes: int, _flags: int
+    ) -> _ErrorCode:
+        return _ErrorCode(self._machine.registered_memory.register(address, nbytes))
 
-    cudaHostUnregister = cudaHostRegister  # noqa: N815 - CUDA's own name
+    def cudaHostUnregister(self, address: int) -> _ErrorCode:  # noqa: N802 - CUDA's own name
+        return _ErrorCode(self._machine.registered_memory.unregister(address))
 
     def __getattr__(self, name: str) -> Any:
         return refusal(f"torch.cuda.cudart().{name}")

@@ -69,8 +69,8 @@ class _Communication:
 
     def broadcast_out(self, tensor: torch.Tensor, out: Tensors) -> Tensors:
         """The tensor copied into others."""
-        self._check_are_on_gpus(out, "output tensor")
         for position, one in enumerate(out):
+            self._check_is_on_gpu(one, "output", "output tensor", position)
             if one.shape != tensor.shape:
                 raise RuntimeError(
                     "Expected all output tensors to have same shape as the source tensor "
@@ -118,15 +118,17 @@ class _Communication:
         if chunk_sizes is None:
             chunks = tensor.chunk(len(devices), dim)
         else:
-            if sum(chunk_sizes) != tensor.size(dim):
+            if len(chunk_sizes) != len(devices):
                 raise RuntimeError(
-                    "given chunk sizes don't sum up to the tensor's size "
-                    f"(sum(chunk_sizes) == {sum(chunk_sizes)}, but expected {tensor.size(dim)})"
+                    "Expected devices and chunk_sizes to be of same length, but got len(devices) = "
+                    f"{len(devices)} and len(chunk_sizes) = {len(chunk_sizes)}"
                 )
             chunks = tensor.split_with_sizes(list(chunk_sizes), dim)
         parts = []
         each_stream = itertools.chain(streams or (), itertools.repeat(None))
-        for chunk, device, stream in zip(chunks, devices, each_stream, strict=False):
+        for position, chunk in enumerate(chunks):
+            device, stream = devices[position], next(each_stream)
+            _check_stream(stream, device, position)
             with torch.cuda.stream(stream):
                 parts.append(chunk.to(self._machine.gpu(device).device, non_blocking=True))
         return parts
@@ -135,10 +137,16 @@ class _Communication:
         self, tensor: torch.Tensor, out: Tensors, dim: int, streams: Sequence[Any] | None
     ) -> Tensors:
         """Parts of a tensor copied into others."""
-        del streams  # nothing is taken on them
         if not out:
             raise RuntimeError("Expected at least one output tensor to scatter to")
-        self._check_are_on_gpus(out, "output tensor")
+        for position, one in enumerate(out):
+            self._check_is_on_gpu(one, "output", "output tensor", position)
+            if _without(one.shape, dim) != _without(tensor.shape, dim):
+                raise RuntimeError(
+                    f"Output tensor at index {position} has incorrect shape: {list(one.shape)}. "
+                    f"Expected same shape except for scatter dim {dim} as the source tensor: "
+                    f"{list(tensor.shape)}"
+                )
         sizes = [one.size(dim) for one in out]
         if sum(sizes) != tensor.size(dim):
             raise RuntimeError(
@@ -146,8 +154,10 @@ class _Communication:
                 f"tensor size at dim {dim}. Expected {tensor.size(dim)}, but got total size "
                 f"{sum(sizes)}"
             )
+        for position, stream in enumerate(streams or ()):
+            _check_stream(stream, out[position].get_device(), position)
         for one, chunk in zip(out, tensor.split_with_sizes(sizes, dim), strict=True):
-            one.copy_(chunk, non_blocking=True)
+            one.copy_(chunk, non_blocking=True)  # takes nothing, on whatever stream
         return out
 
     def gather(self, tensors: Tensors, dim: int, destination: int | None) -> torch.Tensor:
@@ -175,25 +185,46 @@ class _Communication:
     def _gathered_shape(self, tensors: Tensors, dim: int) -> list[int]:
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
-        self._check_are_on_gpus(tensors, "tensor")
         shape = list(tensors[0].shape)
         for position, tensor in enumerate(tensors):
-            others = list(tensor.shape)
-            if others[:dim] + others[dim:][1:] != shape[:dim] + shape[dim:][1:]:
+            self._check_is_on_gpu(tensor, "input", "tensor", position)
+            if tensor.dim() != len(shape):
                 raise RuntimeError(
-                    f"Gather input tensors must have the same shape outside dimension {dim}: "
-                    f"input at index 0 has {shape}, input at index {position} has {others}"
+                    "Expected all input tensors to have the same number of dimensions, but tensor "
+                    f"at index {position} has {tensor.dim()} dimensions, (expected {len(shape)})"
+                )
+            shape[dim] = tensor.size(dim)
+            if list(tensor.shape) != shape:
+                raise RuntimeError(
+                    f"Input tensor at index {position} has invalid shape {list(tensor.shape)}, "
+                    f"but expected {shape}"
                 )
         shape[dim] = sum(tensor.size(dim) for tensor in tensors)
         return shape
 
-    def _check_are_on_gpus(self, tensors: Tensors, name: str) -> None:
-        for position, tensor in enumerate(tensors):
-            if self._machine.gpu_of(tensor) is None:
-                raise RuntimeError(
-                    f"Expected all tensors to be on GPUs, but {name} at index {position} is on "
-                    "the CPU"
-                )
+    def _check_is_on_gpu(self, tensor: torch.Tensor, kind: str, name: str, position: int) -> None:
+        if self._machine.gpu_of(tensor) is None:
+            raise RuntimeError(
+                f"Expected all {kind} tensors to be CUDA tensors, but {name} at index {position} "
+                f"has device '{tensor.device}'"
+            )
+
+
+def _without(shape: torch.Size, dim: int) -> list[int] | None:
+    """The other lengths of a shape, None where it has no such dimension."""
+    if not -len(shape) <= dim < len(shape):
+        return None
+    dim %= len(shape)
+    return [*shape[:dim], *shape[dim + 1 :]]
+
+
+def _check_stream(stream: Any, device: int, position: int) -> None:
+    if stream is not None and stream.device_index != device:
+        raise RuntimeError(
+            f"Expected the device associated with the stream at index {position} (was "
+            f"{stream.device_index}) to match the device supplied at that index (expected "
+            f"{device})"
+        )
 
 
 def _sparse(chunk: Tensors, indices: torch.Tensor, values: torch.Tensor) -> list[torch.Tensor]:

@@ -201,6 +201,10 @@ class SimulatedEvent:
             raise RuntimeError(
                 "CUDA error: device not ready: synchronize both events before their time is taken"
             )
+        if self._index != end_event._index:
+            raise RuntimeError(
+                "CUDA error: invalid resource handle: the events belong to different GPUs"
+            )
         return (end_event._time - self._time) * 1e3
 
     ipc_handle = refusal("torch.Event.ipc_handle")  # no other process has the GPU

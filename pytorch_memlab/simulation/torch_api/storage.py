@@ -37,6 +37,8 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
     cpu_device: Callable[[UntypedStorage], torch.device]
     cpu_device = vars(torch._C.StorageBase)["device"].__get__
     new_on_cpu = _Storage.__new__
+    to_other: Callable[..., UntypedStorage] = _Storage.to
+    clone_other: Callable[[UntypedStorage], UntypedStorage] = _Storage.clone
 
     def gpu_of(storage: UntypedStorage) -> SimulatedGPU | None:
         allocation = allocations.known.get(storage._cdata)
@@ -46,8 +48,13 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
         gpu = gpu_of(storage)
         return cpu_device(storage) if gpu is None else gpu.device
 
-    def move(storage: UntypedStorage, gpu: SimulatedGPU | None) -> UntypedStorage:
-        return storage if gpu_of(storage) is gpu else copy(storage, gpu)
+    def move(storage: UntypedStorage, device: Any) -> UntypedStorage:
+        gpu = machine.find_gpu(device)
+        if gpu is None and torch.device(device).type != "cpu":
+            return to_other(storage, device=device)
+        here = gpu_of(storage)
+        is_there = here is gpu and (gpu is not None or cpu_device(storage).type == "cpu")
+        return storage if is_there else copy(storage, gpu)
 
     def copy(storage: UntypedStorage, gpu: SimulatedGPU | None) -> UntypedStorage:
         if values is not None and values.storage_lacks_values(storage):
@@ -77,15 +84,19 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
             machine.resized(self)
         return result
 
+    def clone(storage: UntypedStorage) -> UntypedStorage:
+        here = cpu_device(storage).type == "cpu"
+        return copy(storage, gpu_of(storage)) if here else clone_other(storage)
+
     members = {
         "__new__": staticmethod(new),
         "device": property(device),
         "is_cuda": property(lambda self: gpu_of(self) is not None),
         "data_ptr": lambda self: machine.address_of(self),
-        "to": lambda self, *, device, non_blocking=False: move(self, machine.find_gpu(device)),
-        "cuda": lambda self, device=None, non_blocking=False: move(self, machine.find_gpu(device)),
-        "cpu": lambda self: move(self, None),
-        "clone": lambda self: copy(self, gpu_of(self)),
+        "to": lambda self, *, device, non_blocking=False: move(self, device),
+        "cuda": lambda self, device=None, non_blocking=False: move(self, device),
+        "cpu": lambda self: move(self, "cpu"),
+        "clone": clone,
     }
     patches.set_all(_Storage, members)
 
@@ -118,6 +129,8 @@ def _install_sharing(machine: Machine, patches: Patches) -> None:
     values = machine.values
 
     def share(storage: Any) -> tuple[Any, ...]:
+        if not storage.is_cuda:
+            raise RuntimeError("_share_cuda_: only available on CUDA")
         nbytes = storage.nbytes()
         has_values = nbytes > 0 and (values is None or not values.storage_lacks_values(storage))
         handle = _shared(storage) if has_values else _Handle(nbytes)

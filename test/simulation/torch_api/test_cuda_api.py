@@ -120,6 +120,23 @@ def test_results_of_the_runtime_are_errors_by_name(gpus: Any) -> None:
         torch.cuda.cudart().cudaStreamCreate(0)
 
 
+def test_memory_that_is_registered_is_pinned_until_it_is_not(gpus: Any) -> None:
+    runtime = torch.cuda.cudart()
+    memory = torch.empty(100)
+    assert runtime.cudaHostRegister(memory.data_ptr(), 200, 0) == 0
+    pinned = [memory.is_pinned(), memory[10:].is_pinned(), memory.untyped_storage().is_pinned()]
+    assert pinned == [True] * 3
+    assert memory.pin_memory() is memory
+    assert not torch.empty(100).is_pinned()
+    assert not memory.cuda().is_pinned()
+    assert runtime.cudaHostRegister(memory.data_ptr() + 40, 4, 0) == 712
+    assert "already mapped" in runtime.cudaGetErrorString(712)
+    assert runtime.cudaHostRegister(memory.data_ptr() + 200, 0, 0) == 1
+    assert runtime.cudaHostUnregister(memory.data_ptr() + 40) == 713
+    assert runtime.cudaHostUnregister(memory.data_ptr()) == 0
+    assert not memory.is_pinned()
+
+
 def test_memory_without_a_tensor(gpus: Any) -> None:
     address = torch.cuda.caching_allocator_alloc(5 * MB, device=1)
     assert torch.cuda.memory_allocated(1) == 5 * MB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -93,3 +94,28 @@ def test_the_index_of_the_gpu_and_sharing_are_told_as_cuda_does() -> None:
         assert (torch.get_device(gpu_tensor()), torch.get_device(torch.ones(1))) == (1, -1)
         assert (gpu_tensor().is_shared(), torch.ones(1).is_shared()) == (True, False)
     assert torch.get_device(torch.ones(1)) == -1
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda storage: storage.cpu(),
+        lambda storage: storage.cuda(),
+        lambda storage: storage.to(device="cpu"),
+        lambda storage: torch.UntypedStorage(12, device="cuda").copy_(storage),
+    ],
+)
+def test_nothing_is_copied_out_of_a_meta_storage(read: Callable[[Any], object]) -> None:
+    with simulate("t4"):
+        storage = torch.UntypedStorage(12, device="meta")
+        with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+            read(storage)
+        assert torch.cuda.memory_allocated() in (0, 512)  # the one that was to be written
+
+
+def test_a_meta_storage_stays_one() -> None:
+    with simulate("t4"):
+        storage = torch.UntypedStorage(12, device="meta")
+        assert storage.clone().device == storage.to(device="meta").device == torch.device("meta")
+        with pytest.raises(RuntimeError, match="_share_cuda_: only available on CUDA"):
+            storage._share_cuda_()

@@ -52,7 +52,7 @@ def test_broadcast_into_tensors() -> None:
         RuntimeError, match=r"same shape as the source tensor \[4\], but .* has shape"
     ):
         comm.broadcast(tensor, out=[torch.zeros(5, device="cuda:0")])
-    with pytest.raises(RuntimeError, match="output tensor at index 0 is on the CPU"):
+    with pytest.raises(RuntimeError, match="CUDA tensors, but output tensor at index 0 has device"):
         comm.broadcast(tensor, out=[torch.zeros(4)])
 
 
@@ -168,14 +168,27 @@ def test_parts_come_on_the_streams_that_are_named() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     tensor = torch.ones(4, 3, device="cuda")
-    with pytest.raises(RuntimeError, match=r"sum\(chunk_sizes\) == 5, but expected 4"):
+    with pytest.raises(RuntimeError, match="to sum exactly to 4"):
         comm.scatter(tensor, [0, 1], [2, 3])
+    for sizes in ([1, 1, 2], [4]):
+        with pytest.raises(RuntimeError, match=rf"= 2 and len\(chunk_sizes\) = {len(sizes)}"):
+            comm.scatter(tensor, [0, 1], sizes)
+    with pytest.raises(RuntimeError, match=r"at index 1 \(was 2\) to match .* \(expected 1\)"):
+        comm.scatter(tensor, [0, 1], streams=[None, torch.cuda.Stream(2)])
+    wide = torch.ones(4, 3, device="cuda:1")
     with pytest.raises(RuntimeError, match="Expected 4, but got total size 2"):
-        comm.scatter(tensor, out=[torch.ones(2, 3, device="cuda:1")])
-    with pytest.raises(RuntimeError, match="tensor at index 1 is on the CPU"):
+        comm.scatter(tensor, out=[wide[:2]])
+    for misfit in (wide[:, :2], wide[None], wide[0]):
+        with pytest.raises(RuntimeError, match="Output tensor at index 1 has incorrect shape"):
+            comm.scatter(tensor, out=[wide[:2], misfit])
+    with pytest.raises(RuntimeError, match=r"at index 0 \(was 2\) to match .* \(expected 1\)"):
+        comm.scatter(tensor, out=[wide], streams=[torch.cuda.Stream(2)])
+    with pytest.raises(RuntimeError, match=r"input tensors .* but tensor at index 1 has device"):
         comm.gather([tensor, tensor.cpu()])
-    with pytest.raises(RuntimeError, match=r"same shape outside dimension 1: .* has \[2, 3\]"):
+    with pytest.raises(RuntimeError, match=r"index 1 has invalid shape \[2, 3\], but .* \[4, 3\]"):
         comm.gather([tensor, tensor[:2]], dim=1)
+    with pytest.raises(RuntimeError, match=r"index 1 has 1 dimensions, \(expected 2\)"):
+        comm.gather([tensor, tensor[0]], dim=1)
     with pytest.raises(RuntimeError, match="invalid device ordinal: cuda:7"):
         comm.broadcast(tensor, [0, 7])
 

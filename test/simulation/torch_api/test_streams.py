@@ -379,3 +379,16 @@ def test_a_stream_as_context_switches_the_gpu_too(gpus: Any) -> None:
         assert (torch.cuda.current_device(), torch.cuda.current_stream()) == (1, side)
     assert torch.cuda.current_device() == 0
     assert torch.cuda.current_stream(1) == torch.cuda.default_stream(1)
+
+
+def test_no_time_passes_between_events_of_two_gpus() -> None:
+    with simulate("t4", count=2):
+        events = []
+        for index in range(2):
+            with torch.cuda.device(index):
+                event = torch.cuda.Event(enable_timing=True)
+                event.record()
+                events.append(event)
+        with pytest.raises(RuntimeError, match="CUDA error: invalid resource handle"):
+            events[0].elapsed_time(events[1])
+        assert events[1].elapsed_time(events[1]) == 0
