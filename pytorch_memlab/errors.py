@@ -70,6 +70,13 @@ class EstimatedMemoryError(StrictSimulationError):
     """An op took memory that no recording confirms, under ``simulate(strict="estimates")``."""
 
 
+class CommandRefusedError(MemlabError, FileNotFoundError):
+    """``fit`` starts no command whose writes it cannot hold back; the message names it.
+
+    It is a ``FileNotFoundError`` too, so that libraries do without the command.
+    """
+
+
 class HostMemoryError(MemlabError, MemoryError):
     """This machine cannot hold what the simulated GPU could."""
 

@@ -186,6 +186,15 @@ class Section:
     notes: tuple[str, ...] = ()  # lines said below the rows, or in their place
 
 
+@dataclass(frozen=True, slots=True)
+class FilesOfRun:
+    """Files and commands of a dry run."""
+
+    not_changed: tuple[str, ...] = ()  # paths, as the program named them
+    started: tuple[str, ...] = ()  # commands whose writes are on the disk
+    refused: tuple[str, ...] = ()  # commands that were not started
+
+
 class NoteKind(Enum):
     """The meaning of a note, which says it of the names that it has."""
 
@@ -193,7 +202,9 @@ class NoteKind(Enum):
     SIMULATED_GPUS = "devices were simulated, of one description"
     CPU_TENSORS = "the tensors of the CPU were measured"
     CPU_TENSORS_WITHOUT_GPU = "the same, where there is no GPU"
-    FILES_NOT_WRITTEN = "files that a dry run did not write"
+    FILES_NOT_CHANGED = "files and folders that a dry run did not change"
+    COMMANDS_STARTED = "commands of a dry run whose writes it did not hold back"
+    COMMANDS_REFUSED = "commands that a dry run did not start"
     STALE_SOURCES = "functions whose files had changed before they were registered"
     EDITED_FUNCTIONS = "functions that have other code than when they were registered"
     DID_NOT_RUN = "functions of the report without a line"
@@ -209,6 +220,17 @@ class Remark:
     kind: NoteKind
     names: tuple[str, ...] = ()  # of devices, functions or files
     description: str = ""  # of simulated GPUs
+
+
+def remarks_on_files(all_files: Iterable[FilesOfRun | None]) -> list[Remark]:
+    """Notes on what dry runs did not change or hold back, each path and command once."""
+    several = [files for files in all_files if files is not None]
+    kinds = {
+        NoteKind.FILES_NOT_CHANGED: [path for files in several for path in files.not_changed],
+        NoteKind.COMMANDS_STARTED: [name for files in several for name in files.started],
+        NoteKind.COMMANDS_REFUSED: [name for files in several for name in files.refused],
+    }
+    return [Remark(kind, tuple(dict.fromkeys(names))) for kind, names in kinds.items() if names]
 
 
 @dataclass(frozen=True, slots=True)

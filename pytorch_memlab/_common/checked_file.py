@@ -12,13 +12,16 @@ from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from ..errors import UsageError
+from .real_files import on_disk
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse a path that cannot be written, as far as that is known before it is."""
-    file = os.path.abspath(path)
-    existing = file if os.path.exists(file) else os.path.dirname(file)
-    if not os.fspath(path) or os.path.isdir(file) or not os.access(existing, os.W_OK):
+    with on_disk():
+        file = os.path.abspath(path)
+        existing = file if os.path.exists(file) else os.path.dirname(file)
+        is_folder, has_right = os.path.isdir(file), os.access(existing, os.W_OK)
+    if not os.fspath(path) or is_folder or not has_right:
         raise UsageError(
             f"cannot write {os.fspath(path) or repr(path)}: no such folder, or no right to write "
             "there"
@@ -38,7 +41,8 @@ def write_file(path: str | os.PathLike[str], content: Content, *, called: str = 
     written in place.
     """
     try:
-        _write(path, _writer(content))
+        with on_disk():
+            _write(path, _writer(content))
     except OSError as error:
         raise UsageError(f"cannot write {called or os.fspath(path)}: {error.strerror}") from error
 
@@ -138,4 +142,5 @@ class CheckedFile:
 
     def _would_overwrite(self) -> bool:
         path = self._path
-        return self._keeps_older and path.is_file() and path.stat().st_size > 0
+        with on_disk():
+            return self._keeps_older and path.is_file() and path.stat().st_size > 0

@@ -80,6 +80,16 @@ def memory_overhead(options: argparse.Namespace) -> tuple[int | None, int]:
     )
 
 
+def add_allow_writes(add: Add) -> None:
+    """Declare the option that lets a dry run change files."""
+    add(
+        "--allow-writes",
+        "let a dry run change, remove and rename files, write files of tensors with zeros or"
+        " arbitrary bytes for the values that it does not have, and start every command",
+        action="store_true",
+    )
+
+
 def add_report_options(add: Add) -> None:
     """Declare the options that choose a part of the report."""
     add(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from ..records import Approximation, DeviceInfo, PeakShare
+from ..records import Approximation, DeviceInfo, FilesOfRun, PeakShare
 
 Stats = dict[str, Any]
 """Counters, nested as ``torch.cuda.memory_stats_as_nested_dict`` nests them:
@@ -90,9 +90,9 @@ class Device(Protocol):
         """The certainty of its peak; None on hardware, which measures."""
         return None
 
-    def kept_files(self) -> tuple[str, ...]:
-        """Paths of the files that a dry run did not write."""
-        return ()
+    def files(self) -> FilesOfRun | None:
+        """Files and commands of a dry run; None for other runs."""
+        return None
 
     def start_tracking(self) -> None:
         """A reader begins in this thread; what costs the program something starts here."""

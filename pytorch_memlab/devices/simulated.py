@@ -6,10 +6,29 @@ import functools
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
-from ..records import Approximation, ApproximationKind, DeviceInfo, PeakShare, merge_approximations
+from ..records import (
+    Approximation,
+    ApproximationKind,
+    DeviceInfo,
+    FilesOfRun,
+    PeakShare,
+    merge_approximations,
+)
 from ..simulation.inspect import DataDependentReads, KeptFiles, OpApproximations, SimulatedGPU
 from . import program_view
 from .device import Approximations, Device, ProgramView, Stats
+
+
+def files_of_run(kept_files: KeptFiles | None) -> FilesOfRun | None:
+    """Files and commands of a dry run; None for other runs."""
+    if kept_files is None:
+        return None
+    commands = kept_files.started_commands()
+    return FilesOfRun(
+        kept_files.paths(),
+        tuple(name for name, is_refused in commands if not is_refused),
+        tuple(name for name, is_refused in commands if is_refused),
+    )
 
 
 class SimulatedDevice(Device):
@@ -57,8 +76,8 @@ class SimulatedDevice(Device):
     def context(self) -> int:
         return self._gpu.driver.context
 
-    def kept_files(self) -> tuple[str, ...]:
-        return () if self._kept_files is None else self._kept_files.paths()
+    def files(self) -> FilesOfRun | None:
+        return files_of_run(self._kept_files)
 
     def peak_share(self) -> PeakShare:
         active, estimated = self._gpu.peak_share()

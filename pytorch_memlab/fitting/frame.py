@@ -81,6 +81,7 @@ def fit(
     context: str | int | None = None,
     others: str | int = 0,
     vary: Mapping[str, object] | None = None,
+    allow_writes: bool = False,
 ) -> FitFrame | VaryFrame:
     """On which GPUs a program fits, without any of them.
 
@@ -103,6 +104,9 @@ def fit(
         vary: keyword arguments of the function, such as ``{"batch_size": (1, 512)}``: the largest
             value of this range that fits each GPU is searched. Further names have lists of values,
             each of which is tried. For a script, names are those of ``fit --vary``.
+        allow_writes: True lets the runs change files, and start commands whose writes cannot be
+            held back. Otherwise no file that is there is changed, and such a command is a
+            ``CommandRefusedError`` in the program.
 
     Returns:
         A row for each GPU; with ``vary``, for each combination of the other values.
@@ -122,6 +126,7 @@ def fit(
         num_gpus=_count("num_gpus", num_gpus),
         context=None if context is None else read_size("context", context),
         others=read_size("others", others),
+        allow_writes=allow_writes,
     )
     named = named_gpus(gpus)
     if not named:

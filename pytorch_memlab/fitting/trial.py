@@ -25,7 +25,7 @@ from .._common.uncaught_errors import chain
 from .._common.user_code import is_of_user
 from ..errors import HistoryError, HostMemoryError
 from ..history.model import AllocationHistory, Frame
-from ..records import Approximation, ApproximationKind, mark
+from ..records import Approximation, ApproximationKind, FilesOfRun, mark
 from ..simulation.inspect import GPU, Machine, MemoryOverhead, active, adopt
 from .child import Work, can_fork, run_in_children
 from .settled import MOST_STEPS, StepPeak, StepPeaks, cycle_of, have_others
@@ -84,6 +84,7 @@ class Trial:
     gpu_reads: frozenset[Any] = frozenset()
     is_limited: bool = False  # whether the GPU had its own memory, or never ran out
     findings: tuple[Any, ...] = ()
+    files: FilesOfRun | None = None
 
     @property
     def asked_for_memory(self) -> bool:
@@ -114,6 +115,7 @@ class Settings:
     context: int | None = None  # bytes of the CUDA context; None for the estimate of each GPU
     others: int = 0  # bytes that other processes hold
     output: str = ""  # folder for what the program prints, with a file for each run; empty for none
+    allow_writes: bool = False  # whether the runs change files, and start every command
 
     def taken(self, gpu: GPU) -> int:
         """Bytes of a GPU that PyTorch cannot have."""
@@ -192,8 +194,17 @@ def _trial(request: TrialRequest) -> Trial:
     gpu = reads.watched(request.gpu, None if request.is_limited else _UNLIMITED)
     default_device = torch.get_default_device()
     outer = _leave_simulations()
-    simulation = simulate(gpu, settings.num_gpus, compute=False, context=context, others=others)
+    simulation = simulate(
+        gpu,
+        settings.num_gpus,
+        compute=False,
+        context=context,
+        others=others,
+        allow_writes=settings.allow_writes,
+    )
     with simulation as machine, Patches() as patches:
+        if machine.kept_files is not None:
+            machine.kept_files.refuse_commands()
         run = _Run(request, machine, reads, outer)
         reads.watch(machine, patches)
         if default_device.type == "cuda":  # the end of the simulation around this took it back
@@ -323,6 +334,7 @@ class _Run:
             gpu_reads=self._reads.all(),
             is_limited=request.is_limited,
             findings=tuple(change.finding() for change in request.changes),
+            files=_files(self._machine),
         )
 
 
@@ -363,6 +375,12 @@ def _is_out_of_memory(error: BaseException, *, is_limited: bool) -> bool:
     """
     kinds = (torch.OutOfMemoryError, *(() if is_limited else (HostMemoryError,)))
     return any(isinstance(one, kinds) for one in chain(error, suppressed=True))
+
+
+def _files(machine: Machine) -> FilesOfRun | None:
+    from ..devices.simulated import files_of_run
+
+    return files_of_run(machine.kept_files)
 
 
 def _approximations(machine: Machine) -> tuple[Approximation, ...]:

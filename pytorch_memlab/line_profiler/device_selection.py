@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from ..devices import NO_APPROXIMATIONS, Approximations, Device, cuda, find_devices, get_device
-from ..records import Approximation, PeakShare
+from ..records import Approximation, FilesOfRun, PeakShare
 from ..scopes import PeakTracker, peak_tracker
 from ..simulation.inspect import Machine, active
 from .line_store import LineApproximations
@@ -152,9 +152,9 @@ class DeviceSelection:
                 shares[device.name] = share
         return [shares[name] for name in sorted(shares)]
 
-    def kept_files(self) -> list[tuple[str, ...]]:
-        """Paths that dry runs did not write, for each dry run."""
-        return list(dict.fromkeys(filter(None, (one.kept_files() for one in self.devices()))))
+    def files(self) -> list[FilesOfRun | None]:
+        """Files and commands of dry runs, for each device."""
+        return [device.files() for device in self.devices()]
 
     @property
     def is_dry_run(self) -> bool:

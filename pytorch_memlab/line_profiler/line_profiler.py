@@ -25,6 +25,7 @@ from ..records import (
     Note,
     NoteKind,
     Remark,
+    remarks_on_files,
 )
 from .columns import DEFAULT_COLUMNS
 from .device_selection import DeviceSelection
@@ -397,7 +398,7 @@ class LineProfiler(RecordedLines):
             *([Remark(NoteKind.SWITCHED_OFF)] if is_switched_off() else []),
             *_device_notes(devices),
             *self._approximation_notes(),
-            *(Remark(NoteKind.FILES_NOT_WRITTEN, one) for one in self._selection.kept_files()),
+            *remarks_on_files(self._selection.files()),
             *([Remark(NoteKind.STALE_SOURCES, tuple(self._stale))] if self._stale else []),
             *([Remark(NoteKind.EDITED_FUNCTIONS, edited)] if edited else []),
         ]

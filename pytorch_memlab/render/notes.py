@@ -21,6 +21,7 @@ from ..records import (
     TracingEnded,
     mark,
     merge_approximations,
+    remarks_on_files,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ _REMARKS = {
     NoteKind.SIMULATED_GPUS: "simulated GPU: {description} ({all})",
     NoteKind.CPU_TENSORS: _CPU,
     NoteKind.CPU_TENSORS_WITHOUT_GPU: f"no GPU here: {_CPU}",
-    NoteKind.FILES_NOT_WRITTEN: "not written, for tensors of a dry run have no values: {names}",
+    NoteKind.FILES_NOT_CHANGED: "left as it was by the dry run ({count}): {all}",
+    NoteKind.COMMANDS_STARTED: "not held back by the dry run ({count}): {all}",
+    NoteKind.COMMANDS_REFUSED: "not started without --allow-writes ({count}): {all}",
     NoteKind.STALE_SOURCES: (
         "{names}: the file has changed since it was loaded, so there is no source to show; reload"
         " it"
@@ -80,7 +83,10 @@ def text(note: Note) -> str:
             return note
         case Remark(kind, names, description):
             return _REMARKS[kind].format(
-                names=listed(names), all=", ".join(names), description=description
+                names=listed(names),
+                all=", ".join(names),
+                count=counted(len(names), _COUNTED.get(kind, "name")),
+                description=description,
             )
         case Approximated():
             return sentence(note.approximations)
@@ -90,6 +96,13 @@ def text(note: Note) -> str:
             thread, its = ("", "") if in_main_thread else (" of a thread", "its ")
             when = "until it began again" if began_again else "later"
             return f"tracing{thread} ended {where}: {its}lines that ran {when} are missing"
+
+
+_COUNTED = {
+    NoteKind.FILES_NOT_CHANGED: "path",
+    NoteKind.COMMANDS_STARTED: "command",
+    NoteKind.COMMANDS_REFUSED: "command",
+}
 
 
 def line_mark(table: FunctionTable, line: int) -> str:
@@ -129,8 +142,12 @@ def summary(approximations: Iterable[Approximation]) -> list[str]:
 
 
 def summary_of_runs(runs: Iterable[Trial]) -> list[str]:
-    """Notes on the approximations of some runs of ``fit``, each once."""
-    return summary({one.key: one for run in runs for one in run.approximations}.values())
+    """Notes on some runs of ``fit``, each once: approximations, files and commands."""
+    runs = list(runs)
+    return [
+        *summary({one.key: one for run in runs for one in run.approximations}.values()),
+        *texts(remarks_on_files(run.files for run in runs)),
+    ]
 
 
 def sentence(approximations: Sequence[Approximation]) -> str:

@@ -33,11 +33,11 @@ from .autocast import autocast
 from .child_processes import start as child_processes
 from .dispatch.device_mode import SimulatedDeviceMode
 from .dispatch.function_mode import SimulatedFunctionMode
+from .dry_run.files import installed as overlay
 from .hardware.gpu import DEFAULT_GPU, GPU
 from .hardware.presets import find_gpu
 from .machine import active
 from .machine.device_properties import VISIBLE_DEVICES
-from .machine.kept_files import KeptFiles
 from .machine.machine import Machine, Strictness
 from .machine.simulated_gpu import MemoryOverhead
 from .machine.tensor_values import TensorValues
@@ -82,10 +82,11 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             is an estimate from published messages for a GPU with a name
             (``hardware/presets.toml``), and 0 for a size.
         others: size of the memory that other processes use on each GPU. The default is 0.
-        allow_writes: True lets a dry run write files of tensors, such as those of ``torch.save``.
-            Otherwise such files stay as they are. The first one is named on standard error, all of
-            them below the tables, and reading one back within the run works. Everything else that
-            the program does still happens.
+        allow_writes: True lets a dry run change files. Otherwise no file or folder that is there
+            is changed, removed or renamed, and no file is written with tensors that have no
+            values. The program sees its own changes until the simulation ends. The first path is
+            named on standard error, all of them below the tables. New files and folders without
+            such tensors are made, and commands that the program starts run.
         strict: True raises an error at everything that the line profiler marks ``?``: an op
             without a memory model, memory of unknown size, a value that a dry run assumes.
             ``"estimates"`` also raises at everything that it marks ``~``: estimates.
@@ -196,7 +197,8 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             exits.callback(raise_kept)
             exits.callback(setattr, active, "machine", active.machine)
             if machine.is_dry_run and not self._options["allow_writes"]:
-                machine.kept_files = KeptFiles()
+                machine.kept_files = overlay.begin()
+                exits.callback(overlay.end)
             active.machine = machine
             exits.enter_context(_installed(machine))
             exits.callback(active.tell, machine, False)

@@ -92,13 +92,14 @@ simulation:
   --dry-run             simulate shapes only: nothing is computed and tensors
                         take no host memory, so that a step of any model takes
                         seconds or minutes. Lines that read values are marked.
-                        Files of tensors (torch.save, safetensors, numpy,
-                        pickle) stay as they are; what would be in them can be
-                        read until the run ends. Everything else that the
-                        script does happens: it makes folders, writes logs and
-                        other files, and uses the network
-  --allow-writes        let a dry run write files of tensors, with zeros or
-                        arbitrary bytes for the values that it does not have
+                        No file or folder that is there is changed, removed or
+                        renamed, and no file of tensors is written; the script
+                        sees its own changes until it ends. Everything else
+                        that the script does happens: it makes new folders and
+                        files, starts commands, and uses the network
+  --allow-writes        let a dry run change, remove and rename files, write
+                        files of tensors with zeros or arbitrary bytes for the
+                        values that it does not have, and start every command
   --cuda-context SIZE   memory that the CUDA context takes of each simulated
                         GPU, such as 450MiB (default: a built-in estimate for
                         a GPU with a name, 0 for a size)

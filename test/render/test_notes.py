@@ -38,12 +38,13 @@ WORDS = {
         "cuda:0: 98.7% of the peak of 1000 B is exact, 1.3% (13 B) estimated, kernel memory of "
         "linalg_qr not counted"
     ),
-    Remark(
-        NoteKind.FILES_NOT_WRITTEN, ("a.pt",)
-    ): "not written, for tensors of a dry run have no values: a.pt",
-    Remark(NoteKind.FILES_NOT_WRITTEN, tuple("abcdefghijkl")): (
-        "not written, for tensors of a dry run have no values: a, b, c, d, e, f, g, h, i, j and 2 "
-        "more"
+    Remark(NoteKind.FILES_NOT_CHANGED, ("a.pt",)): "left as it was by the dry run (1 path): a.pt",
+    Remark(NoteKind.FILES_NOT_CHANGED, tuple("abcdefghijkl")): (
+        "left as it was by the dry run (12 paths): a, b, c, d, e, f, g, h, i, j, k, l"
+    ),
+    Remark(NoteKind.COMMANDS_STARTED, ("w x",)): "not held back by the dry run (1 command): w x",
+    Remark(NoteKind.COMMANDS_REFUSED, ("a", "b")): (
+        "not started without --allow-writes (2 commands): a, b"
     ),
     Remark(NoteKind.STALE_SOURCES, ("f", "g")): (
         "f, g: the file has changed since it was loaded, so there is no source to show; reload it"

@@ -39,6 +39,7 @@ from ...errors import MemlabError, UsageError
 from ...fitting.remedies.catalogue import NAMES, WITH_VALUE, chosen, nearest
 from ...simulation.inspect import DEFAULT_GPU
 from ..common_options import (
+    add_allow_writes,
     add_list,
     add_memory_overhead,
     add_program,
@@ -73,6 +74,7 @@ def add_arguments(parser: CommandParser) -> None:
         " repeats; a program without an optimizer runs to its end)",
         type=number_from(1, "optimizer steps"),
     )
+    add_allow_writes(parser.group("files"))
     add = parser.group("GPUs")
     add_list(
         add,
@@ -148,7 +150,13 @@ def _settings(options: argparse.Namespace) -> Settings:
     from ...fitting.trial import Settings
 
     context, others = memory_overhead(options)
-    return Settings(steps=options.steps, num_gpus=options.num_gpus, context=context, others=others)
+    return Settings(
+        steps=options.steps,
+        num_gpus=options.num_gpus,
+        context=context,
+        others=others,
+        allow_writes=options.allow_writes,
+    )
 
 
 def _target(options: argparse.Namespace) -> ProgramTarget:

@@ -46,6 +46,7 @@ from ...simulation.inspect import DEFAULT_GPU
 from .. import notices
 from ..common_options import (
     GPU_SPEC,
+    add_allow_writes,
     add_functions_and_columns,
     add_memory_overhead,
     add_output_files,
@@ -155,18 +156,13 @@ def add_arguments(parser: CommandParser) -> None:
     add(
         "--dry-run",
         "simulate shapes only: nothing is computed and tensors take no host memory, so that a"
-        " step of any model takes seconds or minutes. Lines that read values are marked. Files of"
-        " tensors (torch.save, safetensors, numpy, pickle) stay as they are; what would be in them"
-        " can be read until the run ends. Everything else that the script does happens: it makes"
-        " folders, writes logs and other files, and uses the network",
+        " step of any model takes seconds or minutes. Lines that read values are marked. No file"
+        " or folder that is there is changed, removed or renamed, and no file of tensors is"
+        " written; the script sees its own changes until it ends. Everything else that the script"
+        " does happens: it makes new folders and files, starts commands, and uses the network",
         action="store_true",
     )
-    add(
-        "--allow-writes",
-        "let a dry run write files of tensors, with zeros or arbitrary bytes for the values"
-        " that it does not have",
-        action="store_true",
-    )
+    add_allow_writes(add)
     add_memory_overhead(add, "simulated GPU")
     add(
         "--strict",

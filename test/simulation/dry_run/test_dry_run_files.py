@@ -24,7 +24,7 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.render import html
 from pytorch_memlab.render.notes import texts
 
-on_disk = os.listdir  # not the one that a run replaces
+on_disk, FileIO = os.listdir, io.FileIO  # not those that a run replaces
 OLD = b"the only copy of a month of training" * 1000
 
 
@@ -181,7 +181,7 @@ def test_a_file_that_is_there_stays_and_its_path_gives_what_it_would_hold(machin
     save(path)
 
     assert is_checkpoint(machine, load(path))
-    assert io.FileIO(path).read() == OLD  # not through the ``open`` that the run has replaced
+    assert FileIO(path).read() == OLD  # not through the ``open`` that the run has replaced
     assert on_disk() == ["old"]
     assert machine.kept_files.paths()[-1] == str(path)
 
@@ -203,8 +203,9 @@ def test_the_first_file_is_named_on_standard_error_and_no_other(machine, capsys)
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == (
-        "pytorch-memlab: dry run: old is not written, its tensors have no values; the same goes for"
-        " all that follow (--allow-writes, or simulate(..., allow_writes=True), writes them)\n"
+        "pytorch-memlab: dry run: old stays as it is; no file that is there is changed, and none is"
+        " written with tensors that have no values (--allow-writes, or simulate(...,"
+        " allow_writes=True), writes them)\n"
     )
     assert machine.kept_files.paths() == ("old", "new")
 
@@ -226,7 +227,7 @@ def test_saving_again_from_what_was_loaded_keeps_the_file_too(machine):
 
     torch.save(torch.load("new"), "old")
 
-    assert io.FileIO("old").read() == OLD
+    assert FileIO("old").read() == OLD
     assert is_checkpoint(machine, torch.load("old"))
 
 
@@ -274,16 +275,17 @@ def test_a_file_with_values_takes_the_place_of_one_that_was_kept(machine):
     torch.save(torch.arange(3), "old")
 
     assert torch.load("old").tolist() == [0, 1, 2]
-    assert io.FileIO("old").read() != OLD
+    assert FileIO("old").read() == OLD
 
 
-def test_an_overwritten_file_gets_values_when_it_closes(machine):
+def test_an_overwritten_file_holds_what_was_written_for_the_program_alone(machine):
     with open("old", "wb") as file:
         file.write(b"new")
         os.write(file.fileno(), b"er")
-        assert io.FileIO("old").read() == OLD
 
-    assert io.FileIO("old").read() == b"ernew"
+    assert Path("old").read_bytes() == b"ernew"
+    assert FileIO("old").read() == OLD
+    assert machine.kept_files.paths() == ("old",)
 
 
 def test_a_link_and_what_it_leads_to_are_one_file(machine):
@@ -291,7 +293,7 @@ def test_a_link_and_what_it_leads_to_are_one_file(machine):
 
     save_to_path("link")
 
-    assert io.FileIO("old").read() == OLD
+    assert FileIO("old").read() == OLD
     assert is_checkpoint(machine, torch.load("old"))
     assert Path("link").is_symlink()
 
@@ -311,8 +313,10 @@ def test_a_kept_file_has_a_size_and_can_be_removed(machine):
     assert 0 < os.path.getsize("old") < 10_000
     os.remove("old")
 
-    assert io.FileIO("old").read() == OLD
-    assert os.path.getsize("old") == len(OLD)
+    assert not os.path.exists("old")
+    assert os.listdir() == []
+    assert FileIO("old").read() == OLD
+    assert machine.kept_files.paths() == ("old (not removed)",)
 
 
 @pytest.mark.parametrize("save", [save_to_path, save_to_file])
@@ -409,7 +413,7 @@ def test_a_file_opened_to_be_changed_or_added_to_stays(machine):
         with open("old", mode) as file:
             torch.save(checkpoint(), file)
 
-    assert io.FileIO("old").read() == OLD
+    assert FileIO("old").read() == OLD
     assert machine.kept_files.paths() == ("old",)
 
 
@@ -424,7 +428,7 @@ def test_an_error_amid_saving_leaves_the_file_as_it_was(machine):
     with pytest.raises((pickle.PicklingError, AttributeError)):
         torch.save([checkpoint(), lambda: 0], "old")
 
-    assert io.FileIO("old").read() == OLD
+    assert FileIO("old").read() == OLD
 
 
 def test_writes_that_are_allowed_are_done(tmp_path):
@@ -524,7 +528,7 @@ def write_array(path, array):
 def test_arrays_of_tensors_without_values_are_not_written(machine, write):
     write("old", zeros_of(machine))
 
-    assert io.FileIO("old").read() == OLD
+    assert FileIO("old").read() == OLD
     assert machine.kept_files.paths() == ("old",)
 
 
@@ -542,15 +546,16 @@ def test_arrays_can_be_read_back(machine):
     assert np.loadtxt("new.txt").tolist() == [[0, 0, 0], [0, 0, 0]]
     assert on_disk() == ["old"]
     np.save("old", np.load("new.npy"))
-    assert io.FileIO("old").read() == OLD
+    assert FileIO("old").read() == OLD
 
 
 def test_other_arrays_are_written(machine):
     np.save("ids.npy", torch.arange(5).numpy())
     np.arange(3).tofile("old")
 
-    assert np.load(io.BytesIO(io.FileIO("ids.npy").read())).tolist() == [0, 1, 2, 3, 4]
-    assert io.FileIO("old").read() == np.arange(3).tobytes()
+    assert np.load(io.BytesIO(FileIO("ids.npy").read())).tolist() == [0, 1, 2, 3, 4]
+    assert Path("old").read_bytes() == np.arange(3).tobytes()
+    assert FileIO("old").read() == OLD
 
 
 def test_arrays_without_values_are_arrays(machine):
@@ -577,7 +582,7 @@ def test_scripted_modules_are_not_written(machine):
         loaded = torch.jit.load(path)
         assert machine.values.lacks_values(loaded.weight)
         assert loaded(torch.ones(3, 100)).shape == (3, 100)
-    assert io.FileIO("old").read() == OLD
+    assert FileIO("old").read() == OLD
     assert on_disk() == ["old"]
 
 
@@ -628,7 +633,7 @@ def train():
 loaded = train()
 print(sorted(loaded), len(loaded["optimizer"]["state"]), loaded["model"]["weight"].device)
 """
-NOTE = "not written, for tensors of a dry run have no values: model.pt"
+NOTE = "left as it was by the dry run (1 path): model.pt"
 
 
 @pytest.mark.parametrize("output", [None, "out.txt", "out.html", "out.json"])
@@ -644,7 +649,7 @@ def test_a_script_that_resumes_keeps_its_checkpoint(tmp_path, monkeypatch, capsy
     told = capsys.readouterr()
     assert Path("model.pt").read_bytes() == before
     assert told.out.startswith("['model', 'optimizer'] 2 cuda:0\n")
-    assert told.err.count("model.pt is not written") == 1
+    assert told.err.count("model.pt stays as it is") == 1
     report = told.out if output is None else Path(output).read_text()
     assert NOTE in report
     if output == "out.json":
@@ -658,7 +663,9 @@ def test_a_script_may_be_allowed_to_write(tmp_path, monkeypatch, capsys):
 
     assert main(["run", "--dry-run", "--allow-writes", "--gpu", "a100", "resume.py"]) == 0
 
-    assert "not written" not in "".join(capsys.readouterr())
+    told = capsys.readouterr()
+    assert "left as it was" not in told.out
+    assert "stays as it is" not in told.err
     assert sorted(torch.load("model.pt", map_location="cpu")) == ["model", "optimizer"]
 
 
@@ -680,7 +687,7 @@ def test_the_profiler_names_them_also_when_the_run_has_ended(tmp_path):
     with simulate("a100", compute=False), LineProfiler(work) as profiler:
         work()
 
-    note = f"not written, for tensors of a dry run have no values: {tmp_path / 'new'}"
+    note = f"left as it was by the dry run (1 path): {tmp_path / 'new'}"
     report = profiler.display().report
     assert note in texts(report.notes)
     assert note in str(profiler.display())

@@ -1,7 +1,8 @@
 """Python runs this when a process starts that a simulated program started.
 
-It imports nothing of torch or of this package before the process itself imports torch, and then
-runs the ``sitecustomize`` that the process would have run without it.
+It joins the overlay of a dry run at once. Otherwise it imports nothing of torch or of this package
+before the process itself imports torch. Then it runs the ``sitecustomize`` that the process would
+have run without it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 _VARIABLE = "PYTORCH_MEMLAB_SIMULATE"
+_OVERLAY = "PYTORCH_MEMLAB_OVERLAY"
 _PACKAGE = "pytorch_memlab"
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _AFTER_IMPORT = os.path.join(_FOLDER, *[os.pardir] * 3, "_common", "after_import.py")
@@ -62,6 +64,19 @@ def _import_torch(_package: ModuleType) -> None:
         importlib.import_module("torch")
 
 
+class _TorchFirst:
+    """Imports torch before the program imports a module of this package that needs it."""
+
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> None:
+        """Find no module."""
+        if name == "torch":
+            sys.meta_path.remove(self)
+        elif name.startswith(f"{_PACKAGE}."):
+            sys.meta_path.remove(self)
+            with suppress(ImportError):
+                importlib.import_module("torch")
+
+
 def _load_package(folder: str) -> None:
     """Import this package from where the program that started this process has it."""
     if _PACKAGE in sys.modules:
@@ -82,14 +97,32 @@ def _run_what_this_stands_before() -> None:
         spec.loader.exec_module(module)
 
 
+def _join_overlay(settings: dict[str, Any]) -> None:
+    """See the files that the program which started this process sees, and change no others."""
+    try:
+        _load_package(settings["package"])
+        importlib.import_module(f"{_PACKAGE}.simulation.dry_run.files.installed").join()
+    except Exception as error:
+        print(
+            f"pytorch-memlab: process {os.getpid()} changes files, it is not part of the dry run:"
+            f" {error}",
+            file=sys.stderr,
+        )
+
+
 def _simulate(settings: dict[str, Any]) -> None:
+    if os.environ.get(_OVERLAY):
+        _join_overlay(settings)
     spec: Any = importlib.util.spec_from_file_location("after_import", _AFTER_IMPORT)
     after_import: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(after_import)
     imports = after_import.AfterImport()
     imports.call("torch", _Simulation(settings).begin)
     # The package imports torch from modules that are not complete then.
-    imports.call(_PACKAGE, _import_torch)
+    if _PACKAGE in sys.modules:
+        sys.meta_path.insert(0, _TorchFirst())
+    else:
+        imports.call(_PACKAGE, _import_torch)
     imports.start()
 
 

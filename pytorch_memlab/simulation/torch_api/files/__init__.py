@@ -1,22 +1,22 @@
-"""A dry run writes no placeholder values to files; Note [Files without values]."""
+"""Libraries that write files, in a dry run; Note [Overlay]."""
 
 from __future__ import annotations
 
 from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
+from ...dry_run.files.overlay import Overlay
 from ...machine.machine import Machine
-from . import numpy_arrays, opened_files, safetensors_files, serialization
+from . import c_libraries, numpy_arrays, safetensors_files, serialization
 
 
 def install(machine: Machine, patches: Patches) -> None:
     values, kept = machine.values, machine.kept_files
-    if values is None or kept is None:
+    if values is None or not isinstance(kept, Overlay):
         return
     imports = AfterImport()
-    opened_files.install(kept, imports, patches)
+    c_libraries.install(values, kept, imports, patches)
     numpy_arrays.install(values, kept, patches)
     serialization.install(values, kept, imports, patches)
     safetensors_files.install(values, kept, imports, patches)
     imports.start()
-    patches.before_undo(kept.close)
     patches.before_undo(imports.stop)

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from ...._common.patches import Patches
-from ...machine.kept_files import MARK, KeptFiles
+from ...dry_run.files.marks import MARK, WithoutValues, is_marked
+from ...dry_run.files.opening import leave_room, watched_file
+from ...dry_run.files.overlay import Overlay
 from ...machine.tensor_values import TensorValues
 from ..compilers import make_known
-from .opened_files import WithoutValues, is_marked, leave_room, watched_file
 
 
 class BytesWithoutValues(WithoutValues, bytes):
@@ -61,7 +62,7 @@ def lacks_values(values: TensorValues, value: Any) -> bool:
     return is_marked(value) or (base is not None and lacks_values(values, base))
 
 
-def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
+def install(values: TensorValues, kept: Overlay, patches: Patches) -> None:
     lacks = partial(lacks_values, values)
 
     @patches.around(np, "array")
@@ -76,7 +77,7 @@ def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
             array = np.asanyarray(array).view(ArrayWithoutValues)
             watched = watched_file(fp)
             if watched is not None:
-                watched.lacks_values = True
+                watched.divert()
         write(fp, array, *args, **kwargs)
 
     @patches.around(np, "savetxt")
@@ -84,19 +85,19 @@ def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
         if not lacks(X):
             savetxt(fname, X, *args, **kwargs)
         elif isinstance(fname, (str, bytes, os.PathLike)):
-            copy = kept.new_copy()
-            savetxt(copy, X, *args, **kwargs)
-            kept.keep(fname, copy)
+            with kept.written(fname, lacks_values=True) as target:
+                savetxt(target, X, *args, **kwargs)
         else:
-            kept.tell(getattr(fname, "name", "<file>"))
+            name = getattr(fname, "name", "<file>")
+            kept.name(os.path.realpath(name), name)
 
     @patches.around(np, "load", "fromfile", "loadtxt")
     def read(read: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
-        copy = kept.copy_of(file)
-        if copy is None:
-            return read(file, *args, **kwargs)
-        made = read(copy, *args, **kwargs)
-        return made.view(ArrayWithoutValues) if isinstance(made, np.ndarray) else made
+        path = kept.to_read(file)
+        made = read(path, *args, **kwargs)
+        if path is file or not isinstance(made, np.ndarray) or not kept.is_marked_file(path):
+            return made
+        return made.view(ArrayWithoutValues)
 
     for name in ("from_numpy", "as_tensor", "tensor"):
         original = getattr(torch, name)

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from functools import partial, wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from typing_extensions import Self
 
 from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
-from ...machine.kept_files import MARK, KeptFiles
+from ...._common.real_files import on_disk
+from ...dry_run.files.marks import MARK, is_marked
+from ...dry_run.files.overlay import Overlay
 from ...machine.tensor_values import TensorValues
 from .numpy_arrays import lacks_values
-from .opened_files import is_marked
 
 
 class _Flat(dict[str, Any]):
@@ -26,12 +28,13 @@ class _Flat(dict[str, Any]):
     tensors: dict[str, torch.Tensor]
 
 
-def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
+def install(values: TensorValues, kept: Overlay, imports: AfterImport, patches: Patches) -> None:
     lacks = partial(lacks_values, values)
 
     def write_archive(tensors: dict[str, Any], filename: Any, metadata: Any) -> None:
-        with open(filename, "wb") as file:
-            file.write(_archive(tensors, metadata, values))
+        data = _archive(tensors, metadata, values)
+        with kept.written(filename, lacks_values=True) as target, on_disk():
+            Path(target).write_bytes(data)
 
     def patch_package(module: Any) -> None:
         safe_open = module.safe_open
@@ -40,10 +43,10 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
         def opened(
             filename: Any, framework: str = "pt", device: Any = "cpu", *args: Any, **kwargs: Any
         ) -> Any:
-            copy = kept.copy_of(filename)
-            if copy is None:
-                return safe_open(filename, framework, device, *args, **kwargs)
-            return _KeptTensors(copy, framework, device)
+            path = kept.to_read(filename)
+            if path is filename or not kept.is_marked_file(path):
+                return safe_open(path, framework, device, *args, **kwargs)
+            return _KeptTensors(path, framework, device)
 
         patches.set_by_name((safe_open, opened))  # libraries hold it under its name
 
@@ -65,7 +68,11 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
             save_file: Callable[..., Any], tensors: Any, filename: Any, metadata: Any = None
         ) -> None:
             lacking = any(map(lacks, tensors.values()))
-            (write_archive if lacking else save_file)(tensors, filename, metadata)
+            if lacking:
+                write_archive(tensors, filename, metadata)
+                return
+            with kept.written(filename) as target:
+                save_file(tensors, target, metadata)
 
         @patches.around(module, "serialize")
         def serialize(write: Callable[..., Any], flat: Any, metadata: Any = None) -> Any:
@@ -80,8 +87,8 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
             if isinstance(flat, _Flat):
                 write_archive(flat.tensors, filename, metadata)
             else:
-                write(flat, filename, metadata=metadata)
-                kept.drop(filename)
+                with kept.written(filename) as target:
+                    write(flat, target, metadata=metadata)
 
         @patches.around(module, "load")
         def load(load: Callable[[bytes], Any], data: bytes) -> Any:

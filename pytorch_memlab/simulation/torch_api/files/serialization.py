@@ -20,9 +20,11 @@ from typing_extensions import Self
 
 from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
-from ...machine.kept_files import MARK, KeptFiles, resolved
+from ...._common.real_files import on_disk
+from ...dry_run.files.marks import MARK
+from ...dry_run.files.opening import watched_file
+from ...dry_run.files.overlay import Overlay
 from ...machine.tensor_values import TensorValues
-from .opened_files import is_file, watched_file
 
 _serialization: Any = torch.serialization
 _jit: Any = torch.jit
@@ -35,9 +37,7 @@ class _Writer:
     It keeps the records until it is known whether they may be written.
     """
 
-    def __init__(
-        self, target: Any, values: TensorValues, kept: KeptFiles, open_writer: Any
-    ) -> None:
+    def __init__(self, target: Any, values: TensorValues, kept: Overlay, open_writer: Any) -> None:
         self._target = target
         self._values = values
         self._kept = kept
@@ -65,9 +65,11 @@ class _Writer:
         if self.sizes:
             self.write_marked()
             return
-        self._write(self._target)
-        if _is_path(self._target):
-            self._kept.drop(self._target)
+        if not _is_path(self._target):
+            self._write(self._target)
+            return
+        with self._kept.written(self._target) as target:
+            self._write(target)
 
     def write_marked(self) -> None:
         buffer = io.BytesIO()
@@ -89,27 +91,25 @@ def _is_path(target: Any) -> bool:
 
 def _require_parent(path: Any) -> None:
     """In the words of PyTorch's own writers, which others look for."""
-    if not os.path.isdir(os.path.dirname(resolved(path))):
+    if not os.path.isdir(os.path.dirname(os.path.realpath(path))):
         raise RuntimeError(f"Parent directory {os.path.dirname(path)} does not exist.")
 
 
-def write_marked(file: Any, data: bytes, kept: KeptFiles) -> None:
+def write_marked(file: Any, data: bytes, kept: Overlay) -> None:
     """Write what stands for tensors without values to a path or a file object.
 
     A file on the disk stays as it is: one that was opened to be overwritten is kept, and to any
     other nothing is written.
     """
     if _is_path(file):
-        copy = kept.new_copy()
-        with open(copy, "r+b") as unwatched:
-            unwatched.write(data)
-        kept.keep(file, copy)
+        with kept.written(file, lacks_values=True) as target, on_disk():
+            Path(target).write_bytes(data)
         return
     watched = watched_file(file)
     if watched is not None:
-        watched.lacks_values = True
+        watched.divert()
     elif _is_on_disk(file):
-        kept.tell(file.name)
+        kept.name(os.path.realpath(file.name), file.name)
         return
     file.write(data)
     flush = getattr(file, "flush", None)
@@ -121,7 +121,7 @@ def _is_on_disk(file: Any) -> bool:
     """True if a file object is a file of the user's, not one that vanishes."""
     name = getattr(file, "name", None)
     is_temporary = isinstance(file, tempfile._TemporaryFileWrapper)
-    return isinstance(name, str) and not is_temporary and is_file(name)
+    return isinstance(name, str) and not is_temporary and os.path.isfile(name)
 
 
 class _Reader:
@@ -142,7 +142,7 @@ class _Reader:
         return self._values.make_bytes(size)
 
 
-def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
+def install(values: TensorValues, kept: Overlay, imports: AfterImport, patches: Patches) -> None:
     open_writer = _serialization._open_zipfile_writer
 
     @patches.around(_serialization, "_open_zipfile_writer")
@@ -156,10 +156,6 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
             opener.file_like = _Reader(opener.file_like, values)
         return opener
 
-    @patches.around(_serialization, "_open_file_like")
-    def opened(open_file: Callable[[Any, str], Any], file: Any, mode: str) -> Any:
-        return open_file((kept.copy_of(file) or file) if mode == "rb" else file, mode)
-
     @patches.around(_serialization, "_legacy_save")
     def save(save: Callable[..., Any], obj: Any, f: Any, module: Any, protocol: Any) -> None:
         writer = _Writer(f, values, kept, open_writer)
@@ -171,9 +167,10 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
 
     @patches.around(_serialization, "load")
     def load(load: Callable[..., Any], f: Any, *args: Any, **kwargs: Any) -> Any:
-        if kept.copy_of(f) is not None:
+        path = kept.to_read(f)
+        if path is not f and kept.is_marked_file(path):
             kwargs["mmap"] = False  # a kept copy has no records to map
-        return load(f, *args, **kwargs)
+        return load(path, *args, **kwargs)
 
     patches.set(torch, "load", _serialization.load)
     _install_jit(values, kept, patches)
@@ -181,7 +178,7 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
     imports.call("torch.distributed.checkpoint.filesystem", keep_checkpoints)
 
 
-def _keep_checkpoints(values: TensorValues, kept: KeptFiles, patches: Patches, files: Any) -> None:
+def _keep_checkpoints(values: TensorValues, kept: Overlay, patches: Patches, files: Any) -> None:
     """Keep checkpoints of ``torch.distributed.checkpoint`` with tensors without values.
 
     A checkpoint is a folder: where one tensor has no values, no file of it is written, also not the
@@ -199,7 +196,7 @@ def _keep_checkpoints(values: TensorValues, kept: KeptFiles, patches: Patches, f
         return write_data(self, plan, planner)
 
 
-def _install_jit(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
+def _install_jit(values: TensorValues, kept: Overlay, patches: Patches) -> None:
     """Keep tensors without values out of what TorchScript writes."""
 
     def names(module: Any) -> list[str]:
@@ -214,9 +211,8 @@ def _install_jit(values: TensorValues, kept: KeptFiles, patches: Patches) -> Non
     def save(self: Any, f: Any, **kwargs: Any) -> Any:
         path = os.fspath(f)
         if not names(self):
-            result = self._c.save(str(path), **kwargs)
-            kept.drop(path)
-            return result
+            with kept.written(path) as target:
+                return self._c.save(str(target), **kwargs)
         _require_parent(path)
         return write_marked(path, marked(self, kwargs), kept)
 
@@ -240,10 +236,10 @@ def _install_jit(values: TensorValues, kept: KeptFiles, patches: Patches) -> Non
         _extra_files: Any = None,
         **kwargs: Any,
     ) -> Any:
-        copy = kept.copy_of(f)
-        if copy is None and not hasattr(f, "read"):
+        path = kept.to_read(f)
+        if path is f and not hasattr(f, "read"):
             return jit_load(f, map_location, _extra_files, **kwargs)
-        data = f.read() if copy is None else Path(copy).read_bytes()
+        data = f.read() if path is f else Path(path).read_bytes()
         if MARK not in data:
             return jit_load(io.BytesIO(data), map_location, _extra_files, **kwargs)
         extra = {} if _extra_files is None else _extra_files

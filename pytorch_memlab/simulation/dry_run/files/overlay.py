@@ -1,0 +1,606 @@
+"""The overlay decides where each intent of a dry run goes; Note [Overlay]."""
+
+from __future__ import annotations
+
+import errno
+import filecmp
+import itertools
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+from ...._common.real_files import is_direct, on_disk
+from .layers import GONE, Layers, Place, path_of_descriptor
+from .marks import MARK
+
+Result = TypeVar("Result")
+
+VARIABLE: Final = "PYTORCH_MEMLAB_OVERLAY"
+_LOOKED_AT: Final = 65_536
+_CHECKPOINT_ENDINGS: Final = (".distcp", ".metadata", ".metadata.tmp")
+"""Of the files that PyTorch writes for a distributed checkpoint."""
+_WRITTEN, _REMOVED, _RENAMED = "", " (not removed)", " (not renamed)"
+_stat, _lstat, _access, _listdir = os.stat, os.lstat, os.access, os.listdir
+_mkdir, _rmdir, _unlink, _rename = os.mkdir, os.rmdir, os.unlink, os.rename
+_readlink, _symlink, _chmod, _utime, _open_fd = os.readlink, os.symlink, os.chmod, os.utime, os.open
+_dup2, _close, _lseek, _fstat = os.dup2, os.close, os.lseek, os.fstat
+_open = open
+
+
+class Overlay(Layers):
+    """The files of a dry run."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self._numbers = itertools.count()
+        self._owner = os.getpid()
+        self._final_names: tuple[str, ...] | None = None
+        self.is_shared = False  # another process removes the copies
+
+    @property
+    def is_on(self) -> bool:
+        """True if paths are translated now, in this thread."""
+        return self.is_open and not is_direct()
+
+    # Reading
+
+    def to_read(self, path: Any, *, follow: bool = True) -> Any:
+        """The path to give a function that reads one."""
+        if not self.is_on or not self.is_changed() or not _is_path(path):
+            return path
+        place = self.locate(os.fsdecode(path), follow=follow)
+        if place.real is None:
+            raise _error(errno.ENOENT, path)
+        if place.logical is None or place.real == place.logical:
+            return path
+        return os.fsencode(place.real) if isinstance(path, bytes) else place.real
+
+    def place(self, path: Any, *, follow: bool = True) -> Place:
+        """The place that a path leads to, with the latest of the journal."""
+        self.read_journal()
+        return self.locate(os.fsdecode(path), follow=follow)
+
+    def names(self, logical: str, real: str) -> Iterator[str]:
+        """The names in a folder: first those that are on the disk."""
+        others = {os.path.basename(path): path for path in sorted(self.children(logical))}
+        for name in _listdir(real):
+            moved = others.pop(name, None)
+            if moved is None or self.moved.get(moved):
+                yield name
+        yield from (name for name, path in others.items() if self.moved.get(path))
+
+    # Writing
+
+    @contextmanager
+    def written(
+        self,
+        path: Any,
+        *,
+        creates: bool = True,
+        truncates: bool = True,
+        exclusive: bool = False,
+        follow: bool = True,
+        lacks_values: bool = False,
+        always_kept: bool = False,
+    ) -> Iterator[Any]:
+        """The file to write for a path.
+
+        An older file is not written but a copy of it; a new one with ``lacks_values`` goes to the
+        folder of the overlay too, and with ``always_kept``, where its content cannot be seen.
+        """
+        if not self.is_on or not _is_path(path):
+            yield path
+            return
+        place = self.place(path, follow=follow and not exclusive)
+        logical, real = place
+        if logical is None:
+            yield path
+            return
+        mode = _mode(real)
+        if mode is not None and real is not None:
+            if exclusive or not stat.S_ISREG(mode):
+                yield path if real == logical else real
+            else:
+                target = self._to_overwrite(path, place, truncates=truncates, kept=lacks_values)
+                if lacks_values:
+                    self.name(logical, path)
+                if lacks_values or (truncates and target in self.lacking):
+                    self.tell("lacking", target, lacks_values)
+                yield path if target == logical else target
+            return
+        if not creates:
+            raise _error(errno.ENOENT, path)
+        target = self._new(logical, path, kept=lacks_values or always_kept)
+        yield path if target == logical else target
+        if _mode(target) is not None:
+            self._add_new(logical, target)
+            if lacks_values:
+                self.tell("lacking", target, True)
+                self.name(logical, path)
+
+    def _to_overwrite(self, path: Any, place: Place, *, truncates: bool, kept: bool) -> str:
+        """The file to write in place of one that is there."""
+        logical, real = place
+        assert logical is not None
+        assert real is not None
+        if kept and not real.startswith(self.folder):
+            truncates = True
+        elif self.is_own(real):
+            return real
+        if not _access(real, os.W_OK):
+            raise _error(errno.EACCES, path)
+        copy = self._copy_of_lower(logical, real, empty=truncates)
+        if self.is_own(real):  # made by this run, and now without values
+            self._delete(real)
+        else:
+            self.name(logical, path, is_loud=_stat(real).st_size > 0)
+        return copy
+
+    def _copy_of_lower(self, logical: str, real: str, *, empty: bool) -> str:
+        copy = self.new_copy(logical)
+        if empty:
+            _close(_open_fd(copy, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            _chmod(copy, stat.S_IMODE(_stat(real).st_mode))
+        else:
+            _copy_file(real, copy)
+        self.tell("at", logical, copy)
+        return copy
+
+    def _new(self, logical: str, path: Any, *, kept: bool = False) -> str:
+        """The place where something new is made."""
+        parent, name = os.path.split(logical)
+        real_parent = self.real_of("" if parent == "/" else parent)
+        mode = None if real_parent is None else _mode(real_parent or "/")
+        if mode is None or real_parent is None:
+            raise _error(errno.ENOENT, path)
+        if not stat.S_ISDIR(mode):
+            raise _error(errno.ENOTDIR, path)
+        plain = f"{real_parent}/{name}".replace("//", "/")
+        if real_parent.startswith(self.folder + "/"):
+            return plain
+        if not kept and logical == plain and logical not in self.moved:
+            return plain
+        if not _access(real_parent or "/", os.W_OK | os.X_OK):
+            raise _error(errno.EACCES, path)
+        return self.new_copy(logical)
+
+    def _add_new(self, logical: str, real: str) -> None:
+        """Take over what was made."""
+        if real != logical:
+            if self.real_of(logical) != real:
+                self.tell("at", logical, real)
+        elif not self.is_own(real):
+            self.tell("made", real)
+
+    def new_copy(self, logical: str) -> str:
+        """A path in the folder of the overlay, with the same name."""
+        folder = os.path.join(self.folder, f"{os.getpid()}-{next(self._numbers)}")
+        _mkdir(folder)
+        return os.path.join(folder, os.path.basename(logical))
+
+    def make_new(self, make: Callable[[str], Result], path: Any) -> Result:
+        """Make a folder, a link or a pipe."""
+        place = self.place(path, follow=False)
+        logical, real = place
+        if logical is None:
+            return make(path)
+        if real is not None and _mode(real, follow=False) is not None:
+            raise _error(errno.EEXIST, path)
+        target = self._new(logical, path)
+        result = make(path if target == logical else target)
+        if target != logical:
+            self.tell("drop_below", logical)
+        self._add_new(logical, target)
+        return result
+
+    def changed(self, change: Callable[[Any], Result], path: Any, *, follow: bool = True) -> Any:
+        """Change the mode, the owner, the times or the attributes of a path."""
+        logical, real = self.place(path, follow=follow)
+        if logical is None:
+            return change(path)
+        mode = _mode(real, follow=False)
+        if real is None or mode is None:
+            raise _error(errno.ENOENT, path)
+        if self.is_own(real):
+            return change(path if real == logical else real)
+        if not stat.S_ISREG(mode):  # a folder or a link stays as it is
+            return None
+        copy = self._copy_of_lower(logical, real, empty=False)
+        self.name(logical, path)
+        return change(copy)
+
+    # Removing and renaming
+
+    def removed(self, remove: Callable[[Any], object], path: Any) -> None:
+        """Remove a file or a link."""
+        logical, real = self.place(path, follow=False)
+        if logical is None:
+            remove(path)
+            return
+        mode = None if real is None else _mode(real, follow=False)
+        if mode is None or real is None:
+            raise _error(errno.ENOENT, path)
+        if stat.S_ISDIR(mode):
+            raise _error(errno.EISDIR, path)
+        self._check_folder(logical, path)
+        if self.is_own(real):
+            if not self.is_used_elsewhere(real, logical):
+                remove(real)
+                self._forget_made(real)
+            is_named = self.moved.get(logical) is not None and self._is_lower(logical)
+            if not is_named:
+                self.unname(logical)
+            self._hide(logical)
+            if is_named:
+                self.name(logical, path, _REMOVED)
+            return
+        self._hide(logical)
+        self.name(logical, path, _REMOVED)
+
+    def folder_removed(self, remove: Callable[[Any], object], path: Any) -> None:
+        """Remove an empty folder."""
+        logical, real = self.place(path, follow=False)
+        if logical is None or real is None or not stat.S_ISDIR(_mode(real, follow=False) or 0):
+            if logical is not None and real is None:
+                raise _error(errno.ENOENT, path)
+            remove(path if logical in {None, real} else real)
+            return
+        if next(self.names(logical, real), None) is not None:
+            raise _error(errno.ENOTEMPTY, path)
+        self._check_folder(logical, path)
+        is_own = self.is_own(real)
+        if is_own:
+            remove(real)
+            self._forget_made(real)
+        was_lower = self._is_lower(logical)
+        self.tell("drop_below", logical)
+        self._hide(logical)
+        if was_lower:
+            for below in [key for key in self.named if key.startswith(logical + "/")]:
+                self.unname(below)
+            self.name(logical, path, _REMOVED)
+
+    def tree_removed(self, path: Any) -> bool:
+        """Hide a folder with all that is in it; False if that has to go one by one."""
+        logical, real = self.place(path, follow=False)
+        if logical is None or real is None or self.is_own(real):
+            return False
+        if not stat.S_ISDIR(_mode(real, follow=False) or 0) or not self._is_lower(logical):
+            return False
+        if any(self.is_own_below(real)):
+            return False
+        self._check_folder(logical, path)
+        self.tell("drop_below", logical)
+        self._hide(logical)
+        for below in [key for key in self.named if key.startswith(logical + "/")]:
+            self.unname(below)
+        self.name(logical, path, _REMOVED)
+        return True
+
+    def is_own_below(self, real: str) -> Iterator[bool]:
+        """True for everything below a folder that this run made for real."""
+        return (True for path in self.made if path.startswith(real + "/"))
+
+    def renamed(self, rename: Callable[[Any, Any], object], src: Any, dst: Any) -> None:
+        """Rename a file, a link or a folder, and replace what had the name."""
+        source, target = self.place(src, follow=False), self.place(dst, follow=False)
+        if source.logical is None or target.logical is None:
+            rename(self.to_read(src, follow=False), dst)
+            return
+        if self._is_nothing_to_rename(source, target, src, dst):
+            return
+        assert source.real is not None
+        self._check_folder(source.logical, src)
+        self._check_folder(target.logical, dst)
+        is_own = self.is_own(source.real)
+        # What has the name goes first; then it is as if there had never been anything.
+        had_older = target.real is not None and _mode(target.real, follow=False) is not None
+        if had_older:
+            self._replaced(target)
+        kept = self._is_kept(source.real, dst)
+        new = self._new(target.logical, dst, kept=kept or not is_own)
+        was_lower = self._is_lower(source.logical)
+        real = source.real
+        if is_own and not self.is_used_elsewhere(real, source.logical):
+            real = new
+            _move(source.real, new)
+            self._carry_made(source.real, new)
+        self.tell("carry", source.logical, target.logical)
+        self._hide(source.logical)
+        name = self.named.get(source.logical)
+        self.unname(source.logical)
+        if real != target.logical:
+            self.tell("at", target.logical, real)
+        if was_lower:
+            self.name(source.logical, src, _RENAMED)
+        if self._is_lower(target.logical) or kept or (name is not None and real != target.logical):
+            self.name(target.logical, dst)
+
+    def _is_nothing_to_rename(self, source: Place, target: Place, src: Any, dst: Any) -> bool:
+        """True if both are one file; an error where the system has one."""
+        mode = None if source.real is None else _mode(source.real, follow=False)
+        if mode is None:
+            raise _error(errno.ENOENT, src, dst)
+        if source == target:
+            return True
+        assert source.logical is not None
+        assert target.logical is not None
+        if target.logical.startswith(source.logical + "/"):
+            raise _error(errno.EINVAL, src, dst)
+        older = None if target.real is None else _mode(target.real, follow=False)
+        if older is not None and target.real is not None:
+            if stat.S_ISDIR(older) and not stat.S_ISDIR(mode):
+                raise _error(errno.EISDIR, src, dst)
+            if stat.S_ISDIR(mode) and not stat.S_ISDIR(older):
+                raise _error(errno.ENOTDIR, src, dst)
+            if stat.S_ISDIR(older) and any(True for _ in self.names(target.logical, target.real)):
+                raise _error(errno.ENOTEMPTY, src, dst)
+        return False
+
+    def _replaced(self, target: Place) -> None:
+        logical, real = target
+        assert logical is not None
+        assert real is not None
+        if self.is_own(real) and not self.is_used_elsewhere(real, logical):
+            (_rmdir if stat.S_ISDIR(_mode(real, follow=False) or 0) else _unlink)(real)
+            self._forget_made(real)
+        self._hide(logical)
+
+    def linked(self, link: Callable[[Any, Any], object], src: Any, dst: Any) -> None:
+        """Give a file a second name."""
+        source, target = self.place(src, follow=False), self.place(dst, follow=False)
+        if source.logical is None or target.logical is None:
+            self.make_new(lambda real: link(src, real), dst)
+            return
+        if source.real is None or _mode(source.real, follow=False) is None:
+            raise _error(errno.ENOENT, src, dst)
+        if target.real is not None and _mode(target.real, follow=False) is not None:
+            raise _error(errno.EEXIST, src, dst)
+        new = self._new(target.logical, dst)
+        is_kept = source.real.startswith(self.folder + "/") or new != target.logical
+        if self.is_own(source.real) and not is_kept:
+            link(source.real, new)
+            self._add_new(target.logical, new)
+            return
+        self.tell("at", target.logical, source.real)
+        if source.logical in self.named:
+            self.name(target.logical, dst)
+
+    def _is_lower(self, logical: str) -> bool:
+        """True if the path was there when the run began."""
+        real = self.below_itself(logical)
+        return real is not None and _mode(real, follow=False) is not None and not self.is_own(real)
+
+    def _hide(self, logical: str) -> None:
+        """Let a path lead nowhere."""
+        below = self.below_itself(logical)
+        if below is not None and _mode(below, follow=False) is not None:
+            self.tell("at", logical, GONE)
+        elif logical in self.moved:
+            self.tell("drop", logical)
+
+    def _delete(self, real: str) -> None:
+        _unlink(real)
+        self._forget_made(real)
+
+    def _forget_made(self, real: str) -> None:
+        if real in self.made:
+            self.tell("unmade", real)
+
+    def _carry_made(self, source: str, target: str) -> None:
+        """Follow what this run made to another real place."""
+        below = [path for path in self.made if path.startswith(source + "/")]
+        self._forget_made(source)
+        if target.startswith(self.folder + "/"):
+            return
+        for path in below:
+            self.tell("made", target + path[len(source) :])
+        if not self.is_own(target):
+            self.tell("made", target)
+
+    def _check_folder(self, logical: str, path: Any) -> None:
+        """An error where this process has no right to change the names in a folder."""
+        parent = os.path.dirname(logical)
+        real = self.real_of("" if parent == "/" else parent)
+        if real is not None and not _access(real or "/", os.W_OK | os.X_OK):
+            raise _error(errno.EACCES, path)
+
+    # Files without values
+
+    def _is_kept(self, real: str, target: Any) -> bool:
+        """True if what is renamed must not become a file on the disk."""
+        if real.startswith(self.folder + "/") or self.is_in_kept_folder(target):
+            return True
+        return self.is_marked_file(real)
+
+    def is_marked_file(self, real: str) -> bool:
+        """True if a file holds data without values, as far as is known."""
+        if real in self.lacking:
+            return True
+        if not stat.S_ISREG(_mode(real, follow=False) or 0):
+            return False
+        with _open(real, "rb") as file:
+            return MARK in file.read(_LOOKED_AT)
+
+    def divert(self, descriptor: int, path: Any = None) -> None:
+        """Let an open file of this run's own be one in the folder of the overlay from now on."""
+        with self.lock:
+            real = path_of_descriptor(descriptor)
+            if real is None or not stat.S_ISREG(_fstat(descriptor).st_mode):
+                return
+            if not self.is_open:
+                if real in self.made:
+                    _unlink(real)
+                return
+            logical = self.logical_of(real)
+            if self.is_own(real) and not real.startswith(self.folder + "/"):
+                copy = self.new_copy(logical)
+                _copy_file(real, copy)
+                _redirect(descriptor, copy)
+                self._delete(real)
+                self.tell("at", logical, copy)
+                real = copy
+            self.tell("lacking", real, True)
+            self.name(logical, logical if path is None else path)
+
+    def keep_folder(self, path: Any) -> None:
+        """Keep every file of a distributed checkpoint that is written there from now on."""
+        logical = self.place(path).logical
+        if logical is not None:
+            self.tell("checkpoint", logical)
+            self.name(logical, path)
+
+    def is_in_kept_folder(self, path: Any) -> bool:
+        """True if a file belongs to a distributed checkpoint that is kept."""
+        if not self.checkpoints or not _is_path(path):
+            return False
+        folder, name = os.path.split(self.place(path).logical or "")
+        return folder in self.checkpoints and name.endswith(_CHECKPOINT_ENDINGS)
+
+    # Names for the report
+
+    def name(self, logical: str, path: Any, what: str = _WRITTEN, *, is_loud: bool = True) -> None:
+        """Name a path in the reports, and the first one on standard error at once."""
+        if os.path.dirname(logical) in self.checkpoints:
+            return
+        before = self.named.get(logical)
+        if before is not None and before[1] == what:
+            return
+        name = before[0] if before else os.fsdecode(path)
+        self.tell("named", logical, name, what)
+        if is_loud and not self.is_told:
+            self.tell("told")
+            print(
+                f"pytorch-memlab: dry run: {name} stays as it is; no file that is there is changed,"
+                " and none is written with tensors that have no values (--allow-writes, or"
+                " simulate(..., allow_writes=True), writes them)",
+                file=sys.stderr,
+            )
+
+    def unname(self, logical: str) -> None:
+        if logical in self.named:
+            self.tell("unnamed", logical)
+
+    def refuse_commands(self) -> None:
+        """Refuse commands that cannot be held back, from now on."""
+        self.tell("refuse_commands")
+
+    def paths(self) -> tuple[str, ...]:
+        """The paths that are kept from being changed, as the program named them."""
+        if self._final_names is not None:
+            return self._final_names
+        self.read_journal()
+        named = self.named.copy().items()
+        with on_disk():
+            return tuple(name + what for path, (name, what) in named if not self._is_same(path))
+
+    def _is_same(self, logical: str) -> bool:
+        """True if the program wrote what was there already."""
+        lower, real = self.below_itself(logical), self.real_of(logical)
+        if not lower or not real or lower == real or _mode(lower) is None:
+            return False
+        with suppress(OSError):
+            if stat.S_ISREG(_mode(real) or 0) and stat.S_ISREG(_mode(lower) or 0):
+                return filecmp.cmp(lower, real, shallow=False)
+        return False
+
+    def started_commands(self) -> tuple[tuple[str, bool], ...]:
+        """Commands that were not held back, and whether they were refused."""
+        self.read_journal()
+        return tuple(self.commands.items())
+
+    # Its end
+
+    def close(self) -> None:
+        """Remove the copies, if this process made the overlay."""
+        if not self.is_open or os.getpid() != self._owner or self.is_shared:
+            self.is_open = False
+            return
+        self._final_names = self.paths()
+        self.is_open = False
+        _remove_tree(self.folder)
+
+
+def new_overlay() -> Overlay:
+    """An overlay in which nothing is changed yet."""
+    folder = os.path.realpath(tempfile.mkdtemp(prefix="pytorch_memlab_dry_run_"))
+    return Overlay(folder)
+
+
+def _is_path(path: Any) -> bool:
+    return isinstance(path, (str, bytes, os.PathLike))
+
+
+def _error(number: int, *paths: Any) -> OSError:
+    """The error that the system gives."""
+    first, *others = paths
+    return OSError(number, os.strerror(number), first, None, *others)
+
+
+def _mode(real: str | None, *, follow: bool = True) -> int | None:
+    """The mode of what is at a real place; None if nothing is."""
+    if real is None:
+        return None
+    try:
+        return (_stat if follow else _lstat)(real).st_mode
+    except (OSError, ValueError):
+        return None
+
+
+def _redirect(descriptor: int, path: str) -> None:
+    """Let a descriptor be of another file, at the same position."""
+    import fcntl  # there is none on Windows
+
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    other = _open_fd(path, flags | os.O_CLOEXEC)
+    _lseek(other, _lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+    _dup2(other, descriptor, os.get_inheritable(descriptor))
+    _close(other)
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy a file with its mode and its times."""
+    with _open(source, "rb") as old, _open(target, "wb") as new:
+        shutil.copyfileobj(old, new, 1 << 20)
+    status = _stat(source)
+    _chmod(target, stat.S_IMODE(status.st_mode))
+    _utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _move(source: str, target: str) -> None:
+    """Rename, to another file system too."""
+    try:
+        _rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy_tree(source, target)
+        _remove_tree(source)
+
+
+def _copy_tree(source: str, target: str) -> None:
+    mode = _lstat(source).st_mode
+    if stat.S_ISLNK(mode):
+        _symlink(_readlink(source), target)
+    elif stat.S_ISDIR(mode):
+        _mkdir(target)
+        for name in _listdir(source):
+            _copy_tree(f"{source}/{name}", f"{target}/{name}")
+        _chmod(target, stat.S_IMODE(mode))
+    else:
+        _copy_file(source, target)
+
+
+def _remove_tree(path: str) -> None:
+    with suppress(FileNotFoundError):
+        if stat.S_ISDIR(_lstat(path).st_mode):
+            for name in _listdir(path):
+                _remove_tree(f"{path}/{name}")
+            _rmdir(path)
+        else:
+            _unlink(path)
