@@ -21,14 +21,14 @@ _INNER = ("raw", "buffer", "file", "fileobj", "myfileobj", "fp", "_fp", "_fileob
 """Attributes under which a file object has the one that it writes to."""
 
 
-class _KindOfFile(type(_FileIO)):
+class _KindOfFile(type(_FileIO)):  # type: ignore[misc]
     """Files that were opened before, or by C, are files too."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, _FileIO)
 
 
-class WatchedFile(_FileIO, metaclass=_KindOfFile):  # type: ignore[metaclass]
+class WatchedFile(_FileIO, metaclass=_KindOfFile):
     """A file of the overlay, or one that is moved there once data without values is written."""
 
     overlay: Overlay
