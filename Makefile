@@ -18,7 +18,7 @@ help:
 	@echo "make test-ipython8  run the notebook's tests with IPython 8"
 	@echo "make lint      ruff, mypy, the contracts on imports, plain words"
 	@echo "make bench     run the benchmarks"
-	@echo "make opinfo    compare all of PyTorch's samples of its operators with a CPU, simulated"
+	@echo "make opinfo    compare all of PyTorch's samples of its operators with a CPU, simulated, and their memory with and without values"
 	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the documentation"
 	@echo "make docs      build the documentation into build/docs"
 	@echo "make picture   draw the pictures of the README and the documentation"
@@ -74,6 +74,7 @@ bench: $(INSTALLED)
 
 opinfo: $(INSTALLED)
 	$(PY) -m benchmarks.opinfo
+	$(PY) -m benchmarks.opinfo --memory
 
 accuracy: $(INSTALLED)
 	$(PY) -m benchmarks.accuracy

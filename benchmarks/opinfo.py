@@ -1,32 +1,53 @@
 """PyTorch's samples of its operators, on a simulated GPU beside a CPU: outputs and gradients.
 
 ``python -m benchmarks.opinfo`` runs all samples of ``op_db``; with names, those of some operators.
-Both sides start from the same seed, and a simulated GPU draws as a CPU does. An operator whose
-draws differ all the same, or whose results hold what was in memory, is compared by dtypes and
-shapes.
+With ``--memory`` each sample runs on a simulated GPU with and without values, and what both ask
+the allocator for is compared (``opinfo_memory.py``). Otherwise both sides start from the same seed,
+and a simulated GPU draws as a CPU does. An operator whose draws differ all the same, or whose
+results hold what was in memory, is compared by dtypes and shapes.
 """
 
 from __future__ import annotations
 
+import argparse
 import enum
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
+from benchmarks import opinfo_memory
+from benchmarks.opinfo_samples import (
+    SEED,
+    dtypes_of,
+    is_device,
+    main_dtype,
+    name_of,
+    operators,
+    placed_arguments,
+    samples_of,
+    summary,
+)
 from pytorch_memlab import simulate
 from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError
 
-SEED = 1234
 Named = tuple[str, Any]
 Results = list[Named] | Exception
 _SINGLE = (torch.float32, torch.complex64)
+
+
+DTYPES = (
+    *("float32", "float64", "float16", "bfloat16", "complex64", "complex128"),
+    *("bool", "uint8", "int8", "int16", "int32", "int64"),
+)
+"""Names of dtypes that samples are asked for."""
 
 
 UNINITIALIZED = frozenset(
@@ -37,16 +58,6 @@ UNINITIALIZED = frozenset(
 
 EMPTY_ON_A_CPU = {"native_batch_norm": frozenset({"output 1", "output 2"})}
 """Results that CUDA's kernel makes with a size where a CPU's makes empty ones."""
-
-
-ONLY_ON_A_CPU = frozenset({"sparse.mm.reduce"})
-"""Operators without a kernel for CUDA, though their samples name dtypes for it."""
-
-DRIVERS_OF_A_CPU = ("gelsy", "gelsd", "gelss")
-"""Of ``linalg.lstsq``; CUDA refuses them."""
-
-TAKES_INDICES_OF_A_CPU = frozenset({"tensor_split"})
-"""Operators that refuse other arguments than the first on a GPU."""
 
 
 class Verdict(enum.Enum):
@@ -81,15 +92,6 @@ class Finding:
         return f"{self.name}, sample {self.position}: {self.verdict.value}: {self.detail}"
 
 
-def operators() -> list[Any]:
-    """PyTorch's ``OpInfo`` of every operator."""
-    # The import makes flags such as those of cuDNN read-only, for the rest of the process.
-    with torch.backends.__allow_nonbracketed_mutation():
-        from torch.testing._internal.common_methods_invocations import op_db
-
-    return list(op_db)
-
-
 def findings(op: Any) -> Iterator[Finding]:
     """Run all samples of one operator on a CPU and on a simulated GPU.
 
@@ -99,23 +101,15 @@ def findings(op: Any) -> Iterator[Finding]:
     Yields:
         what came of each sample.
     """
-    name = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
-    dtypes = op.supported_dtypes("cpu") & op.supported_dtypes("cuda")
-    if not dtypes or name in ONLY_ON_A_CPU:
+    dtype = main_dtype(op)
+    if dtype is None:
         return
-    dtype = torch.float32 if torch.float32 in dtypes else min(dtypes, key=str)
-    backward = dtype in op.supported_backward_dtypes("cpu") and op.supports_autograd
-    torch.manual_seed(SEED)
-    samples = [
-        sample
-        for sample in op.sample_inputs("cpu", dtype, requires_grad=backward)
-        if sample.kwargs.get("driver") not in DRIVERS_OF_A_CPU
-    ]
+    samples = samples_of(op, dtype)
     expected = [_attempt(op, sample, "cpu") for sample in samples]
     with simulate("h100"):
         found = [_attempt(op, sample, "cuda") for sample in samples]
     for position, sides in enumerate(zip(samples, found, expected, strict=True)):
-        yield Finding(name, position, *_verdict(op, *sides))
+        yield Finding(name_of(op), position, *_verdict(op, *sides))
 
 
 def _attempt(op: Any, sample: Any, device: str) -> Results:
@@ -127,11 +121,11 @@ def _attempt(op: Any, sample: Any, device: str) -> Results:
 
 def _verdict(op: Any, sample: Any, found: Results, expected: Results) -> tuple[Verdict, str]:
     if isinstance(expected, Exception):
-        return Verdict.NO_REFERENCE, _summary(expected)
+        return Verdict.NO_REFERENCE, summary(expected)
     if isinstance(found, (UnsupportedCUDACallError, UnmodelledOpError)):
-        return Verdict.REFUSED, _summary(found)
+        return Verdict.REFUSED, summary(found)
     if isinstance(found, Exception):
-        return Verdict.RAISED, _summary(found)
+        return Verdict.RAISED, summary(found)
     skipped = EMPTY_ON_A_CPU.get(op.name, frozenset())
     expected = [(name, one) for name, one in expected if name not in skipped or one.numel()]
     found = [(name, one) for name, one in found if name not in skipped or name in dict(expected)]
@@ -153,12 +147,10 @@ def _draws(op: Any, sample: Any, expected: list[Named]) -> bool:
 
 def _run(op: Any, sample: Any, device: str) -> list[Named]:
     """Outputs of a call, then the gradients of its inputs, each with its name and on the CPU."""
-    given = ((sample.input, *sample.args), sample.kwargs)
-    args, kwargs = tree_map(lambda value: _placed(value, device), given)
-    if op.name in TAKES_INDICES_OF_A_CPU:
-        args = (args[0], *sample.args)
-    inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-    if not inputs and not any(map(_is_device, tree_leaves(given))):
+    args, kwargs = placed_arguments(op, sample, device)
+    leaves = tree_leaves((args, kwargs))
+    inputs = [one for one in leaves if isinstance(one, torch.Tensor)]
+    if not inputs and not any(map(is_device, tree_leaves((sample.args, sample.kwargs)))):
         device = "cpu"  # a factory that is told no device
     torch.manual_seed(SEED)
     result = op(*args, **kwargs)
@@ -170,28 +162,6 @@ def _run(op: Any, sample: Any, device: str) -> list[Named]:
         torch.autograd.backward(roots, [_weights(root) for root in roots])
         named += [(f"gradient {i}", _read(one.grad, device)) for i, one in enumerate(leaves)]
     return named
-
-
-def _placed(value: Any, device: str) -> Any:
-    """A sample's value for one side: tensors are leaves there, and a device is that side's."""
-    if _is_device(value):
-        return torch.device(device)
-    if not isinstance(value, torch.Tensor):
-        return value
-    return _copy(value.detach(), device).requires_grad_(value.requires_grad)
-
-
-def _is_device(value: Any) -> bool:
-    return isinstance(value, torch.device) or (isinstance(value, str) and value == "cpu")
-
-
-def _copy(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """A copy of a tensor with the whole of its storage, which ops on strides may reach into."""
-    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
-        return tensor.clone().to(device)
-    whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
-    size, stride, offset = tensor.size(), tensor.stride(), tensor.storage_offset()
-    return whole.clone().to(device).as_strided(size, stride, offset)
 
 
 def _weights(root: torch.Tensor) -> torch.Tensor:
@@ -240,42 +210,77 @@ def _words(one: Any, other: Any, values: bool) -> str:
     return ""
 
 
-def _summary(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:200]}"
-
-
-def report(ops: Iterable[Any]) -> Counter[Verdict]:
-    """Run all samples of some operators, and print what is not equal.
+def report(findings: Iterable[Finding | opinfo_memory.Finding]) -> Counter[enum.Enum]:
+    """Print what is not equal.
 
     Args:
-        ops: their ``OpInfo``.
+        findings: of samples, which run as they are asked for.
 
     Returns:
         how many samples came to which verdict.
     """
-    counts: Counter[Verdict] = Counter()
-    for op in ops:
-        for finding in findings(op):
-            counts[finding.verdict] += 1
-            if finding.detail:
-                print(finding, flush=True)
+    counts: Counter[enum.Enum] = Counter()
+    for finding in findings:
+        counts[finding.verdict] += 1
+        if finding.detail:
+            print(finding, flush=True)
     return counts
 
 
-def main(names: list[str]) -> str | None:
-    """Run the operators of some names, or all; a line for the exit code if any is wrong."""
+def main(arguments: list[str]) -> str | None:
+    """Run the command; a line for the exit code if a sample is wrong."""
+    options = _parser().parse_args(arguments)
     ops = operators()
-    chosen = [op for op in ops if not names or op.name in names]
-    missing = sorted({*names} - {op.name for op in ops})
+    names = options.operator
+    chosen = [op for op in ops if not names or any(fnmatchcase(op.name, name) for name in names)]
+    missing = [name for name in names if not any(fnmatchcase(op.name, name) for op in ops)]
     if missing:
-        return f"no such operators in op_db: {', '.join(missing)}"
+        return f"no such operators in op_db: {', '.join(sorted(missing))}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        counts = report(chosen)
-    print(", ".join(f"{counts[verdict]:,} {verdict.value}" for verdict in Verdict))
-    wrong = counts[Verdict.DIFFERS] + counts[Verdict.RAISED]
+        if options.memory:
+            counts = report(_memory_findings(chosen, options.dtype))
+        else:
+            counts = report(finding for op in chosen for finding in findings(op))
+    verdicts = opinfo_memory.Verdict if options.memory else Verdict
+    print(", ".join(f"{counts[verdict]:,} {verdict.value}" for verdict in verdicts))
+    wrong = counts[verdicts.DIFFERS] + counts[verdicts.RAISED]
     return f"{wrong} of {counts.total():,} samples differ or raise" if wrong else None
+
+
+def _memory_findings(ops: Iterable[Any], dtypes: list[str]) -> Iterator[opinfo_memory.Finding]:
+    for op in ops:
+        taken = dtypes_of(op)
+        main = main_dtype(op)
+        chosen = [getattr(torch, name) for name in dtypes] or [main]
+        for dtype in chosen:
+            if dtype in taken:
+                yield from opinfo_memory.findings(op, dtype)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.opinfo",
+        description="Run PyTorch's samples of its operators, and compare the results with a CPU's.",
+        epilog="The exit code is 1 if a sample differs or raises, 0 otherwise.",
+    )
+    parser.add_argument(
+        "operator", nargs="*", help="name or pattern (linalg.*) of operators to run, instead of all"
+    )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="compare the requests to the allocator with and without values instead",
+    )
+    parser.add_argument(
+        "--dtype",
+        action="append",
+        default=[],
+        choices=DTYPES,
+        metavar="NAME",
+        help=f"with --memory: of samples, not float32; may be repeated: {', '.join(DTYPES)}",
+    )
+    return parser
 
 
 if __name__ == "__main__":

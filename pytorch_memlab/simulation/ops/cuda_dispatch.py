@@ -12,6 +12,7 @@ import torch
 
 from ..machine import active
 from ..machine.simulated_gpu import SimulatedGPU
+from ..machine.tensor_values import TensorValues
 from ..machine.unsupported import mixed_devices
 from .registry import as_on_cpu, definition_of, definitions
 
@@ -110,6 +111,11 @@ def overload_named(name: str) -> Any:
     """The op of ATen with a name such as ``aten::max.dim`` or ``max.dim``."""
     packet, _, overload = name.removeprefix("aten::").partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def values_of_dry_run() -> TensorValues | None:
+    """The tensors without values of the dry run that is on; None without one."""
+    return None if active.machine is None else active.machine.values
 
 
 def refuse_cpu_tensors(op: Any, gpu: SimulatedGPU, *tensors: torch.Tensor | None) -> None:

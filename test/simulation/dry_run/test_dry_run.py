@@ -164,8 +164,10 @@ def test_wrong_shapes_fail_without_arithmetic_too(machine):
 
 
 def test_an_op_whose_shape_nobody_knows_is_named(machine):
-    with pytest.raises(UnsupportedCUDACallError, match="aten::geqrf has no shape"):
-        torch.geqrf(torch.randn(300, 300, device="cuda"))
+    tensor, scale, zero = torch.randn(300, 300), torch.ones(1), torch.zeros(1)
+    quantize = torch.ops.aten._fake_quantize_learnable_per_tensor_affine
+    with pytest.raises(UnsupportedCUDACallError, match=r"learnable_per_tensor\w+ has no shape"):
+        quantize(tensor.cuda(), scale.cuda(), zero.cuda(), 0, 255)
 
 
 def test_out_of_memory_is_that_of_the_gpu():

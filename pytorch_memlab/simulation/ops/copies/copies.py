@@ -83,15 +83,24 @@ def _scalar(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _equal(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if args[0].dtype is torch.bool and not args[0].dim() and values.answers:
+        return values.answers.pop()  # C++ compares a truth with a truth to read it
+    _EQUAL.count(values, "aten::equal")
     return args[0].shape == args[1].shape
 
+
+def _close(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0].shape == args[1].shape
+
+
+_EQUAL: Final = DataDependence("equal", "equal", _equal, counts_itself=True)
 
 define(
     "aten::_local_scalar_dense",
     data_dependence=DataDependence("Tensor.item", ZERO, _scalar),
 )
-define("aten::equal", data_dependence=DataDependence("equal", "equal", _equal))
-define("aten::allclose", data_dependence=DataDependence("allclose", "equal", _equal))
+define("aten::equal", data_dependence=_EQUAL)
+define("aten::allclose", data_dependence=DataDependence("allclose", "equal", _close))
 
 
 define("aten::_unsafe_view", "aten::lift", "aten::lift_fresh", touches_no_element=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.unsupported import mixed_devices
 from .. import cub
 from ..memory_formats import LOW_PRECISION, acc_type
-from ..op_call import INDEX, OpCall, contiguous
+from ..op_call import INDEX, OpCall, named_arguments
 from ..registry import MASKS, define, estimated, op, recorded
 from .nonzero import alloc_selected
 
@@ -280,20 +281,61 @@ def _runs_at_once(gpu: GPU, blocks: int) -> bool:
     return blocks < gpu.multi_processor_count * _MOST_BLOCKS_PER_PROCESSOR
 
 
-def _correct_bag_meta(args: tuple[Any, ...], result: Any) -> Any:
-    """The map from indices to bags has one entry more than it shows; bags have a largest index."""
-    output, bags, sizes, largest = result
-    if bags.numel():
-        bags = bags.new_empty(bags.numel() + 1)[:-1]
-    if not largest.numel():
-        largest = sizes.new_empty(sizes.shape)
-    return output, bags, sizes, largest
+def _bag_outputs(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    _scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    _sparse: bool = False,
+    _per_sample_weights: torch.Tensor | None = None,
+    include_last_offset: bool = False,
+    *_padding_idx: int,
+) -> tuple[torch.Tensor, ...]:
+    """The bags, the bag of each index, the size of each bag, and the largest elements' indices.
+
+    A CPU makes the second only where its kernels read it, and the last for each mode.
+    """
+    bags = offsets.shape[0] - include_last_offset
+    index = torch.promote_types(indices.dtype, offsets.dtype)
+    output = weight.new_empty(bags, weight.shape[1])
+    offset2bag = indices.new_empty(indices.shape[0], dtype=index)
+    bag_size = indices.new_empty(offsets.shape, dtype=index)
+    largest = indices.new_empty(output.shape if mode == _MAX else 0, dtype=index)
+    return output, offset2bag, bag_size, largest
 
 
-_bag: Final = contiguous(1, 2, before_outputs=True)
+def _bag_on_cpu(kernel: Any) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The results of the CPU's kernel, in the outputs that CUDA makes."""
 
-op("aten::_embedding_bag_forward_only", source=_BAG)(_bag)
-op("aten::_embedding_bag", source=_BAG, corrects_meta=_correct_bag_meta)(_bag)
+    def reference(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        named = named_arguments(kernel, args, kwargs)
+        output, _, sizes, largest = kernel(*args, **kwargs)
+        _, offset2bag, bag_size, max_indices = _bag_outputs(*named.values())
+        bags = output.shape[0]
+        begins = named["offsets"][:bags].to(offset2bag.dtype)
+        positions = torch.arange(offset2bag.numel(), dtype=offset2bag.dtype)
+        offset2bag.copy_(torch.searchsorted(begins, positions, right=True).sub_(1))
+        bag_size.zero_()[:bags].copy_(sizes[:bags])
+        if max_indices.numel():
+            max_indices.copy_(largest)
+        return output, offset2bag, bag_size, max_indices
+
+    return reference
+
+
+def _bag(call: OpCall) -> None:
+    """Indices and offsets get one dtype; the bags come third: ``_embedding_bag_cuda``."""
+    output, offset2bag, bag_size, largest = call.result
+    for index in call.args[1:3]:
+        if index.dtype != offset2bag.dtype:
+            call.alloc_temp(index.numel() * offset2bag.element_size())
+    call.alloc_outputs(bag_size, offset2bag, output, largest)
+
+
+for _name in ("_embedding_bag", "_embedding_bag_forward_only"):
+    _kernel = getattr(torch.ops.aten, _name).default
+    op(f"aten::{_name}", source=_BAG, meta=_bag_outputs, reference=_bag_on_cpu(_kernel))(_bag)
 
 
 def _one_hot(_gpu: SimulatedGPU, classes: torch.Tensor, count: int = -1) -> Any:

@@ -9,7 +9,7 @@ import torch
 
 from ...machine.tensor_values import TensorValues
 from .. import cub
-from ..memory_formats import MAX_INT32
+from ..memory_formats import MAX_INT32, laid_out_by
 from ..op_call import INDEX, OpCall, named_arguments
 from ..reduction_workspace import alloc_bounds, alloc_column_sums_workspace
 from ..reductions.reductions import scan_row
@@ -71,7 +71,10 @@ def _nonzero(call: OpCall) -> None:
     find_nonzero(call, call.args[0])
 
 
-@op("aten::nonzero_static", source=_NONZERO)
+_static: Final = torch.ops.aten.nonzero_static.default
+
+
+@op("aten::nonzero_static", source=_NONZERO, reference=laid_out_by(_static, _static))
 def _nonzero_static(call: OpCall) -> None:
     """Sums of blocks of threads, and sums of these."""
     call.alloc_outputs()

@@ -30,6 +30,13 @@ def _svd(
     return factors
 
 
+def _check_driver_of_least_squares(driver: str | None) -> None:
+    if (driver or _OF_LEAST_SQUARES).lower() != _OF_LEAST_SQUARES:
+        raise RuntimeError(
+            "torch.linalg.lstsq: parameter `driver` should be one of (gels) for tensors of a GPU"
+        )
+
+
 def _least_squares(
     matrix: torch.Tensor,
     right: torch.Tensor,
@@ -38,18 +45,48 @@ def _least_squares(
     driver: str | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """Solutions of systems that are assumed to have full rank."""
-    if (driver or _OF_LEAST_SQUARES).lower() != _OF_LEAST_SQUARES:
-        raise RuntimeError(
-            "torch.linalg.lstsq: parameter `driver` should be one of (gels) for tensors of a GPU"
-        )
+    _check_driver_of_least_squares(driver)
     found: tuple[torch.Tensor, ...] = _aten.linalg_lstsq.default(
         matrix, right, rcond, driver=_OF_LEAST_SQUARES
     )
     return found
 
 
+def _outputs_of_least_squares(
+    matrix: torch.Tensor,
+    right: torch.Tensor,
+    _rcond: float | None = None,
+    *,
+    driver: str | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Solutions in the first rows of what the driver works in, which residuals are made of."""
+    _check_driver_of_least_squares(driver)
+    rows, columns = matrix.shape[-2:]
+    is_vector = right.dim() == 1 or right.shape == matrix.shape[:-1]
+    sides = right.unsqueeze(-1) if is_vector else right
+    if sides.shape[-2] != rows:
+        raise RuntimeError("torch.linalg.lstsq: input.size(-2) should match other.size(-2)")
+    batch = torch.broadcast_shapes(matrix.shape[:-2], sides.shape[:-2])
+    worked_in = matrix.new_empty(*batch, sides.shape[-1], max(rows, columns)).mT
+    solution = worked_in[..., :columns, :]
+    has_residuals = rows > columns
+    residuals = matrix.new_empty(
+        (*batch, sides.shape[-1]) if has_residuals else 0, dtype=matrix.dtype.to_real()
+    )
+    rank = matrix.new_empty(0, dtype=torch.int64)
+    singular_values = residuals.new_empty(0)
+    return solution.squeeze(-1) if is_vector else solution, residuals, rank, singular_values
+
+
+def _orthogonal_factors(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of ``geqrf``: both triangles in columns, and the scales of the reflectors."""
+    *batch, rows, columns = matrix.shape
+    return matrix.new_empty(*batch, columns, rows).mT, matrix.new_empty(*batch, min(rows, columns))
+
+
 define("aten::_linalg_svd", meta=_svd, reference=laid_out_by(_svd, _svd))
 define(
     "aten::linalg_eig", reference=laid_out_by(_aten.linalg_eig.default, _aten.linalg_eig.default)
 )
-define("aten::linalg_lstsq", values=_least_squares)
+define("aten::linalg_lstsq", reference=_least_squares, meta=_outputs_of_least_squares)
+define("aten::geqrf", meta=_orthogonal_factors)

@@ -11,9 +11,10 @@ import torch
 
 from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
+from ..cuda_dispatch import values_of_dry_run
 from ..memory_formats import contiguous_like
 from ..op_call import CUDNN_WORKSPACES, INDEX, OpCall
-from ..registry import define, estimated, op
+from ..registry import DataDependence, define, estimated, op
 
 Lengths = list[int] | torch.Tensor
 
@@ -40,7 +41,11 @@ def _loss(
 ) -> Any:
     with torch._C.DisableTorchFunction():
         given = input_lengths, target_lengths
-        lengths = _numbers(input_lengths), _numbers(target_lengths)
+        longest = targets.shape[-1] if targets.dim() else 0
+        lengths = (
+            _known_numbers(input_lengths, probabilities.shape[0]),
+            _known_numbers(target_lengths, longest, is_sum=targets.dim() == 1),
+        )
         options = (blank, reduction, zero_infinity)
         if _are_for_cudnn(probabilities, targets, *lengths, blank):
             if RELEASE >= _TENSORS_SINCE and all(
@@ -58,6 +63,19 @@ def _loss(
 
 def _numbers(lengths: Lengths) -> list[int]:
     return lengths.reshape(-1).tolist() if isinstance(lengths, torch.Tensor) else lengths
+
+
+_LONGEST: Final = DataDependence("ctc_loss", "every length the longest")
+
+
+def _known_numbers(lengths: Lengths, longest: int, *, is_sum: bool = False) -> list[int]:
+    """Lengths; without values the longest that they may be, or a first one of all elements."""
+    values = values_of_dry_run()
+    if values is None or not isinstance(lengths, torch.Tensor) or not values.lacks_values(lengths):
+        return _numbers(lengths)
+    _LONGEST.count(values, "aten::ctc_loss")
+    count = lengths.numel()
+    return [longest, *[0] * (count - 1)][:count] if is_sum else [longest] * count
 
 
 def _are_for_cudnn(

@@ -122,7 +122,20 @@ def _to(tensor: torch.Tensor | None, dtype: torch.dtype) -> Any:
     return None if tensor is None else tensor.to(dtype)
 
 
+def _native_without_statistics(
+    tensor: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Tensors:
+    return _native(tensor, weight, bias, None, None, training, momentum, eps)
+
+
 @op("aten::native_batch_norm", source=_SOURCE, values=_native, writes=_RUNNING)
+@op("aten::_native_batch_norm_legit", source=_SOURCE, values=_native)
+@op("aten::_native_batch_norm_legit.no_stats", source=_SOURCE, values=_native_without_statistics)
 def _statistics_memory(call: OpCall) -> None:
     """``batch_norm_stats``, which always trains, has no argument that says so."""
     tensor = call.args[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -58,8 +59,34 @@ for _file, _kind in (("ReflectionPad.cu", "reflection"), ("ReplicationPadding.cu
         _name = f"{_kind}_pad{_dims}d"
         _register(_file, contiguous(0), _name, f"{_name}_backward")
 
-_register("Im2Col.cu", contiguous(0), "im2col")
-_register("Col2Im.cu", contiguous(0), "col2im")
+
+def _in_storage_of_input(args: tuple[Any, ...], result: torch.Tensor) -> torch.Tensor:
+    """The output begins as large as the input, and a storage never shrinks: ``empty_like``."""
+    numel = max(args[0].numel(), result.numel())
+    return result.new_empty(numel)[: result.numel()].view(result.shape)
+
+
+def _unfolded(call: OpCall) -> None:
+    """An output that needs more than its input has gets another storage."""
+    source: torch.Tensor = call.args[0]
+    grows = call.result.nbytes > source.nbytes
+    first = call.alloc_temp(source.nbytes) if grows else None
+    if first is None:
+        call.alloc_outputs()
+    call.alloc_contiguous(source)
+    call.alloc_outputs()
+    if first is not None:
+        call.free_temp(first)
+
+
+for _name in ("im2col", "col2im"):
+    op(
+        f"aten::{_name}",
+        source=_CUDA + "Im2Col.cu, Col2Im.cu",
+        corrects_meta=_in_storage_of_input,
+    )(_unfolded)
+
+
 op(
     "aten::avg_pool3d_backward",
     source=_CUDA + "AveragePool3d.cu",
@@ -69,7 +96,20 @@ _register("AdaptiveMaxPooling3d.cu", contiguous(0), "adaptive_max_pool3d_backwar
 _register("AdaptiveAveragePooling3d.cu", contiguous(0), "_adaptive_avg_pool3d_backward")
 
 
-_register("MaxUnpooling.cu", contiguous(0, 1, before_outputs=True), "max_unpool2d", "max_unpool3d")
+def _contiguous(kernel: Any) -> Callable[..., torch.Tensor]:
+    def reference(*args: Any, **kwargs: Any) -> torch.Tensor:
+        result: torch.Tensor = kernel(*args, **kwargs)
+        return result.contiguous()
+
+    return reference
+
+
+for _name in ("max_unpool2d", "max_unpool3d"):
+    op(
+        f"aten::{_name}",
+        source=_CUDA + "MaxUnpooling.cu",
+        reference=_contiguous(getattr(torch.ops.aten, _name).default),
+    )(contiguous(0, 1, before_outputs=True))
 
 
 @op(

@@ -17,6 +17,8 @@ from ..registry import DISTINCT, as_on_cpu, define
 
 
 def _same_elements(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if args[0].layout is not torch.sparse_coo:  # its indices have values
+        return torch.ops.aten.clone.default(*args, **kwargs)
     return _like(tensors, args[0], is_coalesced=args[0].is_coalesced())
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 from support.op_memory import aten, events, indices, randn, storage_of, temporaries, tiles_of
+from torch.nn import functional
+
+from pytorch_memlab.simulation import simulate
 
 
 def embedding(rows, columns, count, dtype=torch.float32, **options):
@@ -67,3 +71,116 @@ def test_bags_sort_their_indices_however_few():
     parts = 30 // 10 + 30
     assert parts * 32 * 4 in found
     assert found.count(30 * 8) >= 4
+
+
+@computed_or_dry
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.usefixtures("no_values_in_dry_runs")
+def test_bags_keep_the_bag_of_each_index(mode, compute):
+    def bags(dtype=torch.int64, *, last=False, **options):
+        return events(
+            lambda w, i, o: functional.embedding_bag(
+                i, w, o, mode=mode, include_last_offset=last, **options
+            ),
+            lambda: randn(10, 16).requires_grad_(),
+            lambda: indices(100).to(dtype),
+            lambda: torch.arange(0, 100 + last, 25, device="cuda"),
+            compute=compute,
+        )
+
+    largest = [4 * 16 * 8] if mode == "max" else []
+    kept = [4 * 8, 100 * 8, 4 * 16 * 4, *largest]
+    assert bags() == kept
+    assert bags(padding_idx=3) == kept
+    assert bags(last=True) == [5 * 8, *kept[1:]]
+    # Indices of 32 bits become as wide as the offsets, while the bags are made.
+    assert bags(torch.int32) == [800, *kept, -800]
+    with torch.no_grad():
+        assert sorted(bags()[len(kept) :]) == sorted(-nbytes for nbytes in [32, 800, *largest])
+
+
+@computed_or_dry
+@pytest.mark.usefixtures("no_values_in_dry_runs")
+def test_bags_of_narrow_indices_keep_narrow_indices(compute):
+    found = events(
+        lambda w, i, o: functional.embedding_bag(i, w, o, mode="max"),
+        lambda: randn(10, 16).requires_grad_(),
+        lambda: indices(100).int(),
+        lambda: torch.arange(0, 100, 25, device="cuda", dtype=torch.int32),
+        compute=compute,
+    )
+    assert found == [4 * 4, 100 * 4, 4 * 16 * 4, 4 * 16 * 4]
+
+
+@computed_or_dry
+@pytest.mark.parametrize(("mode", "largest"), [("sum", 0), ("mean", 0), ("max", 128_000)])
+def test_many_bags_keep_what_cuda_makes(mode, largest, compute):
+    with simulate("a100", compute=compute):
+        places = torch.randint(0, 1000, (100_000,), device="cuda")
+        offsets = torch.arange(0, 100_000, 100, device="cuda")
+        module = torch.nn.EmbeddingBag(1000, 16, mode=mode).cuda()
+        before = torch.cuda.memory_allocated()
+        result = module(places, offsets)
+        rounded_sizes = 8_192 + 800_256 + 64_000  # sizes of bags, bag of each index, bags
+        assert torch.cuda.memory_allocated() - before == rounded_sizes + largest
+        del result
+
+
+@computed_or_dry
+@pytest.mark.usefixtures("no_values_in_dry_runs")
+def test_gradients_of_weighted_bags(compute):
+    def gradients(weight, scales, places):
+        functional.embedding_bag(
+            places, weight, mode="sum", per_sample_weights=scales
+        ).sum().backward()
+
+    found = events(
+        gradients,
+        lambda: randn(10, 16).requires_grad_(),
+        lambda: randn(4, 25).requires_grad_(),
+        lambda: indices(4, 25),
+        compute=compute,
+    )
+    assert 100 * 8 in found  # the bag of each index
+    assert sum(found) == 10 * 16 * 4 + 100 * 4
+    assert found[:4] == [32, 32, 800, 256]
+
+
+def test_bags_compute_what_a_cpu_computes():
+    torch.manual_seed(0)
+    weight = torch.randn(10, 16)
+    places, offsets = torch.randint(0, 10, (40,)), torch.tensor([0, 3, 3, 20, 40])
+    scales = torch.rand(40)
+    for mode in ("sum", "mean", "max"):
+        for last in (False, True):
+            for options in ({}, {"padding_idx": 3}, {"per_sample_weights": scales}):
+                if options.get("per_sample_weights") is not None and mode != "sum":
+                    continue
+                check_bags(weight, places, offsets, mode, last, options)
+
+
+def check_bags(weight, places, offsets, mode, last, options):
+    def run(device):
+        leaf = weight.to(device, copy=True).requires_grad_()
+        moved = {
+            name: value.to(device, copy=True).requires_grad_()
+            if isinstance(value, torch.Tensor)
+            else value
+            for name, value in options.items()
+        }
+        found = functional.embedding_bag(
+            places.to(device),
+            leaf,
+            offsets.to(device),
+            mode=mode,
+            include_last_offset=last,
+            **moved,
+        )
+        (found * torch.arange(16, device=device)).sum().backward()
+        scales = moved.get("per_sample_weights")
+        return [found, leaf.grad, *([] if scales is None else [scales.grad])]
+
+    expected = run("cpu")
+    with simulate("a100"):
+        found = [tensor.cpu() for tensor in run("cuda")]
+    torch.testing.assert_close(found, expected)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 from support.op_memory import aten, events, indices, randn, temporaries, tiles_of
 
+from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops import cub
 
@@ -83,3 +85,10 @@ def test_the_gradient_of_what_is_scattered_is_what_the_mask_selects():
     found = events(gradient, *make)
     assert found == events(torch.masked_select, *make)
     assert 50 * 2 * 8 in found
+
+
+@computed_or_dry
+def test_a_known_number_of_places_lies_as_that_of_nonzero(compute):
+    with simulate("a100", compute=compute):
+        mask = torch.arange(20, device="cuda").view(4, 5) % 3 == 0
+        assert torch.nonzero_static(mask, size=7).stride() == (1, 7)

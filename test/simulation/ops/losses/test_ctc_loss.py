@@ -106,3 +106,17 @@ def test_a_ctc_loss_computes_what_a_cpu_computes(dtype, reduction):
         found = run(probabilities.cuda().requires_grad_())
         wide = tuple(one.double() for one in found)
         torch.testing.assert_close(wide, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_lengths_without_values_are_the_longest(joined):
+    with simulate("a100", compute=False) as machine:
+        probabilities = torch.randn(50, 8, 20, device="cuda").log_softmax(2).requires_grad_()
+        targets = torch.ones(8 * 30 if joined else (8, 30), dtype=torch.int64, device="cuda")
+        lengths = (torch.randn(8, 9999, device="cuda") > 0).sum(1)
+        assert machine.data_dependent_reads == ()
+        loss = F.ctc_loss(probabilities, targets, lengths, lengths, reduction="none")
+        *_, alpha = loss.grad_fn._saved_result1.shape
+        assert alpha == 2 * (8 * 30 if joined else 30) + 1
+        (read,) = {read.op for read in machine.data_dependent_reads}
+        assert read == "aten::ctc_loss"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.computed_or_dry import computed_or_dry
 from support.dry_run_comparison import events_of
+from support.op_memory import aten, events, randn
 from torch import nn
 from torch.nn import functional as F
 
@@ -193,3 +194,21 @@ def test_the_result_of_a_synchronized_batch_norm_is_contiguous():
         mean, invstd = torch.batch_norm_stats(tensor, 1e-5)
         result = torch.batch_norm_elemt(tensor, None, None, mean, invstd, 1e-5)
         assert result.is_contiguous()
+
+
+@computed_or_dry
+def test_functional_batch_norms_return_statistics_when_they_do_not_train_too(compute):
+    def norm(x, weight, bias, mean, var):
+        return aten._native_batch_norm_legit(x, weight, bias, mean, var, False, 0.1, 1e-5)
+
+    channels = [lambda: randn(4)] * 4
+    kept = [2 * 4 * 9 * 4, 16, 16]
+    assert events(norm, lambda: randn(2, 4, 3, 3), *channels, compute=compute) == kept
+    assert (
+        events(
+            lambda x: aten._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 1e-5),
+            lambda: randn(2, 4, 3, 3),
+            compute=compute,
+        )
+        == kept
+    )

@@ -8,6 +8,8 @@ from support.computed_or_dry import computed_or_dry
 from support.op_memory import aten, events, indices, randn, temporaries
 from torch.nn import functional
 
+from pytorch_memlab.simulation import simulate
+
 pytestmark = pytest.mark.usefixtures("no_values_in_dry_runs")
 
 
@@ -130,3 +132,34 @@ def test_pooling_copies_what_lies_in_no_format():
     assert sliced == [*results, 2048, -2048]
     last = lambda: randn(2, 4, 8, 8).to(memory_format=torch.channels_last)  # noqa: E731
     assert events(pool, last) == results
+
+
+@computed_or_dry
+def test_blocks_of_an_image_begin_in_as_much_as_the_image_has(compute):
+    def unfold(x, **options):
+        return functional.unfold(x, 2, **options)
+
+    image = [lambda: randn(2, 3, 5, 5)]  # 600 bytes
+    grown = 2 * 12 * 16 * 4
+    assert events(unfold, *image, compute=compute) == [600, grown, -600]
+    # Blocks that need less keep what they began in.
+    assert events(lambda x: unfold(x, stride=2), *image, compute=compute) == [600]
+    sliced = [lambda: randn(2, 3, 5, 10)[..., ::2]]
+    assert events(unfold, *sliced, compute=compute) == [600, 600, grown, -600, -600]
+    folded = events(
+        lambda x: functional.fold(x, (5, 5), 2), lambda: randn(2, 12, 16), compute=compute
+    )
+    assert folded == [grown]
+
+
+@computed_or_dry
+def test_unpooled_images_are_contiguous(compute):
+    with simulate("a100", compute=compute):
+        for shape, unpool in (
+            ((2, 4, 3, 3), functional.max_unpool2d),
+            ((2, 4, 3, 3, 3), functional.max_unpool3d),
+        ):
+            dims = len(shape) - 2
+            places = torch.arange(3**dims, device="cuda").mul_(2**dims).view(shape[2:])
+            image = channels_last(*shape)
+            assert unpool(image, places.expand(shape), 2).is_contiguous()

@@ -1,0 +1,67 @@
+"""Composite ops that fail, or warn, where values are not as they should be.
+
+A dry run takes them to be so: zeros that stand for values would fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+from ..machine.simulated_gpu import SimulatedGPU
+from ..machine.tensor_values import TensorValues
+from .cuda_dispatch import values_of_dry_run
+from .op_call import named_arguments
+from .registry import define
+
+_aten: Final = torch.ops.aten
+_COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+@contextmanager
+def _answered(values: TensorValues, *answers: bool) -> Iterator[None]:
+    """Within: truths that are read and not there are these, in this order."""
+    outer, values.answers = values.answers, list(reversed(answers))
+    try:
+        yield
+    finally:
+        values.answers = outer
+
+
+def _overlapping(_gpu: SimulatedGPU, *args: Any, **kwargs: Any) -> Any:
+    """``istft`` refuses windows whose sum is zero anywhere."""
+    values = values_of_dry_run()
+    if values is None:
+        return NotImplemented
+    with _answered(values, False):
+        return _aten.istft.default._op_dk(_COMPOSITE, *args, **kwargs)
+
+
+def _covariance(_gpu: SimulatedGPU, *args: Any, **kwargs: Any) -> Any:
+    """``cov`` refuses weights below zero, those that sum to zero, and too few of them."""
+    values = values_of_dry_run()
+    if values is None:
+        return NotImplemented
+    named = named_arguments(_aten.cov.default, args, kwargs)
+    weights = (named["fweights"], named["aweights"])
+    unknown = [True for one in weights if one is not None and values.lacks_values(one)]
+    # each weight, their sum, and whether that leaves nothing to divide by
+    answers = [*unknown, True, False] if unknown else []
+    with _answered(values, *answers):
+        return _aten.cov.default._op_dk(_COMPOSITE, *args, **kwargs)
+
+
+def _factorized(_gpu: SimulatedGPU, infos: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
+    """CUDA asks first whether any matrix failed, which takes a result."""
+    values = values_of_dry_run()
+    failed = infos.any()
+    lacks_values = values is not None and values.lacks_values(failed)
+    return None if lacks_values or not failed.item() else NotImplemented
+
+
+define("aten::istft", cuda_dispatch=_overlapping)
+define("aten::cov", cuda_dispatch=_covariance)
+define("aten::_linalg_check_errors", composite=_factorized)
