@@ -154,9 +154,10 @@ def load_ipython_extension(shell: Any) -> None:
     Args:
         shell: the IPython shell.
     """
+    from .notebook.imu_magics import ImuMagics
     from .notebook.magics import MemlabMagics
 
-    shell.register_magics(MemlabMagics)
+    shell.register_magics(MemlabMagics, ImuMagics)
 
 
 def unload_ipython_extension(shell: Any) -> None:  # noqa: ARG001 - IPython gives it

@@ -66,7 +66,7 @@ class CellLogger(CellMeasurement):
             raise UsageError(
                 f"a seed is an int from 0, for none, to {_HIGHEST}, not {quoted(seed)}"
             )
-        super().__init__(self._print, gc_collect=gc_collect, empty_cache=follows_gpu)
+        super().__init__(self._print, gc_collect=gc_collect, empty_cache=follows_gpu, host="CPU")
         self._follows_gpu = follows_gpu
         self._compact = compact
         self._seed = seed

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import gc
+import sys
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..devices import get_device
-from ..devices.allocations import current_gpu, driver_memory, empty_caches
-from ..scopes import HostScope, PeakScope
+from .._common.host_scope import HostScope
+from ..simulation.inspect import active
 from .cell_events import Cell, CellEvents, CellListener, all_listeners, cell_events
 from .shell import current_shell
+
+if TYPE_CHECKING:
+    from ..scopes import PeakScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,9 @@ class Usage:
 
     consumed: int  # used when the cell ended less what was used when it began
     peak: int  # the highest that was used less what was used when it began
-    used: int  # when the cell ended; of a GPU that of the whole GPU, all processes included
+    # when the cell ended; of a GPU that of the whole GPU, all processes included, without what the
+    # allocator keeps in its segments for later
+    used: int
 
     @property
     def above_end(self) -> int:
@@ -78,11 +83,14 @@ class CellMeasurement:
         kind: Hashable = None,  # one that starts ends others of its kind
         gc_collect: bool = True,  # before memory is read, but for a cell without a statement
         empty_cache: bool = True,  # of CUDA's allocator, before memory is read
+        host: str = "RAM",  # what reports call the memory of the process
     ) -> None:
         self._send = report
         self._kind = kind
         self._gc_collect = gc_collect
         self._empty_cache = empty_cache
+        self._host = host
+        self._has_told_of_gpus = False
         self._open: list[_OpenCell] = []
         self._events: CellEvents | None = None
         self.last: CellReading = NO_CELL
@@ -116,8 +124,8 @@ class CellMeasurement:
     def cell_began(self, cell: Cell, /) -> None:
         if self._open:
             self._tidy_up()
-        index = current_gpu()
-        gpu = None if index is None else PeakScope(index)
+        index = _current_gpu()
+        gpu = None if index is None else _peak_scope(index)
         host = HostScope()
         self._open.append(_OpenCell(cell, host, gpu, index, 0.0))
         if gpu is not None:
@@ -146,17 +154,28 @@ class CellMeasurement:
         seconds = ended - open_cell.began
         self.last = CellReading(cell.number, seconds, usage, _gpu_usage(open_cell))
         self._send(self.last)
+        if not self._has_told_of_gpus and _host_holds_gpus():
+            self._has_told_of_gpus = True
+            print(f"{self._host} contains the tensors of the simulated GPUs")
 
     def _tidy_up(self) -> None:
         if self._gc_collect:
             gc.collect()
-        if self._empty_cache:
+        if self._empty_cache and _current_gpu() is not None:
+            from ..devices.allocations import empty_caches
+
             empty_caches()
 
     def _close(self, open_cell: _OpenCell) -> None:
         open_cell.host.stop()
         if open_cell.gpu is not None:
             open_cell.gpu.stop()
+
+
+def _host_holds_gpus() -> bool:
+    """True if tensors of simulated GPUs are in the memory of this process."""
+    machine = active.machine
+    return machine is not None and not machine.is_dry_run and any(True for _ in machine.living())
 
 
 def stop_everywhere(kind: Hashable) -> None:
@@ -171,17 +190,36 @@ def _stop_kind(kind: Hashable, listeners: Iterable[CellListener]) -> None:
                 listener.stop()
 
 
+def _current_gpu() -> int | None:
+    """Index of the current GPU; None without any, and before the program has loaded torch."""
+    if "torch" not in sys.modules:
+        return None
+    from ..devices.allocations import current_gpu
+
+    return current_gpu()
+
+
+def _peak_scope(index: int) -> PeakScope:
+    from ..scopes import PeakScope
+
+    return PeakScope(index)
+
+
 def _gpu_usage(open_cell: _OpenCell) -> Usage:
-    index = current_gpu()
+    index = _current_gpu()
     if index is None:
         return NOTHING
+    from ..devices import get_device
+    from ..devices.allocations import cached_memory, driver_memory
+
     free, total = driver_memory(index)
+    used = total - free - cached_memory(index)
     scope = open_cell.gpu
     if scope is None or index != open_cell.index or scope.device is not get_device(index):
         # Another GPU, or another simulation, is current than when the cell began.
-        return Usage(0, 0, total - free)
+        return Usage(0, 0, used)
     consumed = scope.used_delta
-    return Usage(consumed, scope.peak - (scope.used - consumed), total - free)
+    return Usage(consumed, scope.peak - (scope.used - consumed), used)
 
 
 def _may_do_something(source: str) -> bool:

@@ -126,7 +126,8 @@ def finish_text(outcome: Outcome) -> str:
     sections.append("*** RAM reclaimed at the end of the experiment:")
     for label, nbytes in reclaimed.items():
         of = consumed.get(label, 0)
-        share = f" ({100 * nbytes / of:.2f}%)" if of > 0 else ""
+        # Memory that is reclaimed may be from before the experiment.
+        share = f" ({100 * min(max(nbytes / of, 0.0), 1.0):.2f}%)" if of > 0 else ""
         sections[-1] += f"\n{label}: {human_size(nbytes)}{share}"
     if outcome.host_has_gpus:
         sections.append("*** Gen contains the tensors of the simulated GPUs")

@@ -72,9 +72,10 @@ class IPyGPULogger:
     ``Consumed`` is what a cell took and kept, ``Peaked`` what it needed on top of that for a while,
     ``Used Total`` what is in use now. Of the process (``Gen``) all three are resident memory. Of
     the current GPU ``Consumed`` and ``Peaked`` are bytes that the program allocated, ``Used Total``
-    is memory of the whole GPU, all processes included. Peaks of the GPU are the allocator's own,
-    those of the process the kernel's on Linux; elsewhere they are sampled every 5 ms. MB are 2**20
-    bytes. ``Gen`` contains the tensors of simulated GPUs: they are in the memory of the process.
+    is memory of the whole GPU, all processes included, without what PyTorch's allocator keeps for
+    later. Peaks of the GPU are the allocator's own, those of the process the kernel's on Linux;
+    elsewhere they are sampled every 5 ms. MB are 2**20 bytes. ``Gen`` contains the tensors of
+    simulated GPUs, which are in the memory of the process; a line says so once.
 
     Args:
         compact: makes a report one line.
@@ -92,7 +93,7 @@ class IPyGPULogger:
         self.compact = compact
         self.gc_collect = gc_collect
         self._measurement = CellMeasurement(
-            self._print, kind=(type(self), compact, gc_collect), gc_collect=gc_collect
+            self._print, kind=(type(self), compact, gc_collect), gc_collect=gc_collect, host="Gen"
         )
 
     def start(self) -> Self:

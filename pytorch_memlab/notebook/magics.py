@@ -1,4 +1,4 @@
-"""The magics of ``%load_ext pytorch_memlab``: %mlrun, %simulate, %imu_start, %imu_stop."""
+"""The magics of ``%load_ext pytorch_memlab``: %mlrun, %simulate, and those of ``ImuMagics``."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ from ..devices.allocations import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.line_records import RecordsDisplay
 from ..simulation.inspect import GPU, active
-from .memory_usage import start_watching_memory, stop_watching_memory
+from .memory_usage import stop_watching_memory
 from .mlrun import CellRun, CellSyntaxError, MlrunFile
-from .mlrun_options import OPTIONS, chosen_columns, split_statement, words_of
+from .mlrun_options import OPTIONS, chosen_columns, split_statement
+from .option_words import words_before_comment, words_of
 
 if TYPE_CHECKING:
     from ..simulation import simulate
@@ -102,30 +103,9 @@ class MemlabMagics(Magics):
             if is_switched_off():
                 print(f"{SWITCHED_OFF}: nothing is simulated")
                 return
-            print(_simulate_by_words(_words_before_comment(line)))
+            print(_simulate_by_words(words_before_comment(line)))
         except MemlabError as error:
             raise MagicUsageError(str(error)) from None
-
-    @magic_arguments()
-    @argument(
-        "--perf",
-        metavar="EVENT",
-        help="Count this event with Linux' perf stat, such as cache-misses, where perf is there.",
-    )
-    @line_magic
-    def imu_start(self, line: str) -> str:
-        """Print a line on memory, time and processors after every command."""
-        args = self.imu_start.parser.parse_args(_words_before_comment(line))
-        if is_switched_off():
-            return SWITCHED_OFF
-        start_watching_memory(args.perf)
-        return "IPython Memory Usage started"
-
-    @line_magic
-    def imu_stop(self, line: str) -> str:
-        """Print no more lines after commands."""
-        stop_watching_memory()
-        return "IPython Memory Usage stopped"
 
     def _expanded(self, word: str, local_ns: dict[str, Any] | None) -> str:
         """A word with ``$name`` and ``{expression}`` replaced by values, as magics have them."""
@@ -180,10 +160,6 @@ def end_everything() -> None:
     stop_watching_memory()
     if _running:
         print(_simulate_by_words(["off"]))
-
-
-def _words_before_comment(line: str) -> list[str]:
-    return words_of(line.partition("#")[0])
 
 
 def _calling_frame() -> FrameType | None:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Callable
 from typing import Any, Final
 
 from ..errors import UsageError
 from ..line_profiler.columns import DEFAULT_COLUMNS, checked_columns
-
-_WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*'|["'])+""")
-_QUOTED = re.compile(r"""(["'])(.*?)\1""")
-
+from .option_words import WORD
 
 _REPEATABLE: Final = {"action": "append", "default": []}
 _SWITCH: Final = {"action": "store_true"}
@@ -91,15 +87,6 @@ def split_statement(line: str) -> tuple[str, str]:
     return line[: len(line) - len(rest)], rest
 
 
-def words_of(options: str, expand: Callable[[str], str] = str) -> list[str]:
-    """Options as a list of words, each expanded, then quotes taken off.
-
-    >>> words_of("-q -T 'my table.html' --gpu=h100")
-    ['-q', '-T', 'my table.html', '--gpu=h100']
-    """
-    return [_QUOTED.sub(r"\2", expand(word)) for word in _WORD.findall(options)]
-
-
 def chosen_columns(options: Namespace) -> tuple[str, ...]:
     """The columns that ``-c``, ``--columns`` and ``-D`` ask for."""
     given = options.columns + options.column
@@ -111,4 +98,4 @@ def chosen_columns(options: Namespace) -> tuple[str, ...]:
 
 
 def _first_word(text: str) -> str:
-    return _WORD.findall(text)[0]  # type: ignore[no-any-return]
+    return WORD.findall(text)[0]  # type: ignore[no-any-return]

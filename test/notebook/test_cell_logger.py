@@ -68,7 +68,8 @@ def test_on_the_cpu_there_is_no_gpu(run, names, capsys):
         run("kept = (bytearray(64 * MB), torch.ones(1, device='cuda'))")
         assert names["exp"].cl.data.gpu == (0, 0, 0)
         assert 63 * MB < names["exp"].cl.data.cpu.used_delta < 68 * MB
-        line = capsys.readouterr().out.splitlines()[-1]
+        line, told = capsys.readouterr().out.splitlines()[-2:]
+        assert told == "CPU contains the tensors of the simulated GPUs"
         assert re.fullmatch(
             r"CPU: \d+/\d+/\d+ MB \| Time 0:00:0\d\.\d{3} \| \(Consumed/Peaked/Used Total\)", line
         )

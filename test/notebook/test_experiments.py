@@ -12,6 +12,7 @@ from support.python_process import run_python
 
 from pytorch_memlab import IPyExperiments, IPyExperimentsCPU, IPyExperimentsPytorch, simulate
 from pytorch_memlab.errors import UsageError
+from pytorch_memlab.notebook.experiment_report import GPUState, MemoryState, Outcome, finish_text
 
 MB = 2**20
 
@@ -439,6 +440,23 @@ def test_under_simulation_it_says_what_the_host_holds_besides(run, names, capsys
     with simulate("24GiB"):
         run("exp = IPyExperiments(); exp.finish()")
         assert said in capsys.readouterr().out
+
+
+def test_shares_that_are_reclaimed_are_between_0_and_100_percent():
+    def state(resident, allocated):
+        return MemoryState(0, resident, (GPUState(0, allocated, 0, 1),))
+
+    outcome = Outcome(
+        *([], [], [], [], "kept", 0, 0),
+        start=state(100, 100),
+        end=state(200, 200),
+        after=state(300, 0),
+        seconds=0.0,
+        host_has_gpus=False,
+    )
+    text = finish_text(outcome)
+    assert "reclaimed at the end of the experiment:\nGen: -100.0 B (0.00%)\n" in text
+    assert "\nGPU: 200.0 B (100.00%)\n" in text
 
 
 def test_its_repr_says_whether_it_runs(run, names):

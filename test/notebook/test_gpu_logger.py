@@ -219,3 +219,31 @@ def test_an_empty_cell_costs_less_than_five_milliseconds(shell, run, logger, cap
 def test_outside_ipython_it_says_what_is_needed():
     with pytest.raises(UsageError, match="needs IPython"):
         IPyGPULogger().start()
+
+
+def test_a_line_adds_up_although_the_allocator_takes_whole_segments(run, logger):
+    with simulate("24GiB"):
+        run("logger.start()")
+        run("first = torch.empty(MB, dtype=torch.uint8, device='cuda')")
+        before = logger.reading.gpu.used
+        run("second = torch.empty(4 * MB, dtype=torch.uint8, device='cuda')")
+        assert torch.cuda.memory_reserved() >= 20 * MB
+        assert logger.reading.gpu.used - before == logger.reading.gpu.consumed == 4 * MB
+        run("del first, second")
+        logger.stop()
+
+
+def test_a_line_says_once_that_the_host_holds_the_tensors_of_simulated_gpus(run, logger, capsys):
+    told = "Gen contains the tensors of the simulated GPUs\n"
+    run("logger.start()")
+    with simulate("24GiB", compute=False):
+        run("kept = torch.empty(MB, device='cuda')")
+    with simulate("24GiB"):
+        run("pass")
+        assert told not in capsys.readouterr().out
+        run("kept = torch.empty(MB, device='cuda')")
+        assert capsys.readouterr().out.endswith(told)
+        run("other = torch.empty(MB, device='cuda')")
+        assert told not in capsys.readouterr().out
+        logger.stop()
+    run("del kept, other")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
 
+from pytorch_memlab import simulate
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.notebook import memory_usage, perf
 from pytorch_memlab.notebook.memory_usage import (
@@ -193,3 +196,29 @@ def test_without_perf_nothing_is_said_of_it(run, watched, capsys, monkeypatch):
 def test_outside_ipython_it_says_what_is_needed():
     with pytest.raises(UsageError, match="needs IPython"):
         start_watching_memory()
+
+
+def test_neither_torch_nor_numpy_is_loaded_before_the_program_loads_it():
+    program = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
+for cell in ("%load_ext pytorch_memlab.imu", "%imu_start", "x = 1"):
+    assert shell.run_cell(cell).success
+print(sorted({"torch", "numpy", "pandas"} & sys.modules.keys()))
+for cell in ("import torch", "x = torch.ones(3)", "%imu_stop"):
+    assert shell.run_cell(cell).success
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert "\n[]\n" in done.stdout
+    assert done.stdout.count("current RAM usage now") == 4
+
+
+def test_it_says_that_the_host_holds_the_tensors_of_simulated_gpus(run, watched, capsys):
+    with simulate("24GiB"):
+        run("start()")
+        run("import torch; kept = torch.ones(3, device='cuda')")
+        assert lines(capsys)[-1] == "RAM contains the tensors of the simulated GPUs"
+        run("del kept; stop()")

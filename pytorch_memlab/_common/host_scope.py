@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from .._common.made_once import made_once
-from ..devices.host_process import HostProcess, host_process
-from .peak_scope import Scope
+from .host_process import HostProcess, host_process
+from .made_once import made_once
+from .scope import Scope
 
 
 class HostPeakTracker:
