@@ -18,13 +18,20 @@ if TYPE_CHECKING:
         gpu_mem_get as gpu_mem_get,
         gpu_mem_get_all as gpu_mem_get_all,
         gpu_mem_get_free as gpu_mem_get_free,
+        gpu_mem_get_free_mbs as gpu_mem_get_free_mbs,
         gpu_mem_get_free_no_cache as gpu_mem_get_free_no_cache,
+        gpu_mem_get_free_no_cache_mbs as gpu_mem_get_free_no_cache_mbs,
+        gpu_mem_get_mbs as gpu_mem_get_mbs,
+        gpu_mem_get_total_mbs as gpu_mem_get_total_mbs,
         gpu_mem_get_used as gpu_mem_get_used,
         gpu_mem_get_used_fast as gpu_mem_get_used_fast,
+        gpu_mem_get_used_mbs as gpu_mem_get_used_mbs,
         gpu_mem_get_used_no_cache as gpu_mem_get_used_no_cache,
+        gpu_mem_get_used_no_cache_mbs as gpu_mem_get_used_no_cache_mbs,
         gpu_mem_leave_free_mbs as gpu_mem_leave_free_mbs,
         gpu_with_max_free_mem as gpu_with_max_free_mem,
         preload_pytorch as preload_pytorch,
+        reduce_mem_usage as reduce_mem_usage,
     )
     from .line_profiler.line_profiler import LineProfiler as LineProfiler
     from .line_profiler.profile import (
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     from .notebook.experiments import (
         IPyExperiments as IPyExperiments,
         IPyExperimentsCPU as IPyExperimentsCPU,
+        IPyExperimentsGPU as IPyExperimentsGPU,
         IPyExperimentsPytorch as IPyExperimentsPytorch,
     )
     from .notebook.gpu_logger import IPyGPULogger as IPyGPULogger
@@ -73,12 +81,19 @@ _NAMES = {
         "gpu_mem_get_all",
         "gpu_mem_get_free",
         "gpu_mem_get_free_no_cache",
+        "gpu_mem_get_free_mbs",
+        "gpu_mem_get_free_no_cache_mbs",
+        "gpu_mem_get_mbs",
+        "gpu_mem_get_total_mbs",
+        "gpu_mem_get_used_mbs",
+        "gpu_mem_get_used_no_cache_mbs",
         "gpu_mem_get_used",
         "gpu_mem_get_used_fast",
         "gpu_mem_get_used_no_cache",
         "gpu_mem_leave_free_mbs",
         "gpu_with_max_free_mem",
         "preload_pytorch",
+        "reduce_mem_usage",
     ),
     "line_profiler.line_profiler": ("LineProfiler",),
     "line_profiler.profile": (
@@ -91,7 +106,12 @@ _NAMES = {
     "line_profiler.saved_profile": ("load",),
     "mem_reporter": ("MemReporter",),
     "mem_trace": ("GPUMemTrace", "gpu_mem_trace"),
-    "notebook.experiments": ("IPyExperiments", "IPyExperimentsCPU", "IPyExperimentsPytorch"),
+    "notebook.experiments": (
+        "IPyExperiments",
+        "IPyExperimentsCPU",
+        "IPyExperimentsGPU",
+        "IPyExperimentsPytorch",
+    ),
     "notebook.gpu_logger": ("IPyGPULogger",),
     "notebook.mem_watcher": ("MemWatcher",),
     "notebook.memory_usage": ("start_watching_memory", "stop_watching_memory"),
@@ -110,8 +130,8 @@ _NAMES = {
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
-# ``import *`` would hide IPython's ``display`` and numpy's ``load``.
-__all__ = sorted(_HOMES.keys() - {"display", "load"})
+# ``import *`` would hide IPython's ``display``: in a notebook @profile says what to call.
+__all__ = sorted(_HOMES.keys() - {"display"})
 
 
 def __getattr__(name: str) -> Any:

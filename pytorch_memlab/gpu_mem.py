@@ -16,6 +16,7 @@ from .devices.allocations import count_gpus, current_gpu, driver_memory, empty_c
 from .errors import UnknownDeviceError, UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
 
 __all__ = [
@@ -159,6 +160,62 @@ def gpu_mem_get_used_fast(gpu_handle: Any) -> int:
     return b2mb(pynvml.nvmlDeviceGetMemoryInfo(gpu_handle).used)
 
 
+def gpu_mem_get_mbs(id: int | str | torch.device | None = None) -> GPUMemory:
+    """Total, free and used memory of a GPU in MB: ``gpu_mem_get`` as ipyexperiments calls it.
+
+    Args:
+        id: as ``gpu_mem_get`` takes it.
+    """
+    return gpu_mem_get(id)
+
+
+def gpu_mem_get_total_mbs(id: int | str | torch.device | None = None) -> int:
+    """MB of a GPU.
+
+    Args:
+        id: as ``gpu_mem_get`` takes it.
+    """
+    return gpu_mem_get(id).total
+
+
+def gpu_mem_get_free_mbs(id: int | str | torch.device | None = None) -> int:
+    """Free MB of a GPU; what the allocator has cached counts as used.
+
+    Args:
+        id: as ``gpu_mem_get`` takes it.
+    """
+    return gpu_mem_get(id).free
+
+
+def gpu_mem_get_free_no_cache_mbs(id: int | str | torch.device | None = None) -> int:
+    """Free MB of a GPU after the allocator's cache was emptied.
+
+    Args:
+        id: as ``gpu_mem_get`` takes it.
+    """
+    _reclaim()
+    return gpu_mem_get(id).free
+
+
+def gpu_mem_get_used_mbs(id: int | str | torch.device | None = None) -> int:
+    """Used MB of a GPU; what the allocator has cached counts as used.
+
+    Args:
+        id: as ``gpu_mem_get`` takes it.
+    """
+    return gpu_mem_get(id).used
+
+
+def gpu_mem_get_used_no_cache_mbs(id: int | str | torch.device | None = None) -> int:
+    """Used MB of a GPU after the allocator's cache was emptied.
+
+    Args:
+        id: as ``gpu_mem_get`` takes it.
+    """
+    _reclaim()
+    return gpu_mem_get(id).used
+
+
 def gpu_with_max_free_mem() -> tuple[int | None, int]:
     """The first of the GPUs with the most free memory.
 
@@ -212,6 +269,40 @@ def gpu_mem_leave_free_mbs(n: float) -> torch.Tensor | None:
     """
     to_take = gpu_mem_get_free_no_cache() - _checked_mbs("gpu_mem_leave_free_mbs", n)
     return gpu_mem_allocate_mbs(to_take, fatal=True) if to_take > 0 else None
+
+
+def reduce_mem_usage(df: pd.DataFrame) -> pd.DataFrame:
+    """Give the columns of a table the smallest types that hold the same values.
+
+    Integers get the narrowest type. Floats become ``float32`` where none of them changes by that.
+    Texts become categories.
+
+    Args:
+        df: the table, which stays as it is.
+
+    Returns:
+        a table with equal values.
+    """
+    import pandas as pd
+
+    def reduced(column: pd.Series[Any]) -> pd.Series[Any]:
+        if pd.api.types.is_bool_dtype(column) or not len(column):
+            return column
+        if pd.api.types.is_integer_dtype(column):
+            return pd.to_numeric(column, downcast="integer")
+        if pd.api.types.is_float_dtype(column):
+            narrow = column.astype("float32")
+            same = narrow.astype(column.dtype).equals(column)
+            return narrow if same else column
+        if pd.api.types.infer_dtype(column, skipna=True) == "string":
+            return column.astype("category")
+        return column
+
+    before = df.memory_usage(deep=True).sum()
+    narrow = df.apply(reduced)
+    after = narrow.memory_usage(deep=True).sum()
+    print(f"{b2mb(before)} MB of a table became {b2mb(after)} MB")
+    return narrow
 
 
 def _index_of(id: int | str | torch.device) -> int | None:

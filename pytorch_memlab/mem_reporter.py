@@ -38,6 +38,7 @@ from .reporter.snapshot import (
 )
 from .tensors.lines import recorded_lines
 from .tensors.live_objects import LiveObjects, alive, live_objects
+from .utils import readable_size as readable_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -260,6 +261,10 @@ class MemReporter:
             a context manager.
         """
         return recorded_lines()
+
+    def __str__(self) -> str:
+        """The report, as ``report`` prints it."""
+        return str(self._snapshot(_caller()))
 
     def _repr_html_(self) -> str:
         return self._snapshot(_caller())._repr_html_()

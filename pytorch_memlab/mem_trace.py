@@ -51,7 +51,7 @@ class GPUMemTrace:
     """
 
     def __init__(
-        self, silent: bool = False, *, ctx: str | None = None, on_exit_report: bool = False
+        self, silent: bool = False, ctx: str | None = None, on_exit_report: bool = False
     ) -> None:
         if isinstance(silent, str):  # type: ignore[unreachable]
             raise UsageError(f"silent is True or False: name the trace with ctx={quoted(silent)}")

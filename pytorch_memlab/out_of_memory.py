@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from ._common.call_results import is_result_dropped
 from ._common.uncaught_errors import Report, uncaught
 from ._common.wrapping import decorated
 
@@ -24,10 +26,13 @@ def explain_oom(func: Function) -> Function: ...
 @overload
 def explain_oom(func: None = None) -> Explained: ...
 def explain_oom(func: Any = None) -> Any:
-    """Explain it if a GPU runs out of memory in a block or a function.
+    """Explain it if a GPU runs out of memory in a block or a function, or has run out of it before.
 
     The report goes to standard error, after the traceback: the line, what it asked for, what holds
     the memory, and what would help. An error that the block itself handles is not explained.
+
+    ``explain_oom()`` alone, in an ``except`` block or in a cell after the error, shows the report
+    of the last error.
 
     Args:
         func: to decorate; none for a context manager.
@@ -46,37 +51,68 @@ def explain_oom(func: Any = None) -> Any:
     None
     """
     if func is None:
-        return Explained()
+        explained = Explained()
+        if is_result_dropped(sys._getframe(1)):
+            print(explained)
+        return explained
     return decorated(Explained, func, "explain_oom")
 
 
 class Explained:
     """A block whose out-of-memory error is explained; a decorator too.
 
-    Attributes:
-        report: the text, None if no such error left the block.
+    Where no block is entered, it is about the last error: the one that is handled now, or the one
+    that Python or IPython showed last.
     """
 
     def __init__(self) -> None:
-        self.report: str | None = None
+        self._is_of_block = False
+        self._report: str | None = None
+
+    @property
+    def report(self) -> str | None:
+        """The text; None if there was no such error."""
+        if not self._is_of_block and self._report is None:
+            error = _last_error()
+            found = None if error is None else uncaught.explained(error)
+            self._report = None if found is None else found.text
+        return self._report
 
     def __enter__(self) -> Self:
         from .devices.failed_request import observe
 
         observe()
+        self._is_of_block, self._report = True, None
         uncaught.watch()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             found = None if error is None else uncaught.add(error, is_asked_for=True)
-            self.report = None if found is None else found.text
+            self._report = None if found is None else found.text
         finally:
             uncaught.unwatch()
 
     def __repr__(self) -> str:
-        found = "no such error" if self.report is None else self.report.strip().partition("\n")[0]
+        report = self.report
+        found = self._why_nothing() if report is None else report.strip().partition("\n")[0]
         return f"<explain_oom: {found}>"
+
+    def __str__(self) -> str:
+        """The report; the line alone if there is none."""
+        return repr(self) if self.report is None else self.report.strip("\n")
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - IPython gives it
+        """The report, also in a terminal."""
+        printer.text(str(self))
+
+    def _why_nothing(self) -> str:
+        error = _last_error()
+        if self._is_of_block:
+            return "no such error"
+        if error is None:
+            return "there was no error yet; explain_oom() is for after one, or in a with statement"
+        return f"the last error, {type(error).__name__}, was not for lack of GPU memory"
 
     def _repr_html_(self) -> str | None:
         """The report as a notebook shows it; None, for the line alone, if there is none."""
@@ -89,6 +125,13 @@ class Explained:
     def __call__(self, func: Function) -> Function:
         """Decorate a function."""
         return decorated(Explained, func, "explain_oom")  # type: ignore[no-any-return]
+
+
+def _last_error() -> BaseException | None:
+    """The error that is handled now; otherwise the one that was shown last."""
+    handled = sys.exc_info()[1]
+    shown = getattr(sys, "last_value", None)
+    return handled if handled is not None or not isinstance(shown, BaseException) else shown
 
 
 def report_of(error: BaseException) -> Report | None:

@@ -84,6 +84,15 @@ class _Uncaught:
             report.is_asked_for |= is_asked_for
             return report
 
+    def explained(self, error: BaseException) -> Report | None:
+        """The report of an error, for a caller that shows it now."""
+        with self._lock:
+            report = self.add(error)
+            if report is not None:
+                report.is_shown = True
+            self._uninstall()
+        return report
+
     def shown(self, error: BaseException | None) -> None:
         """The traceback of an error was shown: its report follows."""
         if error is None:

@@ -221,6 +221,10 @@ class PeakHolders:
             f"{category.name} ({prose_size(category.size)})>"
         )
 
+    def __str__(self) -> str:
+        """The lines that hold most, as a table of text."""
+        return rendered("peak:text", self).rstrip("\n")
+
     def _repr_html_(self) -> str:
         """The lines that hold most, as a table for notebooks."""
         return rendered("peak_html:notebook_fragment", self)

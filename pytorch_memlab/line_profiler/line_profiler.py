@@ -173,6 +173,12 @@ class LineProfiler(RecordedLines):
                 self.enabled = False
                 self._stop_recording()
 
+    def register_callback(self) -> None:
+        """Follow the functions again if it is on, where another tool has taken Python's tracing."""
+        if self.enabled:
+            with uninterrupted():
+                current_tracer().watch(self._listener, self._codes.values())
+
     def clear(self) -> None:
         """Forget all records and functions."""
         was_on = self.enabled

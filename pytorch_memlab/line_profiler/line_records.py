@@ -81,6 +81,9 @@ class LineRecords:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.summary()}>"
 
+    def __str__(self) -> str:
+        return repr(self.display())
+
     def _repr_html_(self) -> str:
         return self.display()._repr_html_()
 
@@ -289,6 +292,10 @@ class RecordedLines(ABC):
 
         file = CheckedFile(path_of_rank(os.fspath(path)))
         file.write(report_page.render(self.recorded(), self.report_of_each_device()))
+
+    def __str__(self) -> str:
+        """The tables, as ``print_stats`` prints them."""
+        return repr(self._display(None, None))
 
     def _repr_html_(self) -> str:
         """The tables of all functions: a notebook shows them for an object that ends a cell."""

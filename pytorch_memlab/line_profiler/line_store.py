@@ -160,6 +160,10 @@ class LineStore:
         self._functions: dict[int, dict[int, Line]] = {}
         self._calls: dict[int, CallSites] = {}
 
+    def __len__(self) -> int:
+        """The number of lines that have run."""
+        return sum(map(len, self._functions.values()))
+
     def calls_of(self, code_id: int) -> CallSites:
         """The places that one function was called from."""
         return self._calls.setdefault(code_id, {})

@@ -160,6 +160,7 @@ def profile(func: Any = None, columns: str | Iterable[str] | None = DEFAULT_COLU
         return func
     columns = checked_columns(columns)
     global_line_profiler.add_function(func)
+    _tell_of_display()
     if not _printed_at_exit:
         global _is_taken_over
         _is_taken_over = False
@@ -167,6 +168,21 @@ def profile(func: Any = None, columns: str | Iterable[str] | None = DEFAULT_COLU
         atexit.register(_print_at_exit)
     _printed_at_exit.append((func, columns))
     return func
+
+
+_has_told_of_display = False
+
+
+def _tell_of_display() -> None:
+    """Say once how to show the tables where ``import *`` has left IPython its ``display``."""
+    global _has_told_of_display
+    shell = ipython_shell()
+    names = {} if shell is None else shell.user_ns
+    if _has_told_of_display or names.get("profile") is not profile:
+        return
+    if names.get("display") is not display:
+        _has_told_of_display = True
+        print("from pytorch_memlab import display: then display() shows what @profile records")
 
 
 def profile_every(

@@ -15,6 +15,7 @@ from ..gpu_mem import preload_pytorch
 from .assigned_names import assignment_target
 from .cell_logger import CellLogger
 from .experiment_report import MemoryState, growth
+from .ram import CurrentRAM
 from .running_experiment import RunningExperiment, memory_now
 from .shell import current_shell, is_resetting
 
@@ -55,7 +56,7 @@ class IPyExperimentData(NamedTuple):
     gpu: IPyExperimentMemory
 
 
-class IPyExperiments:
+class IPyExperiments(CurrentRAM):
     """An experiment: variables that cells define from now on are deleted when it finishes.
 
     It finishes with ``finish()``, at the end of a ``with`` block, when its variable is deleted or
@@ -163,6 +164,13 @@ class IPyExperiments:
         if self._running is not None:
             self._running.keep(names)
 
+    def get_var_names(self) -> list[str]:
+        """The names of the variables that cells have defined since it began, sorted."""
+        return [] if self._running is None else self._running.new_names()
+
+    def start(self) -> None:
+        """It runs from its construction on: this has no effect, and older programs call it."""
+
     def finish(self) -> tuple[Stats, Stats, Stats]:
         """End it: delete its variables, reclaim memory, print the report; once.
 
@@ -269,6 +277,9 @@ class IPyExperimentsPytorch(IPyExperiments):
 
     def __init__(self, **options: Unpack[ExperimentOptions]) -> None:
         super().__init__("pytorch", **options)
+
+
+IPyExperimentsGPU = IPyExperimentsPytorch
 
 
 def _is_cell(frame: FrameType, shell: InteractiveShell) -> bool:

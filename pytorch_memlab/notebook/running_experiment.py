@@ -80,6 +80,11 @@ class RunningExperiment:
         self._assigned = self._assigned_in(source, 0 if cell is None else cell.f_lineno)
         print(start_text(backend, self.start))
 
+    def new_names(self) -> list[str]:
+        """The variables that would be deleted or kept now."""
+        names = _variable_names(self._shell) - self._before
+        return sorted(name for name in names if not self._is_experiment(name))
+
     def keep(self, names: tuple[str, ...]) -> None:
         self._keep |= dict.fromkeys(names)
 
@@ -115,7 +120,7 @@ class RunningExperiment:
         if error is not None:
             clear_frames(error)
         names = _variable_names(self._shell)
-        new = sorted(name for name in names - self._before if not self._is_experiment(name))
+        new = self.new_names()
         kept = [name for name in new if name in self._keep]
         deleted = [name for name in new if name not in self._keep]
         assigned = self._assigned & self._before & names - set(self._keep)

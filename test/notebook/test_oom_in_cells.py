@@ -64,3 +64,27 @@ def test_nothing_is_left_after_the_report(cell, shell):
     hook = sys.excepthook
     cell(f"with simulate('64MiB'):\n    {HELD}\n    {FAILS}")
     assert sys.excepthook is hook
+
+
+def test_explain_oom_explains_the_last_error(cell, shell):
+    cell("%simulate 64MiB")
+    assert cell("explain_oom()")[0] == (
+        "Out[3]: <explain_oom: there was no error yet; explain_oom() is for after one, or in a with"
+        " statement>\n"
+    )
+    cell(HELD)
+    _, report = cell(FAILS)
+    assert report.count("Out of memory on cuda:0 at In[5]:1, in <module>") == 1
+    out, err = cell("explain_oom()")
+    assert (out.removeprefix("Out[6]: ").strip(), err) == (report.strip(), "")
+    assert shell.user_ns["_"]._repr_html_().count("Out of memory on cuda:0") == 1
+    out, err = cell(f"try:\n    {FAILS}\nexcept torch.OutOfMemoryError:\n    explain_oom()")
+    assert out.startswith("Out of memory on cuda:0 at In[7]:2, in <module>\n")
+    assert err == ""
+    cell("1 / 0")
+    assert cell("print(explain_oom())")[0] == (
+        "<explain_oom: the last error, ZeroDivisionError, was not for lack of GPU memory>\n"
+    )
+    assert cell("with explain_oom() as it:\n    pass\nprint(repr(it))")[0] == (
+        "<explain_oom: no such error>\n"
+    )

@@ -156,7 +156,9 @@ def test_a_reporter_and_a_watched_loop(gpu):
 
 def test_an_explained_error(gpu):
     explained = explain_oom()
-    assert repr(explained) == "<explain_oom: no such error>"
+    assert repr(explained).startswith("<explain_oom: there was no error yet; explain_oom() is for")
+    with explained:
+        assert repr(explained) == "<explain_oom: no such error>"
     with pytest.raises(torch.OutOfMemoryError), explained:
         torch.empty(2**35, device="cuda")
     assert repr(explained).startswith(f"<explain_oom: Out of memory on cuda:0 at {HERE}:")
