@@ -31,7 +31,7 @@ class UnknownDeviceError(UsageError):
     """A device that this process does not have; the message lists those that it has."""
 
 
-class AllocatorSettingsError(UsageError):
+class AllocatorSettingsError(UsageError, RuntimeError):
     """A PYTORCH_CUDA_ALLOC_CONF string that PyTorch would refuse."""
 
 

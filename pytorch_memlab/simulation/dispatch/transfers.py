@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._C import _functorch as functorch
 
 from ..._common.storages import storages_of
 from ..machine.machine import Machine
@@ -49,7 +50,7 @@ def move(
     machine: Machine, tensor: torch.Tensor, target: SimulatedGPU | None, options: dict[str, Any]
 ) -> torch.Tensor:
     """A tensor on a device."""
-    if machine.gpu_of(tensor) is target:
+    if machine.gpu_of(tensor) is target and not functorch.is_legacy_batchedtensor(tensor):
         return _to(tensor, **{"dtype": tensor.dtype, **options})
     options = {"dtype": tensor.dtype, **options, "copy": True}
     if torch.is_grad_enabled() and tensor.requires_grad:

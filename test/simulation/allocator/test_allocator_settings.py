@@ -212,3 +212,8 @@ def test_a_limit_of_splits_that_is_lowered_too_late_fails_as_cuda_would():
         assert torch.cuda.memory_allocated() == 0
         torch.cuda.empty_cache()
         assert torch.cuda.memory_reserved() == 0
+
+
+def test_a_setting_that_pytorch_refuses_is_a_runtime_error():
+    with simulate("512MiB"), pytest.raises(RuntimeError, match="unknown allocator setting 'foo'"):
+        torch.cuda.memory._set_allocator_settings("foo:1,bar:2")

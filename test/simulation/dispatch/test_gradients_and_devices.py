@@ -119,3 +119,12 @@ def test_zeros_that_a_node_makes_are_where_its_gradients_are(part):
         assert [str(device) for device in made] == [
             "cuda:1" if name.startswith("GPU") else "cpu"
         ], name
+
+
+@pytest.mark.parametrize(("source", "target"), [("cpu", "cuda:1"), ("cuda:1", "cpu")])
+def test_batches_of_gradients_go_back_to_where_a_copy_came_from(source, target):
+    x = torch.arange(3.0, device=source, requires_grad=True)
+    y = x.to(target) * 2
+    gradients = torch.eye(3, device=target)
+    (batch,) = torch.autograd.grad(y, x, gradients, is_grads_batched=True)
+    assert (str(batch.device), batch.tolist()) == (source, (2 * torch.eye(3)).tolist())
