@@ -17,6 +17,9 @@ from .user_code import OWN_FOLDER
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_ARGUMENTS = "_arguments_of_torch"
+"""Attribute of an error for what frames of torch would keep."""
+
 _EXPECTED = (RuntimeError, MemlabError)
 """Errors that are raised on purpose; other errors may be mistakes in this package."""
 
@@ -36,8 +39,12 @@ _OURS = tuple(
 """Files of the modes, of functions that stand for torch's, and of what they call."""
 
 
-def without_frames(function: Callable[P, T]) -> Callable[P, T]:
-    """A function that stands for one in C++: an error that leaves it names no frame of it."""
+def without_frames(function: Callable[P, T], *, is_in_python: bool = False) -> Callable[P, T]:
+    """A function that stands for one of torch: an error that leaves it names no frame of it.
+
+    The frame of one that torch has in Python keeps its arguments for as long as the error lives:
+    ``Tensor.backward`` keeps the tensor, and so its graph. They are kept with the error.
+    """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -45,6 +52,8 @@ def without_frames(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         except BaseException as error:
             clear_internal_frames(error)
+            if is_in_python:
+                vars(error).setdefault(_ARGUMENTS, []).append((args, kwargs))
             del args, kwargs
             raise
 

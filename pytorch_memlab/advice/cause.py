@@ -8,6 +8,7 @@ from enum import Enum
 from typing import ClassVar
 
 from .._common.prose_size import prose_size
+from ..fitting.target import Change
 from ..history.out_of_memory import OutOfMemory
 
 
@@ -29,6 +30,8 @@ class Remedy:
     code: tuple[str, ...]  # lines that a person writes into the program or the shell
     basis: Basis = Basis.COMPUTED
     effect: str = ""  # what is known of the remedy, such as how it was checked
+    # how a trial makes it around the unmodified program; None if it cannot be tried
+    change: Change | None = None
 
 
 class Cause(ABC):
@@ -54,8 +57,9 @@ class Cause(ABC):
         *code: str,
         basis: Basis = Basis.COMPUTED,
         effect: str = "",
+        change: Change | None = None,
     ) -> Remedy:
-        return Remedy(self.name, size, why, code, basis, effect)
+        return Remedy(self.name, size, why, code, basis, effect, change)
 
 
 def at_line(number: int) -> str:

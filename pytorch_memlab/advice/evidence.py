@@ -49,13 +49,17 @@ def is_score_matrix(block: BlockInUse) -> bool:
     return len(shape) >= 3 and min(shape[-2:]) >= LONG_SEQUENCE
 
 
-def line_with(oom: OutOfMemory, pattern: str) -> int:
-    """The last line up to the running one, of a running function, that matches; 0 if none does."""
+def place_with(oom: OutOfMemory, pattern: str) -> tuple[str, int]:
+    """The last line of a running function that matches; an empty file and 0 if none does."""
     for frame in oom.frames:
         for number, text in reversed(frame.source.items()):
             if re.search(pattern, text):
-                return number
-    return 0
+                return frame.place.file, number
+    return "", 0
+
+
+def line_with(oom: OutOfMemory, pattern: str) -> int:
+    return place_with(oom, pattern)[1]
 
 
 def line_that_assigns(oom: OutOfMemory, name: str) -> int:

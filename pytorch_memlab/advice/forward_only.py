@@ -41,6 +41,9 @@ class ForwardOnly:
     """A running statement, or its function, after which no backward pass follows."""
 
     code: tuple[str, ...]
+    file: str
+    line: int
+    is_function: bool
 
 
 def forward_only_place(oom: OutOfMemory) -> ForwardOnly | None:
@@ -61,10 +64,20 @@ def forward_only_place(oom: OutOfMemory) -> ForwardOnly | None:
     callee = chain[index - 1].place.function if index else ""
     if callee and _EVALUATES.search(callee.lower()):
         line = min(chain[index - 1].source, default=0)
-        return ForwardOnly((f"@torch.no_grad()  # on {callee}, line {line}",))
+        return ForwardOnly(
+            (f"@torch.no_grad()  # on {callee}, line {line}",),
+            chain[index - 1].place.file,
+            line,
+            is_function=True,
+        )
     first, *others = ast.unparse(statement).splitlines()
     text = f"{first} ..." if others else first
-    return ForwardOnly((f"with torch.no_grad():  # around line {statement.lineno}: {text}",))
+    return ForwardOnly(
+        (f"with torch.no_grad():  # around line {statement.lineno}: {text}",),
+        chain[index].place.file,
+        statement.lineno,
+        is_function=False,
+    )
 
 
 def reaches_backward(file: str, line: int) -> bool:

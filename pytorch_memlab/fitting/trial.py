@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -151,7 +151,7 @@ def run(request: TrialRequest) -> Trial:
 
 def run_all(
     requests: Sequence[TrialRequest], processes: int | None = None, *, repeats_failed: bool = False
-) -> Iterator[tuple[int, Trial]]:
+) -> Generator[tuple[int, Trial], None, None]:
     """Run several trials, some at a time, by default one for each processor."""
     if can_fork():  # forks have what is imported here; a training step imports dynamo
         for name in _NEEDED:

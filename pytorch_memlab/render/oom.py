@@ -1,4 +1,4 @@
-"""An out-of-memory report as text: at most 20 lines of at most 80 columns."""
+"""An out-of-memory report as text: at most 24 lines of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final
 from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from .._common.quoted import visible
-from ..advice.catalogue import remedies
 from ..advice.cause import Remedy
+from ..advice.trials import Advice, Result, untried_advice
 from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, Place
 from .page import notebook_text
 from .rows import WIDTH, cut, filled
 
-LINES: Final = 20
+LINES: Final = 24
 _HOLDERS: Final = 4
 _GROWN: Final = 2
 _NAME: Final = 22
@@ -28,10 +28,10 @@ _SHORT = {
 }
 
 
-def text(oom: OutOfMemory) -> str:
+def text(oom: OutOfMemory, tried: Advice | None = None) -> str:
     """The text that a terminal shows after the traceback."""
     head = [*_head(oom), *_held(oom)]
-    advice = _advice(oom, remedies(oom))
+    advice = _advice(oom, tried or untried_advice(oom))
     room = LINES - len(advice)
     lines = [*head[:room], *_lines(oom, room - len(head)), *advice][:LINES]
     return "".join(f"{cut(visible(line))}\n" for line in lines)
@@ -42,9 +42,9 @@ def fragment(report: str) -> str:
     return notebook_text(report.strip("\n"), "Out of memory")
 
 
-def data(oom: OutOfMemory) -> dict[str, Any]:
+def data(oom: OutOfMemory, tried: Advice | None = None) -> dict[str, Any]:
     """The report as plain data, for JSON."""
-    request = oom.request
+    request, advice = oom.request, tried or untried_advice(oom)
     return {
         "error": request.text,
         "device": f"cuda:{request.device}",
@@ -79,8 +79,9 @@ def data(oom: OutOfMemory) -> dict[str, Any]:
                 "basis": remedy.basis.value,
                 "why": remedy.why,
                 "code": "\n".join(remedy.code),
+                "tried": None if result is None else asdict(result),
             }
-            for remedy in remedies(oom)
+            for remedy, result in zip(advice.remedies, advice.results, strict=True)
         ],
         "missing": list(oom.missing),
     }
@@ -185,10 +186,11 @@ def _grown(holders: Sequence[LineHolder]) -> str:
     return text
 
 
-def _advice(oom: OutOfMemory, found: Sequence[Remedy]) -> list[str]:
+def _advice(oom: OutOfMemory, advice: Advice) -> list[str]:
     lines = []
-    for number, remedy in enumerate(found, 1):
-        effect = f" ({remedy.effect})" if remedy.effect else ""
+    is_tried = any(advice.results)
+    for number, (remedy, result) in enumerate(zip(advice.remedies, advice.results, strict=True), 1):
+        effect = f" ({remedy.effect})" if remedy.effect and result is None else ""
         why = textwrap.wrap(
             f"{number}. {remedy.why}{effect}",
             WIDTH - 2,
@@ -196,16 +198,25 @@ def _advice(oom: OutOfMemory, found: Sequence[Remedy]) -> list[str]:
             subsequent_indent="     ",
         )
         lines += [*why[:2], *_code(remedy)]
-    notes = [f"settings of the allocator were not checked: {oom.unchecked}"] * bool(oom.unchecked)
+        if result is not None:
+            lines.append(f"       {_outcome(result)}")
+        elif is_tried:
+            lines.append("       not tried")
+    notes = [f"not tried: {advice.untried}"] * bool(advice.untried and advice.remedies)
+    notes += [f"settings of the allocator were not checked: {oom.unchecked}"] * bool(oom.unchecked)
     notes += [f"could not find out: {', '.join(oom.missing)}"] * bool(oom.missing)
     for note in notes:
         lines += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")[:2]
-    head = (
-        "what helps, the most likely cause first (not tried)"
-        if found
-        else "no single cause stands out"
-    )
-    return [head, *lines]
+    if not advice.remedies:
+        return ["no single cause stands out", *lines]
+    return [f"what helps, the most likely cause first{'' if is_tried else ' (not tried)'}", *lines]
+
+
+def _outcome(result: Result) -> str:
+    """The outcome of a second run of the program with the remedy."""
+    verdict = "fits" if result.fits else "still does not fit"
+    peaks = f"{prose_size(result.before)} -> {prose_size(result.after)}"
+    return f"tried: peak {peaks}, {verdict}"
 
 
 def _code(remedy: Remedy) -> list[str]:

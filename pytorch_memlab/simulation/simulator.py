@@ -273,7 +273,8 @@ class _Replacements(Patches):
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         if owner in _IN_CPP and type(value) is FunctionType:
-            value = without_frames(value)
+            is_in_python = type(getattr(owner, name, None)) is FunctionType
+            value = without_frames(value, is_in_python=is_in_python)
         super().set(owner, name, value)
 
 

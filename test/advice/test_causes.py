@@ -63,7 +63,7 @@ def test_the_right_cause_is_named_first_and_its_remedy_helps(one, tmp_path, monk
     assert MODULES[remedies(report.facts)[0].cause] == one.options["cause"]
     assert not report.facts.missing
     lines = report.text.splitlines()
-    assert len(lines) <= 20
+    assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     facts = report.facts
     assert sum(size for _, size in facts.by_category()) == facts.in_use

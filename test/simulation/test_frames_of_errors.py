@@ -74,3 +74,15 @@ def test_frames_of_torch_around_a_failing_call_stay():
         torch.nn.Linear(6000, 6000).cuda()
     names = [frame.name for frame in traceback.extract_tb(caught.tb)[1:]]
     assert names == ["cuda", "_apply", "<lambda>"]
+
+
+def test_a_failed_backward_pass_keeps_its_graph_as_long_as_its_error():
+    # As the frames of ``Tensor.backward`` and ``torch.autograd.backward`` do on a GPU.
+    with simulate("256MiB"):
+        large_leaf = torch.ones(MIB, device="cuda", requires_grad=True)
+        with pytest.raises(RuntimeError, match="in backward") as caught:
+            (Doubled.apply(large_leaf * large_leaf.detach().cos())).sum().backward()
+        saved_and_leaf = torch.cuda.memory_allocated()
+        assert saved_and_leaf >= 2 * 4 * MIB
+        del caught
+        assert torch.cuda.memory_allocated() == 4 * MIB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..._common.prose_size import prose_size
+from ...fitting.remedies.catalogue import chosen
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Basis, Cause, Remedy, saves
@@ -32,4 +33,5 @@ class Activations(Cause):
             "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
             basis=Basis.ESTIMATED,
             effect=saves(size, Basis.ESTIMATED),
+            change=chosen(["checkpoint"])[0],
         )

@@ -7,6 +7,7 @@ from collections import Counter
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import BlockInUse, OutOfMemory, Place
 from ..cause import Cause, Remedy, at_line
+from ..changes import edited_source
 from ..evidence import LARGE_VOCABULARY, is_much, is_score_matrix, places
 from ..written_attention import fused_attention
 
@@ -44,6 +45,7 @@ class AttentionMatrices(Cause):
                 if fused is not None
                 else (f"{_FUSED}(q, k, v, ...)  # with its mask, dropout and scale",)
             ),
+            change=None if fused is None else edited_source(fused.edit),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Basis, Cause, Remedy
+from ..changes import AllocatorConfiguration
 
 
 class Fragmentation(Cause):
@@ -27,5 +28,6 @@ class Fragmentation(Cause):
             f"{prose_size(oom.cached)} are cached in pieces that are too small",
             f"PYTORCH_CUDA_ALLOC_CONF={check.settings}",
             basis=Basis.CHECKED,
+            change=AllocatorConfiguration(check.settings),
             effect=f"{word}: this request and the {check.requests:,} before it fit; {later}",
         )

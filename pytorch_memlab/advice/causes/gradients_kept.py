@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..._common.prose_size import prose_size
+from ...fitting.remedies.catalogue import chosen
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy
@@ -23,4 +24,5 @@ class GradientsKept(Cause):
             gradients,
             f"gradients of the step before take {prose_size(gradients)}",
             "optimizer.zero_grad(set_to_none=True)  # before the forward pass",
+            change=chosen(["set_to_none"])[0],
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..._common.prose_size import prose_size
+from ...fitting.target import Change
 from ...history.out_of_memory import OutOfMemory, TensorGroup
 from ..cause import Cause, Remedy
+from ..changes import edited_source, replaced
 from ..evidence import Addition, is_much, line_that_adds, named_with_line
 from ..forward_only import reaches_backward
 
@@ -26,8 +28,18 @@ class KeptGraphs(Cause):
                     f"{named_with_line(group.name, added.line)} keeps {group.tensors} tensors"
                     f" with their graphs: {prose_size(group.graphs)}",
                     _without_graph(group, added),
+                    change=_change(group, added),
                 )
         return None
+
+
+def _change(group: TensorGroup, added: Addition) -> Change | None:
+    if not added.value or reaches_backward(added.file, added.line):
+        return None
+    old = f"{group.name}.append({added.value})"
+    call = ".item()" if group.elements == 1 else ".detach()"
+    new = f"{group.name}.append({added.value}{call})"
+    return edited_source(replaced(added.file, added.line, old, new))
 
 
 def _without_graph(group: TensorGroup, added: Addition) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy
+from ..changes import edited_source, replaced
 from ..evidence import is_much, line_that_adds, named_with_line
 from .model_twice import second_copy
 
@@ -23,13 +24,13 @@ class KeptResults(Cause):
             copy = second_copy(oom)
             if copy is not None and copy[0] == group.name:
                 continue
-            _, line, value = line_that_adds(oom, group)
+            file, line, value = line_that_adds(oom, group)
+            old, new = (f"{group.name}.append({text})" for text in (value, f"{value}.cpu()"))
             return self.found(
                 group.own,
                 f"{named_with_line(group.name, line)} keeps {group.tensors} tensors on the GPU:"
                 f" {prose_size(group.own)}",
-                f"{group.name}.append({value}.cpu())"
-                if value
-                else f"keep copies in host memory in {group.name}: .cpu()",
+                new if value else f"keep copies in host memory in {group.name}: .cpu()",
+                change=edited_source(replaced(file, line, old, new)) if value else None,
             )
         return None

@@ -6,6 +6,7 @@ from ..._common.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy
+from ..changes import without_gradients
 from ..evidence import is_much
 from ..forward_only import forward_only_place
 
@@ -24,5 +25,8 @@ class NoGrad(Cause):
         if place is None:
             return None
         return self.found(
-            saved, f"autograd saved {prose_size(saved)}, and no backward pass follows", *place.code
+            saved,
+            f"autograd saved {prose_size(saved)}, and no backward pass follows",
+            *place.code,
+            change=without_gradients(place.file, place.line, is_function=place.is_function),
         )

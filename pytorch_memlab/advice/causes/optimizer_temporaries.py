@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..._common.prose_size import prose_size
+from ...fitting.remedies.catalogue import chosen
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy
@@ -28,5 +29,6 @@ class OptimizerTemporaries(Cause):
                     size,
                     f"{optimizer.name} makes temporaries for all parameters: {prose_size(size)}",
                     f"torch.optim.{optimizer.name}(parameters, fused=True)",
+                    change=chosen(["fused"])[0],
                 )
         return None

@@ -33,7 +33,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from ..._common import main_program
 from ..._common.optimizer_steps import ProgramDone
@@ -61,10 +61,12 @@ from ..configuration import add_configured
 from ..exit_codes import DOES_NOT_FIT
 from ..parser import CommandParser
 from ..run.files import OutOfMemoryReport, RunFiles
+from ..run.remedies import RemedyTrials
 from ..run.sections import CategoryReport, StepLeaks
 from ..run.steps import Steps
 
 if TYPE_CHECKING:
+    from ...advice.trials import TrialProgram
     from ...scopes import DevicePeaks
     from ..run.profile import Profile
 
@@ -165,6 +167,12 @@ def add_arguments(parser: CommandParser) -> None:
     add_allow_writes(add)
     add_memory_overhead(add, "simulated GPU")
     add(
+        "--no-try",
+        "do not try remedies when the program runs out of memory. By default, the program runs"
+        " again with each of them, in other processes and without values, for at most 30 s",
+        action="store_true",
+    )
+    add(
         "--strict",
         "simulate, and fail at the first line that would be marked ?: memory is not counted,"
         " or a dry run assumes a value",
@@ -206,7 +214,7 @@ def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], 
         *([CategoryReport()] if options.report else ()),
         *([StepLeaks()] if options.leaks else ()),
     ]
-    explanation = OutOfMemoryReport(options.oom_report)
+    explanation = OutOfMemoryReport(options.oom_report, _remedy_trials(options, steps))
     _simulate(options, process)
     with without_own_frames(process):
         found = _find(options, process)
@@ -332,6 +340,40 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
     )
 
 
+def _remedy_trials(options: argparse.Namespace, steps: Steps) -> RemedyTrials | None:
+    """Trials of remedies; None if they are switched off, or the program cannot run twice."""
+    if options.no_try or options.script == "-":
+        return None
+    return RemedyTrials(partial(_trial_program, options, steps, os.getcwd(), dict(os.environ)))
+
+
+def _trial_program(
+    options: argparse.Namespace, steps: Steps, folder: str, environment: Mapping[str, str]
+) -> TrialProgram | None:
+    """The program as it was started; None on a real GPU."""
+    from ...advice.trials import TrialProgram
+    from ...devices import simulated_machine
+    from ...fitting.target import ProgramTarget
+    from ...fitting.trial import Settings
+
+    machine = simulated_machine()
+    if machine is None:
+        return None
+    context, others = memory_overhead(options)
+    return TrialProgram(
+        ProgramTarget(options.script, tuple(options.arguments), options.is_module),
+        machine.gpus[0].model,
+        Settings(
+            steps=steps.done + _STEPS_BEYOND,
+            num_gpus=options.num_gpus or 1,
+            context=context,
+            others=others,
+        ),
+        folder,
+        environment,
+    )
+
+
 def _find(options: argparse.Namespace, process: ExitStack) -> main_program.Program:
     process.enter_context(main_program.first_on_path(_folder(options)))
     return main_program.find(options.script, options.arguments, is_module=options.is_module)
@@ -339,6 +381,10 @@ def _find(options: argparse.Namespace, process: ExitStack) -> main_program.Progr
 
 def _folder(options: argparse.Namespace) -> str:
     return main_program.folder_of(options.script, is_module=options.is_module)
+
+
+_STEPS_BEYOND: Final = 2
+"""Optimizer steps that a trial goes on for after those before the error."""
 
 
 class _MaxPeak:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ...history.model import AllocationHistory
     from ...history.timeline import Timeline
     from .profile import Profile
+    from .remedies import RemedyTrials
 
     _Drawing = tuple[Sequence[Timeline], str]
 
@@ -149,8 +150,9 @@ def _history(profile: Profile, whole_run: WholeRunHistory) -> AllocationHistory:
 class OutOfMemoryReport:
     """Explains an out-of-memory error that the program does not handle."""
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, remedies: RemedyTrials | None) -> None:
         self._file = None if path is None else CheckedFile(path_of_rank(path))
+        self._remedies = remedies
 
     def start(self, process: ExitStack) -> None:
         """Begin to wait for an error, also one of a thread."""
@@ -166,6 +168,8 @@ class OutOfMemoryReport:
             return
         report = uncaught.add(error)
         profile.note_failure(error)
+        if report is not None and self._remedies is not None:
+            self._remedies.add_to(report)
         if report is not None:
             self._write(error, report)
 
@@ -177,5 +181,5 @@ class OutOfMemoryReport:
         if self._file.ending == ".json" and report.facts is not None:
             from ...render.oom import data
 
-            text = json.dumps(data(report.facts), indent=1) + "\n"
+            text = json.dumps(data(report.facts, report.advice), indent=1) + "\n"
         self._file.write_or_tell(lambda: text)

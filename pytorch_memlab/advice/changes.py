@@ -1,0 +1,133 @@
+"""Changes that a trial makes: other lines of source, other settings of the allocator."""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import io
+import linecache
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from .._common.patches import Patches
+from ..fitting.remedies.program_lines import Line, after_imports, around_statements, has_name
+from ..fitting.remedies.remedy import Edit
+from ..fitting.target import Change
+
+
+class EditedSource(Change):
+    """Files of a program with other lines. The files on the disk stay as they are."""
+
+    name = "edited lines"
+
+    def __init__(self, edits: Sequence[Edit]) -> None:
+        self.edits = tuple(edits)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        texts = {os.path.realpath(file): text for file, text in self._texts().items()}
+
+        def edited(path: Any) -> str | None:
+            return texts.get(os.path.realpath(os.fspath(path)))
+
+        with Patches() as patches:
+
+            @patches.around(io, "open_code")
+            def open_code(original: Callable[[str], Any], path: str) -> Any:
+                text = edited(path)
+                return original(path) if text is None else io.BytesIO(text.encode())
+
+            @patches.around(importlib.machinery.SourceFileLoader, "get_code")
+            def get_code(original: Callable[..., Any], loader: Any, fullname: str) -> Any:
+                path = loader.get_filename(fullname)
+                text = edited(path)
+                if text is None:
+                    return original(loader, fullname)
+                return compile(text, path, "exec", dont_inherit=True)
+
+            for file, text in self._texts().items():  # for tracebacks
+                linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+            yield
+
+    def _texts(self) -> dict[str, str]:
+        edits: defaultdict[str, list[Edit]] = defaultdict(list)
+        for edit in self.edits:
+            edits[edit.file].append(edit)
+        return {file: _edited(file, those) for file, those in edits.items()}
+
+
+class AllocatorConfiguration(Change):
+    """Other settings of PyTorch's allocator."""
+
+    name = "settings of the allocator"
+
+    def __init__(self, settings: str) -> None:
+        self._settings = settings
+
+    def environment(self) -> Mapping[str, str]:
+        return {"PYTORCH_CUDA_ALLOC_CONF": self._settings, "PYTORCH_ALLOC_CONF": self._settings}
+
+
+def _edited(file: str, edits: Sequence[Edit]) -> str:
+    lines = [line.rstrip("\r\n") for line in linecache.getlines(file)]
+    for edit in sorted(edits, key=lambda edit: -edit.first):  # the last one first: lines move
+        lines[edit.first - 1 : edit.last] = edit.lines
+    return "".join(f"{line}\n" for line in lines)
+
+
+def edited_source(*edits: Edit | None) -> EditedSource | None:
+    """A change of some lines; None if one of the edits could not be made."""
+    known = [edit for edit in edits if edit is not None]
+    return EditedSource(known) if known and len(known) == len(edits) else None
+
+
+def without_gradients(file: str, line: int, *, is_function: bool) -> EditedSource | None:
+    """A function with the decorator ``torch.no_grad()``, or a statement within it."""
+    place = Line(file, line, 0)
+    if is_function:
+        text = linecache.getline(file, line)
+        indent = text[: len(text) - len(text.lstrip())]
+        edit: Edit | None = Edit(file, line, line - 1, (f"{indent}@torch.no_grad()",))
+    else:
+        edit = around_statements(place, None, ["with torch.no_grad():"])
+    if has_name(place, "torch"):
+        return edited_source(edit)
+    return edited_source(edit, after_imports(file, ["import torch"]))
+
+
+def replaced(file: str, line: int, old: str, new: str) -> Edit | None:
+    """A line in which one text, that is there once, is another one."""
+    text = linecache.getline(file, line).rstrip("\r\n")
+    return Edit(file, line, line, (text.replace(old, new),)) if text.count(old) == 1 else None
+
+
+def sum_of_numbers(file: str, line: int, name: str) -> Edit | None:
+    """A line that adds a tensor to a variable, with the number of the tensor."""
+    text = linecache.getline(file, line).rstrip("\r\n")
+    try:
+        [node] = ast.parse(text.strip()).body
+    except (SyntaxError, ValueError):
+        return None
+    match node:
+        case ast.AugAssign(target=target, op=ast.Add(), value=value):
+            new = f"{ast.unparse(target)} += {_as_number(value)}"
+        case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Add(), right=right)):
+            if ast.unparse(left) == name:
+                new = f"{ast.unparse(target)} = {name} + {_as_number(right)}"
+            elif ast.unparse(right) == name:
+                new = f"{ast.unparse(target)} = {_as_number(left)} + {name}"
+            else:
+                return None
+        case _:
+            return None
+    indent = text[: len(text) - len(text.lstrip())]
+    return Edit(file, line, line, (indent + new,))
+
+
+def _as_number(value: ast.expr) -> str:
+    text = ast.unparse(value)
+    return f"{text}.item()" if re.fullmatch(r"[\w.]+(\(.*\))?", text) else f"({text}).item()"

@@ -1,0 +1,119 @@
+"""Remedies that were tried: what they say comes true when a person makes the edit."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.oom_programs import OomProgram, program
+from support.saved_tensors import knows_saved_tensors
+
+from pytorch_memlab import simulate
+from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab.advice.catalogue import candidates
+from pytorch_memlab.advice.changes import EditedSource, sum_of_numbers
+from pytorch_memlab.advice.trials import Advice, TrialProgram, tried_advice
+from pytorch_memlab.fitting.target import ProgramTarget
+from pytorch_memlab.fitting.trial import Settings
+
+pytestmark = pytest.mark.usefixtures("short_search")
+
+
+def failed(one: OomProgram, folder: Path):
+    """The facts of a program that runs out of memory, and the program to run again."""
+    path = folder / f"{one.name}.py"
+    path.write_text(one.text)
+    linecache.checkcache(str(path))
+    with (
+        pytest.raises(torch.OutOfMemoryError) as caught,
+        simulate(one.options["gpu"], compute=False, context=0) as machine,
+    ):
+        exec(compile(one.text, str(path), "exec"), {"__name__": "__main__"})
+    facts = uncaught.add(caught.value).facts
+    # Without the frames of this test, which are no part of the program.
+    frames = tuple(frame for frame in facts.frames if frame.place.file == str(path))
+    facts = replace(facts, frames=frames)
+    gpu = machine.gpus[0].model
+    return facts, TrialProgram(ProgramTarget(str(path)), gpu, Settings(context=0), str(folder))
+
+
+def peak_of(text: str, name: str) -> int:
+    """The most bytes in use by a program on a GPU that has room."""
+    with simulate("64GiB", compute=False):
+        exec(compile(text, name, "exec"), {"__name__": "__main__"})
+        return torch.cuda.max_memory_allocated()
+
+
+def edited(one: OomProgram, change: EditedSource) -> str:
+    lines = one.text.splitlines()
+    for edit in sorted(change.edits, key=lambda edit: -edit.first):
+        lines[edit.first - 1 : edit.last] = edit.lines
+    return "\n".join(lines)
+
+
+@knows_saved_tensors
+@pytest.mark.parametrize("name", ["no_grad", "running_sum"])
+def test_the_edited_program_has_the_peak_that_was_promised(name, tmp_path):
+    one = program(name)
+    facts, again = failed(one, tmp_path)
+    advice = tried_advice(facts, again, 120)
+
+    first, result = advice.remedies[0], advice.results[0]
+    assert isinstance(first.change, EditedSource)
+    assert result is not None
+    assert result.fits
+    assert result.before == peak_of(one.text, f"{name}.py")
+    assert result.after == peak_of(edited(one, first.change), f"{name}.py")
+    assert (tmp_path / f"{name}.py").read_text() == one.text
+
+
+def test_what_does_not_help_is_not_shown(tmp_path):
+    # The setting serves the request that failed, and a later one fails for want of memory.
+    text = program("fragmentation").text + "del result\nmore = take(120)\n"
+    facts, again = failed(OomProgram("later", {"gpu": "256MiB"}, text, ""), tmp_path)
+    assert "fragmentation" in [remedy.cause for _, remedy in candidates(facts)]
+    advice = tried_advice(facts, again, 120)
+    assert "fragmentation" not in [remedy.cause for remedy in advice.remedies]
+
+
+def test_a_program_that_cannot_run_again_says_why(tmp_path):
+    text = (
+        "import pathlib, sys\n"
+        "if pathlib.Path('ran').exists():\n    sys.exit('it ran before')\n"
+        "pathlib.Path('ran').touch()\n"
+    )
+    one = program("kept_results")
+    facts, again = failed(OomProgram("once", one.options, one.text, ""), tmp_path)
+    (tmp_path / "once.py").write_text(text + one.text)
+    (tmp_path / "ran").touch()
+    advice = tried_advice(facts, again, 120)
+    assert advice.results == (None,) * len(advice.remedies)
+    assert advice.untried.startswith("a second run of the program fails: the program ended with")
+
+
+def test_trials_end_when_their_time_is_over(tmp_path):
+    one = program("kept_results")
+    facts, again = failed(one, tmp_path)
+    (tmp_path / "kept_results.py").write_text("import time\ntime.sleep(1000)\n")
+    advice: Advice = tried_advice(facts, again, 0.5)
+    assert advice.untried == "a second run of the program takes longer than 0 s"
+
+
+@pytest.mark.parametrize(
+    ("line", "new"),
+    [
+        ("    total += loss", "    total += loss.item()"),
+        ("total = total + loss * 2", "total = total + (loss * 2).item()"),
+        ("total = model.loss(x) + total", "total = model.loss(x).item() + total"),
+        ("total = other + loss", None),
+    ],
+)
+def test_a_sum_adds_numbers(line, new, tmp_path):
+    path = tmp_path / "sums.py"
+    path.write_text(f"{line}\n")
+    linecache.checkcache(str(path))
+    edit = sum_of_numbers(str(path), 1, "total")
+    assert (None if edit is None else edit.lines[0]) == new
