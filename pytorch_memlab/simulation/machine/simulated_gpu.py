@@ -147,8 +147,6 @@ class SimulatedGPU:
         except BaseException:
             if address:  # an interrupt, or a callback, came after it
                 self._dead.append(address)
-            if self._trace is not None:
-                self._trace.expect(None)
             raise
         # Not raised inside the except: its error would keep the frames of this one, and what they
         # hold.

@@ -411,6 +411,18 @@ def test_callbacks_hear_of_memory_and_may_take_some_themselves(trace: Mock) -> N
     ]
 
 
+def test_a_callback_that_is_interrupted_leaves_no_memory_behind(trace: Mock) -> None:
+    del trace  # the callbacks are on
+
+    def interrupt(_address: int) -> None:
+        raise KeyboardInterrupt
+
+    gpu_trace.register_callback_for_memory_allocation(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        torch.empty(10, device="cuda")
+    assert torch.cuda.memory_allocated() == 0
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_cudas_sanitizer_finds_what_races(gpus: Any, waits: bool) -> None:
     from torch.cuda._sanitizer import CUDASanitizer, CUDASanitizerErrors
