@@ -29,6 +29,7 @@ class Place(NamedTuple):
 
     logical: str | None  # None for files of the system, which are as they are
     real: str | None  # None if the program has removed it
+    is_moved: bool = False  # True if the system alone would find another place
 
 
 class Layers:
@@ -160,6 +161,7 @@ class Layers:
         logical = ""
         real: str | None = ""
         links = 0
+        is_moved = False
         while waiting:
             name = waiting.pop()
             if not name or name == ".":
@@ -174,6 +176,7 @@ class Layers:
             logical = f"{logical}/{name}"
             moved = self.moved.get(logical)
             if moved is not None:
+                is_moved = True
                 real = moved or None
             elif real is not None:
                 real = f"{real}/{name}"
@@ -186,7 +189,7 @@ class Layers:
             logical = "" if target.startswith("/") else logical.rpartition("/")[0]
             real = self.real_of(logical)
             waiting.extend(reversed(target.split("/")))
-        return Place(logical or "/", "/" if real == "" else real)
+        return Place(logical or "/", "/" if real == "" else real, is_moved)
 
     def _parts(self, path: str) -> list[str]:
         whole = path if path.startswith("/") else f"{self.working_folder()}/{path}"

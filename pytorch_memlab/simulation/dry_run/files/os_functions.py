@@ -315,13 +315,13 @@ class _Functions:
         found = overlay.path_of(path) if isinstance(path, int) else path
         if found is None or not _is_path(found):
             return None
-        logical, real = overlay.place(found)
+        logical, real, is_moved = overlay.place(found)
         if logical is None:
             return None
         if real is None:
             with overlay.written(found, creates=False):  # the error of a missing file
                 return None
-        if real == logical and not overlay.children(logical):
+        if not is_moved and not overlay.children(logical):
             return None
         return logical, real
 

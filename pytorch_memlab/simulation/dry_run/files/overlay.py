@@ -56,7 +56,7 @@ class Overlay(Layers):
         place = self.locate(os.fsdecode(path), follow=follow)
         if place.real is None:
             raise _error(errno.ENOENT, path)
-        if place.logical is None or place.real == place.logical:
+        if place.logical is None or not place.is_moved:
             return path
         return os.fsencode(place.real) if isinstance(path, bytes) else place.real
 
@@ -97,26 +97,31 @@ class Overlay(Layers):
             yield path
             return
         place = self.place(path, follow=follow and not exclusive)
-        logical, real = place
+        logical, real, is_moved = place
         if logical is None:
             yield path
             return
         mode = _mode(real)
         if mode is not None and real is not None:
             if exclusive or not stat.S_ISREG(mode):
-                yield path if real == logical else real
+                yield real if is_moved else path
             else:
-                target = self._to_overwrite(path, place, truncates=truncates, kept=lacks_values)
+                target = self._to_overwrite(
+                    path,
+                    place,
+                    truncates=truncates or lacks_values,
+                    kept=lacks_values or always_kept,
+                )
                 if lacks_values:
                     self.name(logical, path)
                 if lacks_values or (truncates and target in self.lacking):
                     self.tell("lacking", target, lacks_values)
-                yield path if target == logical else target
+                yield target if is_moved or target != logical else path
             return
         if not creates:
             raise _error(errno.ENOENT, path)
         target = self._new(logical, path, kept=lacks_values or always_kept)
-        yield path if target == logical else target
+        yield target if is_moved or target != logical else path
         if _mode(target) is not None:
             self._add_new(logical, target)
             if lacks_values:
@@ -125,12 +130,10 @@ class Overlay(Layers):
 
     def _to_overwrite(self, path: Any, place: Place, *, truncates: bool, kept: bool) -> str:
         """The file to write in place of one that is there."""
-        logical, real = place
+        logical, real, _ = place
         assert logical is not None
         assert real is not None
-        if kept and not real.startswith(self.folder):
-            truncates = True
-        elif self.is_own(real):
+        if self.is_own(real) and not (kept and not real.startswith(self.folder + "/")):
             return real
         if not _access(real, os.W_OK):
             raise _error(errno.EACCES, path)
@@ -185,14 +188,13 @@ class Overlay(Layers):
 
     def make_new(self, make: Callable[[str], Result], path: Any) -> Result:
         """Make a folder, a link or a pipe."""
-        place = self.place(path, follow=False)
-        logical, real = place
+        logical, real, is_moved = self.place(path, follow=False)
         if logical is None:
             return make(path)
         if real is not None and _mode(real, follow=False) is not None:
             raise _error(errno.EEXIST, path)
         target = self._new(logical, path)
-        result = make(path if target == logical else target)
+        result = make(target if is_moved or target != logical else path)
         if target != logical:
             self.tell("drop_below", logical)
         self._add_new(logical, target)
@@ -200,14 +202,14 @@ class Overlay(Layers):
 
     def changed(self, change: Callable[[Any], Result], path: Any, *, follow: bool = True) -> Any:
         """Change the mode, the owner, the times or the attributes of a path."""
-        logical, real = self.place(path, follow=follow)
+        logical, real, is_moved = self.place(path, follow=follow)
         if logical is None:
             return change(path)
         mode = _mode(real, follow=False)
         if real is None or mode is None:
             raise _error(errno.ENOENT, path)
         if self.is_own(real):
-            return change(path if real == logical else real)
+            return change(real if is_moved else path)
         if not stat.S_ISREG(mode):  # a folder or a link stays as it is
             return None
         copy = self._copy_of_lower(logical, real, empty=False)
@@ -218,7 +220,7 @@ class Overlay(Layers):
 
     def removed(self, remove: Callable[[Any], object], path: Any) -> None:
         """Remove a file or a link."""
-        logical, real = self.place(path, follow=False)
+        logical, real, _ = self.place(path, follow=False)
         if logical is None:
             remove(path)
             return
@@ -244,11 +246,11 @@ class Overlay(Layers):
 
     def folder_removed(self, remove: Callable[[Any], object], path: Any) -> None:
         """Remove an empty folder."""
-        logical, real = self.place(path, follow=False)
+        logical, real, _ = self.place(path, follow=False)
         if logical is None or real is None or not stat.S_ISDIR(_mode(real, follow=False) or 0):
             if logical is not None and real is None:
                 raise _error(errno.ENOENT, path)
-            remove(path if logical in {None, real} else real)
+            remove(path if logical is None or real == logical else real)
             return
         if next(self.names(logical, real), None) is not None:
             raise _error(errno.ENOTEMPTY, path)
@@ -267,7 +269,7 @@ class Overlay(Layers):
 
     def tree_removed(self, path: Any) -> bool:
         """Hide a folder with all that is in it; False if that has to go one by one."""
-        logical, real = self.place(path, follow=False)
+        logical, real, _ = self.place(path, follow=False)
         if logical is None or real is None or self.is_own(real):
             return False
         if not stat.S_ISDIR(_mode(real, follow=False) or 0) or not self._is_lower(logical):
@@ -326,7 +328,7 @@ class Overlay(Layers):
         mode = None if source.real is None else _mode(source.real, follow=False)
         if mode is None:
             raise _error(errno.ENOENT, src, dst)
-        if source == target:
+        if source.logical == target.logical:
             return True
         assert source.logical is not None
         assert target.logical is not None
@@ -343,7 +345,7 @@ class Overlay(Layers):
         return False
 
     def _replaced(self, target: Place) -> None:
-        logical, real = target
+        logical, real, _ = target
         assert logical is not None
         assert real is not None
         if self.is_own(real) and not self.is_used_elsewhere(real, logical):
