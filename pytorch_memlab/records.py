@@ -59,17 +59,33 @@ class ApproximationKind(Enum):
     ``UNMODELLED``: the memory of an op's kernels on top of its results; none of it is counted.
     ``UNCOUNTED``: the size of some memory that an op's kernels take; the rest is counted.
     ``ESTIMATED``: whether what was counted for them is right. ``ASSUMED``: a value that the
-    program read.
+    program read. Of a size that values decide and a dry run does not know: ``AT_MOST``,
+    ``AT_LEAST``, ``EITHER`` (it may be more or less), and ``GIVEN`` if the user said how much.
     """
 
     UNMODELLED = "unmodelled"
     UNCOUNTED = "uncounted"
     ESTIMATED = "estimated"
     ASSUMED = "assumed"
+    AT_MOST = "at most"
+    AT_LEAST = "at least"
+    EITHER = "more or less"
+    GIVEN = "given"
 
 
 NOT_COUNTED = frozenset({ApproximationKind.UNMODELLED, ApproximationKind.UNCOUNTED})
-"""The kinds that make a number a lower bound."""
+"""The kinds of memory that is missing in a number."""
+
+ASSUMED_SIZES = frozenset(
+    {ApproximationKind.AT_MOST, ApproximationKind.AT_LEAST, ApproximationKind.EITHER}
+)
+"""The kinds of sizes that a dry run assumed."""
+
+SIZES_OF_VALUES = ASSUMED_SIZES | {ApproximationKind.GIVEN}
+"""The kinds of sizes that values decide."""
+
+OF_VALUES = SIZES_OF_VALUES | {ApproximationKind.ASSUMED}
+"""The kinds that have to do with values."""
 
 ApproximationKey = tuple[ApproximationKind, str, str, str, str]
 
@@ -84,8 +100,8 @@ class Approximation:
     # bytes that an unmodelled op returned, bytes that an estimated one took on top of its
     # results, otherwise 0; over all calls
     nbytes: int = 0
-    assumption: str = ""  # of a read: what was taken in place of values
-    place: str = ""  # of a read: ``file:line`` of the innermost line of the program
+    assumption: str = ""  # of a read or a size: what was taken in place of values
+    place: str = ""  # of a read or a size: ``file:line`` of the innermost line of the program
     unknown: str = ""  # of memory that is not counted: what it is, such as ``cuDNN workspaces``
 
     @property
@@ -111,13 +127,16 @@ def merge_approximations(approximations: Iterable[Approximation]) -> tuple[Appro
 
 
 def mark(approximations: Iterable[Approximation]) -> str:
-    """The sign of a number: ``~`` if it has estimates alone, ``?`` if something else is not known.
+    """The sign of a number, of what is least known of it.
+
+    ``*`` if it rests on values that are not there, ``?`` if something is not counted, so that it is
+    a lower bound, ``~`` if something is estimated.
 
     >>> mark([Approximation(ApproximationKind.ESTIMATED, "mean", 1, 512)])
     '~'
     """
     kinds = {one.kind for one in approximations}
-    return "" if not kinds else "~" if kinds == {ApproximationKind.ESTIMATED} else "?"
+    return "*" if kinds & OF_VALUES else "?" if kinds & NOT_COUNTED else "~" if kinds else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +153,41 @@ class PeakShare:
     @property
     def is_exact(self) -> bool:
         """True if all memory that was taken is exact, at the peak and elsewhere."""
-        kinds = {one.kind for one in self.approximations}
-        return not self.active or kinds <= {ApproximationKind.ASSUMED}
+        exact = {ApproximationKind.ASSUMED, ApproximationKind.GIVEN}
+        return not self.active or self.kinds <= exact
 
     @property
     def is_lower_bound(self) -> bool:
         """True if some memory of that GPU was not counted."""
-        return any(one.kind in NOT_COUNTED for one in self.approximations)
+        return bool(self.kinds & NOT_COUNTED)
+
+    @property
+    def assumed_sizes(self) -> str:
+        """Assumed sizes are ``at most`` or ``at least`` the true ones, or ``more or less``.
+
+        Empty if none was assumed.
+        """
+        return bound_of(kind.value for kind in self.kinds & ASSUMED_SIZES)
+
+    @property
+    def bound(self) -> str:
+        """The same of the peak, which memory that is not counted makes a lower bound."""
+        return bound_of([self.assumed_sizes, "at least" * self.is_lower_bound])
+
+    @property
+    def kinds(self) -> frozenset[ApproximationKind]:
+        """The kinds of what is not known of that GPU."""
+        return frozenset(one.kind for one in self.approximations)
+
+
+def bound_of(sides: Iterable[str]) -> str:
+    """The bound that several make, each ``at most``, ``at least``, ``more or less`` or empty.
+
+    >>> bound_of(["at least", ""]), bound_of(["at least", "at most"])
+    ('at least', 'more or less')
+    """
+    found = {*sides} - {""}
+    return "more or less" if len(found) > 1 else "".join(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +252,7 @@ class NoteKind(Enum):
     FILES_NOT_CHANGED = "files and folders that a dry run did not change"
     COMMANDS_STARTED = "commands of a dry run whose writes it did not hold back"
     COMMANDS_REFUSED = "commands that a dry run did not start"
+    UNMET_ASSUMPTIONS = "sizes that the user gave a dry run, and that nothing asked for"
     STALE_SOURCES = "functions whose files had changed before they were registered"
     EDITED_FUNCTIONS = "functions that have other code than when they were registered"
     DID_NOT_RUN = "functions of the report without a line"
@@ -218,7 +266,7 @@ class Remark:
     """A note of one of the kinds."""
 
     kind: NoteKind
-    names: tuple[str, ...] = ()  # of devices, functions or files
+    names: tuple[str, ...] = ()  # of devices, functions or files; or what the user gave
     description: str = ""  # of simulated GPUs
 
 

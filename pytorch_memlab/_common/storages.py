@@ -121,6 +121,13 @@ class StorageTable(Generic[T]):
             self._known[key] = value
             self._deaths[key] = death
 
+    def drop(self, storage: torch.UntypedStorage) -> T | None:
+        """Forget a storage that lives; what was known of it, or None."""
+        with self._lock:
+            value = self.known.pop(storage._cdata, None)
+            self._deaths.pop(storage._cdata, None)
+        return value
+
     def find(self, tensor: torch.Tensor) -> T | None:
         """The data kept for a tensor's last storage, which holds the values of a sparse one."""
         # asked for every tensor of every op

@@ -90,6 +90,35 @@ def add_allow_writes(add: Add) -> None:
     )
 
 
+def add_assume(add: Add) -> None:
+    """Declare the sizes that a dry run cannot know."""
+    from ..simulation.inspect import SIZED_OPS
+
+    add_list(
+        add,
+        "--assume LIST",
+        "the size of what values decide, which a dry run takes to be as large as it can be: a"
+        " fraction of the elements (nonzero=0.001, mask=2%%), rounded up, or their number"
+        f" (unique=120), for each of these ops: {', '.join(SIZED_OPS)}; or for a line of a file,"
+        " which goes before them: train.py:12=0.001. Separated by commas, repeatable",
+    )
+
+
+def assumptions(options: argparse.Namespace) -> dict[str, str]:
+    """The sizes of ``--assume``, checked."""
+    from ..simulation.inspect import AssumedSizes
+
+    found = {}
+    for word in options.assume or ():
+        name, equals, amount = word.rpartition("=")
+        if not (name and equals):
+            raise UsageError(
+                f"--assume takes an op or a line, and how much of it: nonzero=0.001, not {word!r}"
+            )
+        found[name] = amount
+    return AssumedSizes(found).given()
+
+
 def add_report_options(add: Add) -> None:
     """Declare the options that choose a part of the report."""
     add(

@@ -86,9 +86,10 @@ def _simulated(machine: Machine, index: int) -> Device:
     gpu = machine.known_gpus[index]
 
     def make() -> Device:
-        reads = None if machine.values is None else machine.values.reads
+        values = machine.values
+        reads, assumed = (None, None) if values is None else (values.reads, values.assumed)
         approximations = SimulatedApproximations(machine.approximations[index], reads)
-        return SimulatedDevice(gpu, approximations, machine.kept_files)
+        return SimulatedDevice(gpu, approximations, machine.kept_files, assumed)
 
     return _simulated_devices.of(gpu, make)
 

@@ -94,6 +94,10 @@ class Device(Protocol):
         """Files and commands of a dry run; None for other runs."""
         return None
 
+    def unmet_assumptions(self) -> tuple[str, ...]:
+        """Sizes that the user gave a dry run, and that nothing asked for."""
+        return ()
+
     def start_tracking(self) -> None:
         """A reader begins in this thread; what costs the program something starts here."""
         return

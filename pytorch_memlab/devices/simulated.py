@@ -14,7 +14,13 @@ from ..records import (
     PeakShare,
     merge_approximations,
 )
-from ..simulation.inspect import DataDependentReads, KeptFiles, OpApproximations, SimulatedGPU
+from ..simulation.inspect import (
+    AssumedSizes,
+    DataDependentReads,
+    KeptFiles,
+    OpApproximations,
+    SimulatedGPU,
+)
 from . import program_view
 from .device import Approximations, Device, ProgramView, Stats
 
@@ -39,9 +45,11 @@ class SimulatedDevice(Device):
         gpu: SimulatedGPU,
         approximations: SimulatedApproximations,
         kept_files: KeptFiles | None,
+        assumed: AssumedSizes | None,
     ) -> None:
         self._gpu = gpu
         self._kept_files = kept_files
+        self._assumed = assumed
         self.approximations = approximations.now
         self.name = f"cuda:{gpu.index}"
         self._info = DeviceInfo(self.name, gpu.model.name, simulated=True)
@@ -78,6 +86,9 @@ class SimulatedDevice(Device):
 
     def files(self) -> FilesOfRun | None:
         return files_of_run(self._kept_files)
+
+    def unmet_assumptions(self) -> tuple[str, ...]:
+        return () if self._assumed is None else self._assumed.unmet()
 
     def peak_share(self) -> PeakShare:
         active, estimated = self._gpu.peak_share()
@@ -123,9 +134,10 @@ class SimulatedApproximations:
                 yield (ops, kind, subject), fields
         for read in () if self._reads is None else self._reads.all():
             place = f"{read.filename}:{read.line}"
-            kind = ApproximationKind.ASSUMED
+            kind = ApproximationKind(read.bound.value)
             fields = (kind, read.name, read.count, 0, read.assumption, place, "")
-            yield (self._reads, read.op, read.filename, read.line), fields
+            key = (self._reads, read.op, read.bound, read.assumption, read.filename, read.line)
+            yield key, fields
 
 
 @functools.cache

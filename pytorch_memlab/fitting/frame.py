@@ -11,7 +11,7 @@ import pandas as pd
 from .._common.quoted import quoted
 from .._common.rendered import rendered
 from ..errors import UsageError
-from ..simulation.inspect import GPU, read_size
+from ..simulation.inspect import GPU, AssumedSizes, read_size
 from .comparison import compare_gpus, fit_report, named_gpus
 from .grid import GridSearch
 from .target import FunctionTarget, ProgramTarget, Target
@@ -45,7 +45,8 @@ class FitFrame(_ReportFrame):
     CUDA context and other processes. ``peak``: the most that PyTorch's allocator takes, its cache
     included. ``active_peak``: the most bytes in use. ``headroom``: the rest of the memory,
     negative where memory lacks. ``fits``: None where the program failed. ``fails_at`` and
-    ``request``: the line whose request does not fit, and its bytes.
+    ``request``: the line whose request does not fit, and its bytes. ``assumed_at``: the lines
+    whose sizes a dry run assumed, or that were given, with commas between them.
 
     Selections of rows or columns are plain frames. ``report`` has the verdicts, with the recorded
     allocations.
@@ -82,6 +83,7 @@ def fit(
     others: str | int = 0,
     vary: Mapping[str, object] | None = None,
     allow_writes: bool = False,
+    assume: Mapping[str, str | int | float] | None = None,
 ) -> FitFrame | VaryFrame:
     """On which GPUs a program fits, without any of them.
 
@@ -107,6 +109,8 @@ def fit(
         allow_writes: True lets the runs change files, and start commands whose writes cannot be
             held back. Otherwise no file that is there is changed, and such a command is a
             ``CommandRefusedError`` in the program.
+        assume: sizes that values decide, such as ``{"nonzero": 0.001}``, as ``simulate`` takes
+            them.
 
     Returns:
         A row for each GPU; with ``vary``, for each combination of the other values.
@@ -127,6 +131,7 @@ def fit(
         context=None if context is None else read_size("context", context),
         others=read_size("others", others),
         allow_writes=allow_writes,
+        assume=AssumedSizes(assume).given(),
     )
     named = named_gpus(gpus)
     if not named:

@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -25,7 +25,7 @@ from .._common.uncaught_errors import chain
 from .._common.user_code import is_of_user
 from ..errors import HistoryError, HostMemoryError
 from ..history.model import AllocationHistory, Frame
-from ..records import Approximation, ApproximationKind, FilesOfRun, mark
+from ..records import SIZES_OF_VALUES, Approximation, ApproximationKind, FilesOfRun, mark
 from ..simulation.inspect import GPU, Machine, MemoryOverhead, active, adopt
 from .child import Work, can_fork, run_in_children
 from .settled import MOST_STEPS, StepPeak, StepPeaks, cycle_of, have_others
@@ -42,8 +42,6 @@ _NEEDED: Final = (
     "pytorch_memlab.devices.simulated",
     "pytorch_memlab.scopes",
 )
-_HARMLESS: Final = ("0", "equal")
-"""Value that is assumed for data that decides no shape by itself."""
 
 
 class Ending(Enum):
@@ -83,6 +81,7 @@ class Trial:
     # ``Decision``
     gpu_reads: frozenset[Any] = frozenset()
     is_limited: bool = False  # whether the GPU had its own memory, or never ran out
+    unmet: tuple[str, ...] = ()  # sizes that the user gave, and that nothing asked for
     findings: tuple[Any, ...] = ()
     files: FilesOfRun | None = None
 
@@ -98,12 +97,17 @@ class Trial:
 
     @property
     def mark(self) -> str:
-        """``?`` for a lower bound or a peak that rests on assumed shapes, ``~`` for an estimate."""
-        return mark(
-            one
-            for one in self.approximations
-            if one.kind is not ApproximationKind.ASSUMED or one.assumption not in _HARMLESS
-        )
+        """``*`` for a peak that rests on assumed or given sizes, ``?`` for a lower bound, ``~``.
+
+        A value that is assumed, such as that of a loss, decides no size by itself.
+        """
+        return mark(one for one in self.approximations if one.kind is not ApproximationKind.ASSUMED)
+
+    @property
+    def assumed_at(self) -> tuple[str, ...]:
+        """``file:line`` of each line whose sizes were assumed or given."""
+        sizes = (one.place for one in self.approximations if one.kind in SIZES_OF_VALUES)
+        return tuple(dict.fromkeys(sizes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,7 @@ class Settings:
     num_gpus: int = 1
     context: int | None = None  # bytes of the CUDA context; None for the estimate of each GPU
     others: int = 0  # bytes that other processes hold
+    assume: Mapping[str, str | int | float] | None = None  # sizes that values decide
     output: str = ""  # folder for what the program prints, with a file for each run; empty for none
     allow_writes: bool = False  # whether the runs change files, and start every command
 
@@ -201,6 +206,7 @@ def _trial(request: TrialRequest) -> Trial:
         context=context,
         others=others,
         allow_writes=settings.allow_writes,
+        assume=settings.assume,
     )
     with simulation as machine, Patches() as patches:
         if machine.kept_files is not None:
@@ -333,6 +339,7 @@ class _Run:
             approximations=_approximations(self._machine),
             gpu_reads=self._reads.all(),
             is_limited=request.is_limited,
+            unmet=self._machine.values.assumed.unmet() if self._machine.values else (),
             findings=tuple(change.finding() for change in request.changes),
             files=_files(self._machine),
         )

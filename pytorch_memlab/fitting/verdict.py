@@ -108,6 +108,7 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "headroom": verdict.headroom,
         "fails_at": f"{frame.filename}:{frame.line}" if frame else "",
         "request": 0 if failure is None else failure.size,
+        "assumed_at": ", ".join(verdict.trial.assumed_at),
     }
 
 

@@ -156,6 +156,11 @@ class DeviceSelection:
         """Files and commands of dry runs, for each device."""
         return [device.files() for device in self.devices()]
 
+    def unmet_assumptions(self) -> tuple[str, ...]:
+        """Sizes that the user gave dry runs, and that nothing asked for."""
+        devices = self.devices()
+        return tuple(dict.fromkeys(name for one in devices for name in one.unmet_assumptions()))
+
     @property
     def is_dry_run(self) -> bool:
         """True if the simulation that was measured last computes shapes alone."""

@@ -230,9 +230,17 @@ class LineProfiler(RecordedLines):
             for entry in self._raw_line_records
             if entry.code_id in places
         )
-        bounds = {one.device for one in self._selection.peak_shares() if one.is_lower_bound}
+        bounds = {
+            one.device: (one.is_lower_bound, one.assumed_sizes)
+            for one in self._selection.peak_shares()
+        }
         facts = {
-            one.info.name: (one.capacity(), one.taken(), one.context(), one.info.name in bounds)
+            one.info.name: (
+                one.capacity(),
+                one.taken(),
+                one.context(),
+                *bounds.get(one.info.name, (False, "")),
+            )
             for one in self._selection.devices()
         }
         peaks = self._recording().all_peak_holders()
@@ -400,11 +408,13 @@ class LineProfiler(RecordedLines):
             for function, code_id in living
             if function is not None and id(function.__code__) != code_id
         )
+        unmet = self._selection.unmet_assumptions()
         return [
             *([Remark(NoteKind.SWITCHED_OFF)] if is_switched_off() else []),
             *_device_notes(devices),
             *self._approximation_notes(),
             *remarks_on_files(self._selection.files()),
+            *([Remark(NoteKind.UNMET_ASSUMPTIONS, unmet)] if unmet else []),
             *([Remark(NoteKind.STALE_SOURCES, tuple(self._stale))] if self._stale else []),
             *([Remark(NoteKind.EDITED_FUNCTIONS, edited)] if edited else []),
         ]

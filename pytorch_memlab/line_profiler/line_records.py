@@ -25,6 +25,7 @@ from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_column
 from pytorch_memlab.memory_fields import SHORT_NAMES
 from pytorch_memlab.profiles.ranking import peak_of
 from pytorch_memlab.records import (
+    OF_VALUES,
     ApproximationKind,
     DeviceInfo,
     FunctionInfo,
@@ -153,7 +154,7 @@ class LineRecords:
             Columns ``device, function, file, line, code, hits, time, delta``, then every
             statistic under its dotted name, such as ``active_bytes.all.peak``. Where a simulation
             did not know all of it, ``unmodelled`` (bytes), ``uncounted`` (calls), ``estimated``
-            (bytes) and ``assumed`` (reads) at the end.
+            (bytes) and ``assumed`` (values and sizes, in reads) at the end.
         """
         entries = tuple(self._raw_line_records)
         order = {code_id: place for place, code_id in enumerate(dict(self._code_infos))}
@@ -435,19 +436,24 @@ def tidy_frame(
 def _approximation_columns(entries: Sequence[LineEntry]) -> dict[str, list[int]]:
     if not any(entry.approximations for entry in entries):
         return {}
+    columns = {
+        **{kind.value: frozenset({kind}) for kind in ApproximationKind if kind not in OF_VALUES},
+        ApproximationKind.ASSUMED.value: OF_VALUES,
+    }
     return {
-        kind.value: [
+        name: [
             sum(
-                approximation.calls
-                if kind in (ApproximationKind.ASSUMED, ApproximationKind.UNCOUNTED)
-                else approximation.nbytes
+                approximation.calls if name in _IN_CALLS else approximation.nbytes
                 for approximation in entry.approximations
-                if approximation.kind is kind
+                if approximation.kind in kinds
             )
             for entry in entries
         ]
-        for kind in ApproximationKind
+        for name, kinds in columns.items()
     }
+
+
+_IN_CALLS = (ApproximationKind.ASSUMED.value, ApproximationKind.UNCOUNTED.value)
 
 
 def line_frame(report: Report) -> pd.DataFrame:

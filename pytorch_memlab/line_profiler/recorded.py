@@ -17,7 +17,7 @@ from .._common.ipython import ipython_shell
 from .._common.version import __version__
 from ..profiles.merging import renumbered
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
-from ..records import FunctionInfo, LineEntry
+from ..records import FunctionInfo, LineEntry, bound_of
 from ..scopes import DevicePeaks
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from .line_store import LineStore
 
 
-_Facts = tuple[int, int | None, int | None, bool]
-"""Of a device: its bytes, those that the program cannot have, those of the context among them, and
-whether its peak is a lower bound."""
+_Facts = tuple[int, int | None, int | None, bool, str]
+"""Of a device: its bytes, those that the program cannot have, those of the context among them,
+whether its peak is a lower bound, and what its assumed sizes are."""
 
 
 class RunTime:
@@ -79,8 +79,11 @@ def measured_devices(
     for entry in entries:
         name = entry.device.name
         if name not in found:
-            capacity, taken, context, bound = facts.get(name, (0, None, None, False))
-            found[name] = MeasuredDevice(entry.device, capacity, 0, 0, 0, taken, context, bound)
+            nothing = (0, None, None, False, "")
+            capacity, taken, context, is_lower_bound, sizes = facts.get(name, nothing)
+            found[name] = MeasuredDevice(
+                entry.device, capacity, 0, 0, 0, taken, context, is_lower_bound, sizes
+            )
         kinds = DevicePeaks._fields
         of_line = DevicePeaks(*(entry.stats.get(f"{kind}_bytes.all.peak", 0) for kind in kinds))
         found[name] = _raised(found[name], of_line)
@@ -127,8 +130,17 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
     telling = [part for part in parts if part.shown is None or part.shown]
     devices = [one for part in parts for one in part.devices]
     bounds = {one.device.name for one in devices if one.is_lower_bound}
+    sizes: dict[str, set[str]] = {}
+    for device in devices:
+        sizes.setdefault(device.device.name, set()).add(device.assumed_sizes)
     facts = {
-        one.device.name: (one.capacity, one.taken, one.context, one.device.name in bounds)
+        one.device.name: (
+            one.capacity,
+            one.taken,
+            one.context,
+            one.device.name in bounds,
+            bound_of(sizes[one.device.name]),
+        )
         for one in devices
     }
     peaks = _highest(parts)

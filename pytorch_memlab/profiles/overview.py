@@ -14,6 +14,7 @@ from ..records import (
     FunctionInfo,
     FunctionTable,
     Report,
+    bound_of,
 )
 from .ranking import lines_of
 from .recorded import MeasuredDevice, RecordedProfile
@@ -26,14 +27,20 @@ OUT_OF_MEMORY: Final = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
 """Beginning of the exception that ends a program without enough memory."""
 
 
+_AT_MOST: Final = ApproximationKind.AT_MOST.value
+_AT_LEAST: Final = ApproximationKind.AT_LEAST.value
+
+
 class Outcome(Enum):
     """The outcome of a program on the memory of a device."""
 
     FITS = "fits"
     FITS_AS_COUNTED = "fits as far as memory is counted"
+    FITS_AS_ASSUMED = "fits with the assumed sizes"
     FITTED_UNTIL_END = "fitted until the program ended early"
     HANDLED = "ran out of memory, which the program handled"
     DOES_NOT_FIT = "does not fit"
+    DOES_NOT_FIT_AS_ASSUMED = "does not fit with the assumed sizes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +73,16 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
     for one in known:
         name = one.device.name
         if name in failed:
-            outcome = Outcome.DOES_NOT_FIT
+            is_sure = one.assumed_sizes in ("", _AT_LEAST)
+            outcome = Outcome.DOES_NOT_FIT if is_sure else Outcome.DOES_NOT_FIT_AS_ASSUMED
         elif name in ran_out:
             outcome = Outcome.HANDLED
         elif ended_early:
             outcome = Outcome.FITTED_UNTIL_END
         else:
-            outcome = Outcome.FITS_AS_COUNTED if name in uncounted else Outcome.FITS
+            is_sure = one.assumed_sizes in ("", _AT_MOST)
+            outcome = Outcome.FITS if is_sure else Outcome.FITS_AS_ASSUMED
+            outcome = Outcome.FITS_AS_COUNTED if name in uncounted else outcome
         found.append(DeviceVerdict(one, outcome))
     return tuple(found)
 
@@ -137,7 +147,8 @@ class Headline:
     # the bytes of the device's peak by category, the largest first; none if that was not recorded
     categories: tuple[Share, ...]
     verdict: DeviceVerdict | None  # whether the memory was enough; None if that is not known
-    is_lower_bound: bool
+    # whether the peak is ``at most`` or ``at least`` the true one, or ``more or less``; or empty
+    bound: str
     # the lines that hold most at the peak, if they are in files of which no function was profiled
     unprofiled: tuple[Holder, ...]
 
@@ -329,9 +340,8 @@ def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
         is_whole = held is not None and held.peak.active == measured.peak_active
         categories = tuple(held.by_category()) if held is not None and is_whole else ()
         unprofiled = _unprofiled(profile, held) if held is not None and is_whole else ()
-        yield Headline(
-            measured, place, peak, categories, found.get(name), name in uncounted, unprofiled
-        )
+        bound = bound_of([_AT_LEAST * (name in uncounted), measured.assumed_sizes])
+        yield Headline(measured, place, peak, categories, found.get(name), bound, unprofiled)
 
 
 def _unprofiled(profile: RecordedProfile, held: PeakHolders) -> tuple[Holder, ...]:

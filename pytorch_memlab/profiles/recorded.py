@@ -50,6 +50,9 @@ class MeasuredDevice:
     context: int | None = None
     # whether a simulation did not count all of its memory, in recorded lines or elsewhere
     is_lower_bound: bool = False
+    # whether the sizes that a dry run assumed are ``at most`` or ``at least`` the true ones, or
+    # ``more or less``; empty if it assumed none
+    assumed_sizes: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import counted, prose_size, signed
@@ -11,7 +12,7 @@ from ..fitting.trial import Ending
 from ..history.holders import innermost_of_user
 from .notes import summary_of_runs
 from .page import fill
-from .rows import cut, document, padded, place, source_line, wrapped
+from .rows import WIDTH, cut, document, padded, place, source_line, wrapped
 
 if TYPE_CHECKING:
     from ..fitting.trial import ProgramError
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 _NAME: Final = 20
 _ERROR_LINES: Final = 8
+_NARROW_NAME: Final = 15
+_WIDTHS: Final = (12, 12, 12, 12)
+_NARROW_WIDTHS: Final = (11, 11, 12, 12)
+_ASSUMED: Final = "assumed at"
 HEADS: Final = ("memory", "context", "peak", "left")
 PEAK: Final = "peak: the most that PyTorch's allocator takes of the GPU, its cache included"
 COLUMNS: Final = (
@@ -34,16 +39,47 @@ def text(report: FitReport, *, names_error: bool = True) -> str:
     """The verdicts of all GPUs; ``names_error`` is False where the traceback is shown too."""
     lines = [*heading(report)]
     if report.known:
-        lines += ["", f"{'GPU':{_NAME}}" + "".join(f"{head:>12}" for head in HEADS) + "  fits"]
-        for one in report.verdicts:
-            cells = "".join(f"{size:>12}" for size in sizes(one))
-            lines.append(f"{padded(one.name, _NAME)}{cells}  {answer(one)}")
-        lines += [f"{padded(name, _NAME)}{'not reached':>12}" for name in report.unknown]
+        lines += ["", *_table(report)]
     errors = list(error_lines(report)) if names_error else []
     for part in (errors, list(failures(report)), list(notes(report))):
         lines += [""] * bool(part)
         lines += [row for line in part for row in wrapped(line)]
     return document(lines)
+
+
+def _table(report: FitReport) -> Iterator[str]:
+    """A row for each GPU; narrower columns make room for the lines whose sizes were assumed."""
+    name, widths, verdicts = _NAME, _WIDTHS, report.verdicts
+    answers, heading = [*map(answer, verdicts)], "fits"
+    if any(_assumed_at(one, WIDTH) for one in verdicts):
+        name, widths = _NARROW_NAME, _NARROW_WIDTHS
+        longest = max(map(len, (heading, *answers)))
+        room = WIDTH - name - sum(widths) - longest - 3
+        places = [_assumed_at(one, room) for one in verdicts]
+        heading = f"{heading:{longest}} {_ASSUMED}"
+        answers = [
+            f"{one:{longest}} {at}".rstrip() for one, at in zip(answers, places, strict=True)
+        ]
+    yield f"{'GPU':{name}}{_aligned(HEADS, widths)}  {heading}"
+    for one, end in zip(verdicts, answers, strict=True):
+        yield f"{padded(one.name, name)}{_aligned(sizes(one), widths)}  {end}"
+    for unknown in report.unknown:
+        yield f"{padded(unknown, name)}{'not reached':>12}"
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
+
+def _assumed_at(verdict: Verdict, room: int) -> str:
+    """The line whose sizes were assumed or given, and how many more; empty without one."""
+    places = verdict.trial.assumed_at
+    if verdict.fits is None or not places:
+        return ""
+    more = f" +{len(places) - 1}" if len(places) > 1 else ""
+    name = printable(os.path.basename(places[0]))
+    short = f"line {name.rpartition(':')[2]}"
+    return f"{name}{more}" if len(name + more) <= room else f"{short}{more}"
 
 
 def heading(report: FitReport) -> Iterator[str]:
@@ -87,10 +123,15 @@ def answer(verdict: Verdict) -> str:
 def fragment(report: FitReport) -> str:
     """The verdicts for a notebook: a row for each GPU, with a bar of its memory."""
     first, *lines = heading(report)
-    rows = [(one.name, sizes(one), answer(one), one) for one in report.verdicts]
+    rows = [(one.name, sizes(one), _answer_with_place(one), one) for one in report.verdicts]
     below = [*error_lines(report), *failures(report), *notes(report)]
     table = ("", HEADS if report.known else (), "fits", rows, below)
     return fill("fit.html", heading=first, lines=lines, tables=[table])
+
+
+def _answer_with_place(verdict: Verdict) -> str:
+    place = _assumed_at(verdict, WIDTH)
+    return answer(verdict) + (f", sizes {_ASSUMED} {place}" if place else "")
 
 
 # Where it fails, and where it does not fit

@@ -36,13 +36,28 @@ _HEADS = {
     ApproximationKind.UNCOUNTED: "not counted",
     ApproximationKind.ESTIMATED: "estimated",
     ApproximationKind.ASSUMED: "dry run",
+    ApproximationKind.AT_MOST: "sizes assumed, at most",
+    ApproximationKind.AT_LEAST: "sizes assumed, at least",
+    ApproximationKind.EITHER: "sizes assumed, more or less",
+    ApproximationKind.GIVEN: "sizes given by --assume",
 }
 _TAILS = {
     ApproximationKind.UNMODELLED: "only outputs are counted, so the true peak may be higher",
     ApproximationKind.UNCOUNTED: "the true peak may be higher",
     ApproximationKind.ESTIMATED: "the true peak may differ",
     ApproximationKind.ASSUMED: "a real run may branch differently",
+    ApproximationKind.AT_MOST: "the true peak may be lower; --assume gives the sizes",
+    ApproximationKind.AT_LEAST: "the true peak may be higher; --assume gives the sizes",
+    ApproximationKind.EITHER: "the true peak may differ; --assume gives the sizes",
+    ApproximationKind.GIVEN: "",
 }
+
+_BOUNDS = {
+    "at most": "at most that",
+    "at least": "at least that",
+    "more or less": "neither at most nor at least that",
+}
+"""Of a peak, by its ``bound``."""
 
 _CPU = "CPU tensors were measured, of the storages that ops made while profiled functions ran"
 _REMARKS = {
@@ -53,6 +68,9 @@ _REMARKS = {
     NoteKind.FILES_NOT_CHANGED: "left as it was by the dry run ({count}): {all}",
     NoteKind.COMMANDS_STARTED: "not held back by the dry run ({count}): {all}",
     NoteKind.COMMANDS_REFUSED: "not started without --allow-writes ({count}): {all}",
+    NoteKind.UNMET_ASSUMPTIONS: (
+        "--assume {all}: nothing there assumed a size, for the values were known or no such op ran"
+    ),
     NoteKind.STALE_SOURCES: (
         "{names}: the file has changed since it was loaded, so there is no source to show; reload"
         " it"
@@ -142,10 +160,13 @@ def summary(approximations: Iterable[Approximation]) -> list[str]:
 
 
 def summary_of_runs(runs: Iterable[Trial]) -> list[str]:
-    """Notes on some runs of ``fit``, each once: approximations, files and commands."""
+    """Notes on some runs of ``fit``, each once: approximations, sizes, files and commands."""
     runs = list(runs)
+    names = dict.fromkeys(name for run in runs for name in run.unmet)
+    unmet = [name for name in names if all(name in run.unmet for run in runs)]
     return [
         *summary({one.key: one for run in runs for one in run.approximations}.values()),
+        *texts([Remark(NoteKind.UNMET_ASSUMPTIONS, tuple(unmet))] if unmet else []),
         *texts(remarks_on_files(run.files for run in runs)),
     ]
 
@@ -153,7 +174,8 @@ def summary_of_runs(runs: Iterable[Trial]) -> list[str]:
 def sentence(approximations: Sequence[Approximation]) -> str:
     """The note on all approximations of one kind."""
     ((kind, ordered),) = _by_kind(approximations)
-    return f"{_HEADS[kind]}: {_named(ordered, _NAMED_IN_ALL)}: {_TAILS[kind]}"
+    tail = f": {_TAILS[kind]}" if _TAILS[kind] else ""
+    return f"{_HEADS[kind]}: {_named(ordered, _NAMED_IN_ALL)}{tail}"
 
 
 def kind_of(note: Note) -> ApproximationKind | None:
@@ -192,6 +214,8 @@ def share(peak: PeakShare) -> str:
         parts.append(f"{', '.join(uncounted)} not counted")
     if ApproximationKind.ASSUMED in found:
         parts.append("if the assumed values hold")
+    if peak.assumed_sizes:
+        parts.append(f"{_BOUNDS[peak.bound]}, as sizes are assumed")
     return f"{peak.device}: {', '.join(parts)}"
 
 
@@ -234,4 +258,5 @@ def _name(approximation: Approximation) -> str:
             return f"{name} ({calls}, {size} of kernel memory{in_all})"
     place = f" at {approximation.place}" if approximation.place else ""
     times = "once" if count == 1 else f"{count} times"
-    return f"{name}{place} ({times}, assumed {approximation.assumption})"
+    assumed = "assumed " if approximation.kind is ApproximationKind.ASSUMED else ""
+    return f"{name}{place} ({times}, {assumed}{approximation.assumption})"

@@ -11,7 +11,7 @@ from ..profiles.overview import DeviceVerdict, Outcome
 from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
 from ..records import hardware
 
-_WITHOUT_ROOM = (Outcome.DOES_NOT_FIT, Outcome.HANDLED)
+_WITHOUT_ROOM = (Outcome.DOES_NOT_FIT, Outcome.DOES_NOT_FIT_AS_ASSUMED, Outcome.HANDLED)
 
 
 def run_notes(profile: RecordedProfile) -> list[str]:
@@ -69,9 +69,10 @@ def sentence(verdict: DeviceVerdict) -> str:
         parts = [(one.context, "context"), (taken - one.context, "of other programs")]
     more = "".join(f" + {prose_size(size)} {name}" for size, name in parts if size > 0)
     free = "" if verdict.outcome in _WITHOUT_ROOM else f", {prose_size(verdict.free)} free"
+    at_most = "at most " * (one.assumed_sizes == "at most" and not one.is_lower_bound)
     return (
-        f"peak {prose_size(one.peak_reserved)} reserved{more} of {prose_size(one.capacity)}:"
-        f" {verdict.outcome.value}{free}"
+        f"peak {at_most}{prose_size(one.peak_reserved)} reserved{more} of"
+        f" {prose_size(one.capacity)}: {verdict.outcome.value}{free}"
     )
 
 

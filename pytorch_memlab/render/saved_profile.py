@@ -19,6 +19,7 @@ from .._common.version import __version__
 from ..errors import ProfileError, UsageError
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import (
+    ASSUMED_SIZES,
     Approximation,
     ApproximationKind,
     DeviceInfo,
@@ -141,7 +142,11 @@ def _lines_data(profile: RecordedProfile) -> dict[str, object]:
 
 def _profile(data: Checked) -> RecordedProfile:
     devices = tuple(
-        one.record(MeasuredDevice, device=one.object("device").record(DeviceInfo))
+        one.record(
+            MeasuredDevice,
+            device=one.object("device").record(DeviceInfo),
+            assumed_sizes=_assumed_sizes(one),
+        )
         for one in data.objects("devices")
     )
     functions = tuple(_function(one) for one in data.objects("functions"))
@@ -173,6 +178,14 @@ def _profile(data: Checked) -> RecordedProfile:
         None if data.value("history") is None else read_history(data.object("history")),
         {run: read_history(one) for run, one in histories.items()},
     )
+
+
+def _assumed_sizes(device: Checked) -> str:
+    """The bound that sizes of a dry run are; older files do not have it."""
+    sizes = device.text("assumed_sizes") if device.has("assumed_sizes") else ""
+    if sizes and sizes not in {kind.value for kind in ASSUMED_SIZES}:
+        raise DamagedError(f"{quoted(sizes)} is no bound of assumed sizes")
+    return sizes
 
 
 def _section(data: Checked) -> Section:

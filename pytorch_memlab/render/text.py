@@ -138,7 +138,7 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
     if not measured.peak_active:
         yield from _styled(fitted(f"no memory was in use on {name}{kind}", room), "bold")
         return
-    bound = "at least " * headline.is_lower_bound
+    bound = f"{headline.bound} " if headline.bound else ""
     share = ""
     if measured.capacity and name != "cpu":  # the host has swap space too
         percent = _percent(measured.peak_active, measured.capacity)

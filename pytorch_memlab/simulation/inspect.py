@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .machine.adoption import adopt as adopt
     from .machine.allocation_log import LoggedBlock as LoggedBlock
     from .machine.approximations import OpApproximations as OpApproximations, OpCount as OpCount
+    from .machine.assumed_sizes import SIZED_OPS as SIZED_OPS, AssumedSizes as AssumedSizes
     from .machine.cublas_workspaces import workspace_size as workspace_size
     from .machine.device_properties import DeviceProperties as DeviceProperties
     from .machine.kept_files import KeptFiles as KeptFiles
@@ -51,6 +52,7 @@ _HOMES = {
     "hardware.sizes": ("checked_size", "read_size"),
     "machine.adoption": ("adopt",),
     "machine.allocation_log": ("LoggedBlock",),
+    "machine.assumed_sizes": ("AssumedSizes", "SIZED_OPS"),
     "machine.approximations": ("OpApproximations", "OpCount"),
     "machine.cublas_workspaces": ("workspace_size",),
     "machine.tensor_values": ("DataDependentReads",),

@@ -11,7 +11,7 @@ import reprlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FunctionType
@@ -37,6 +37,7 @@ from .dry_run.files import installed as overlay
 from .hardware.gpu import DEFAULT_GPU, GPU
 from .hardware.presets import find_gpu
 from .machine import active
+from .machine.assumed_sizes import AssumedSizes
 from .machine.device_properties import VISIBLE_DEVICES
 from .machine.machine import Machine, Strictness
 from .machine.simulated_gpu import MemoryOverhead
@@ -87,13 +88,21 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             values. The program sees its own changes until the simulation ends. The first path is
             named on standard error, all of them below the tables. New files and folders without
             such tensors are made, and commands that the program starts run.
+        assume: sizes that values decide, for a dry run, which otherwise assumes that they are as
+            large as can be: ``{"nonzero": 0.001}``. A key is the name of an op (``nonzero``,
+            ``mask``, ``masked_select``, ``unique``, ``unique_consecutive``,
+            ``repeat_interleave``, ``bincount``, ``coalesce``, ``nms``) or a line, such as
+            ``"train.py:12"``, which goes before it. A float is a fraction of the elements, rounded
+            up; an int a number of elements; a text is either, as ``"0.1%"``.
         strict: True raises an error at everything that the line profiler marks ``?``: an op
-            without a memory model, memory of unknown size, a value that a dry run assumes.
+            without a memory model, memory of unknown size; and at values and sizes that a dry run
+            assumes, which it marks ``*``.
             ``"estimates"`` also raises at everything that it marks ``~``: estimates.
 
     Raises:
         UnknownGPUError: there is no such name, size or file; the message lists the names.
-        UsageError: ``count`` is no positive int; ``context`` or ``others`` is no size, or they
+        UsageError: ``count`` is no positive int; ``assume`` has a name, a line or an amount that
+            cannot be, or the run computes; ``context`` or ``others`` is no size, or they
             leave no memory; ``CUDA_VISIBLE_DEVICES`` hides all GPUs; or this object is on already.
         StrictSimulationError: ``strict`` does not allow what happened.
 
@@ -125,6 +134,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         allow_writes: bool = False,
         context: str | int | None = None,
         others: str | int = 0,
+        assume: Mapping[str, str | int | float] | None = None,
     ) -> None:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UsageError(f"count must be a positive int, not {reprlib.repr(count)}")
@@ -135,6 +145,8 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             )
         if not isinstance(strict, bool) and strict != "estimates":
             raise UsageError(f'strict must be True, False or "estimates", not {quoted(strict)}')
+        if assume and compute:
+            raise UsageError("assume is for compute=False: any other run computes the sizes")
         self._gpu = gpu
         self._model = find_gpu(gpu)
         self._options: dict[str, Any] = {
@@ -144,6 +156,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             "allow_writes": allow_writes,
             "context": context,
             "others": others,
+            "assume": AssumedSizes(assume).given(),
         }
         self._taken = MemoryOverhead.of(self._model, context, others)
         self._exits: ExitStack | None = None
@@ -203,13 +216,16 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             exits.enter_context(_installed(machine))
             exits.callback(active.tell, machine, False)
             active.tell(machine, True)
-            exits.enter_context(child_processes.simulated(self._model, self._options))
+            paths = {"assume": AssumedSizes(self._options["assume"]).resolved()}
+            options = {**self._options, **paths}
+            exits.enter_context(child_processes.simulated(self._model, options))
             self._exits = exits.pop_all()
         active.simulations[id(self)] = self
         return machine
 
     def _made(self) -> Machine:
-        values = None if self._options["compute"] else TensorValues()
+        sizes = AssumedSizes(self._options["assume"])
+        values = None if self._options["compute"] else TensorValues(sizes)
         count = self._options["count"]
         machine = Machine(self._model, count, values, self._taken)
         if not machine.gpus:

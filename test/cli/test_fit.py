@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 from support.fit_command import fitted
@@ -100,6 +101,61 @@ def test_an_error_after_values_were_read(write, capsys):
         "pytorch-memlab: the program failed after it read values that a dry run only assumes (the "
         "notes say where): if the error comes from them, pytorch-memlab run computes them"
     )
+
+
+SIZES = """
+    import torch
+    x = torch.rand(2**20, 8, device="cuda")
+    found = x.nonzero()
+    chosen = x[x > 2]
+"""
+
+
+def test_a_verdict_that_rests_on_assumed_sizes_says_where(write, capsys):
+    code, out, _ = fitted(capsys, "--gpu", "t4,150MiB", write(SIZES))
+    assert code == 0
+    table, _, notes = out.partition("peak: ")
+    assert (
+        table
+        == """\
+script.py: run without values
+fits on 1 of 2 GPUs; the smallest is t4 (14.76 GiB)
+
+GPU                 memory    context        peak        left  fits assumed at
+150MiB           150.0 MiB        0 B  342.0 MiB*  -192.0 MiB  no   line 4 +1
+t4               14.76 GiB  135.0 MiB  342.0 MiB*   14.29 GiB  yes  line 4 +1
+
+out of memory at script.py:4 in <module>: found = x.nonzero()
+  asks for 128.0 MiB on 150MiB
+
+"""
+    )
+    assert max(map(len, table.splitlines())) <= 80
+    assert (
+        "sizes assumed, at most: mask as an index at script.py:5 (once, every element True), "
+        "nonzero at script.py:4 (once, every element True): the true peak may be lower; --assume "
+        "gives the sizes"
+    ) in _words(notes)
+
+
+def _words(out):
+    return re.sub(r"\S+/script\.py", "script.py", " ".join(out.split()))
+
+
+def test_sizes_can_be_given_to_fit(write, capsys):
+    script = write(SIZES)
+    given = ["--assume", "nonzero=0.001", "--assume", f"{script}:5=0.01,{script}:3=0.5"]
+    code, out, err = fitted(capsys, "--gpu", "150MiB", *given, script)
+    assert (code, err) == (0, "")
+    words = _words(out)
+    assert "150MiB 150.0 MiB 0 B 54.0 MiB* 96.0 MiB yes line 4 +1" in words
+    assert "sizes given by --assume: mask as an index at script.py:5 (once, 0.01 of the" in words
+    assert "--assume script.py:3=0.5: nothing there assumed a size" in words
+    assert "at most" not in words
+    code, out, err = fitted(capsys, "--assume", "nonzer=0.001", script)
+    assert (code, out) == (2, "")
+    message = "assume: there is no op 'nonzer' whose size can be given: did you mean nonzero?"
+    assert err == f"pytorch-memlab fit: error: {message}\n"
 
 
 def test_a_peak_that_does_not_settle(write, capsys):

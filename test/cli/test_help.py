@@ -19,9 +19,11 @@ simulated H100 is used (--gpu to change).
 
 The program runs unmodified. The report follows its end, also after an error
 or Ctrl-C. A ? after a line number says that the numbers of this line are a
-lower bound: the simulation did not count all of its memory, or assumed a
-value that the program read. A ~ says that they include an estimate. The notes
-at the end say what.
+lower bound: the simulation did not count all of its memory. A * says that
+they rest on values that a dry run does not have: on a size that it assumed,
+mostly as an upper bound, or that --assume gave, or on a value that the
+program read. A ~ says that they include an estimate. The notes at the end say
+what.
 """
 
 CODES_AND_PROGRAM = """\
@@ -100,16 +102,25 @@ simulation:
   --allow-writes        let a dry run change, remove and rename files, write
                         files of tensors with zeros or arbitrary bytes for the
                         values that it does not have, and start every command
+  --assume LIST         the size of what values decide, which a dry run takes
+                        to be as large as it can be: a fraction of the
+                        elements (nonzero=0.001, mask=2%), rounded up, or
+                        their number (unique=120), for each of these ops:
+                        nonzero, mask, masked_select, unique,
+                        unique_consecutive, repeat_interleave, bincount,
+                        coalesce, nms; or for a line of a file, which goes
+                        before them: train.py:12=0.001. Separated by commas,
+                        repeatable
   --cuda-context SIZE   memory that the CUDA context takes of each simulated
                         GPU, such as 450MiB (default: a built-in estimate for
                         a GPU with a name, 0 for a size)
   --reserve SIZE        memory that other processes use on each simulated GPU
                         (default: 0)
   --strict              simulate, and fail at the first line that would be
-                        marked ?: memory is not counted, or a dry run assumes
-                        a value
+                        marked ? or *: memory is not counted, or a dry run
+                        assumes a value or a size
   --strict=estimates    simulate, and fail at the first line that would be
-                        marked ? or ~ (an estimate is counted)
+                        marked ?, * or ~ (an estimate is counted)
 
 help:
   -h, --help            show this help

@@ -57,6 +57,7 @@ def test_a_row_for_each_gpu_the_smallest_first(frame):
         "headroom": 24 * MIB,
         "fails_at": "",
         "request": 0,
+        "assumed_at": "",
     }
     lacking = frame.loc["<b>"]
     assert (lacking.fits, lacking.headroom, lacking.request) == (False, -8 * MIB, 40 * MIB)
@@ -188,3 +189,17 @@ def test_arguments_that_cannot_be_used(arguments, error):
 def test_something_that_cannot_be_called():
     with pytest.raises(UsageError, match="fit takes a function to call, not 3"):
         pytorch_memlab.fit(3)
+
+
+def test_a_verdict_on_assumed_sizes_names_the_line_in_its_row():
+    def step():
+        return torch.rand(2**16, 8, device="cuda").nonzero()
+
+    line = f"{__file__}:{step.__code__.co_firstlineno + 1}"
+    found = pytorch_memlab.fit(step, ["24GiB"])
+    assert found["assumed_at"].tolist() == [line]
+    assert f"yes, sizes assumed at test_frame.py:{line.rpartition(':')[2]}" in found._repr_html_()
+    assert "sizes assumed, at most: nonzero" in repr(found)
+    given = pytorch_memlab.fit(step, ["24GiB"], assume={"nonzero": 0.001})
+    assert given["active_peak"].item() < found["active_peak"].item()
+    assert "sizes given by --assume: nonzero" in repr(given)

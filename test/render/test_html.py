@@ -215,7 +215,7 @@ def test_marks_have_titles_and_each_table_its_own_notes() -> None:
     markup = html.fragment(marked_report("simulated GPU: L4"))
     marks = [(one.text, one.attributes["title"]) for one in read(markup).all("b") if one.attributes]
     of_ten = f"{QR_NOTE}\n{MEAN_NOTE}\n{READ_NOTE}"
-    assert marks == [("~", MEAN_NOTE), ("?", of_ten), ("?", READ_NOTE)]
+    assert marks == [("~", MEAN_NOTE), ("*", of_ten), ("*", READ_NOTE)]
     found = [(one.one("summary").text, texts_of(one)) for one in read(markup).all("details")]
     notes = [f"line 8: {MEAN_NOTE}", *(f"line 10: {note}" for note in of_ten.split("\n"))]
     assert found == [

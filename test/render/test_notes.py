@@ -60,6 +60,10 @@ WORDS = {
     ),
     Remark(NoteKind.DID_NOT_RUN, ("f", "g")): "f, g did not run while profiled",
     Remark(NoteKind.DID_NOT_RUN_BEFORE_END, ("f",)): "f did not run before tracing ended",
+    Remark(NoteKind.UNMET_ASSUMPTIONS, ("a.py:3=0.1", "unique=7")): (
+        "--assume a.py:3=0.1, unique=7: nothing there assumed a size, for the values were known or"
+        " no such op ran"
+    ),
     Remark(NoteKind.IDLE_DEVICES, ("cuda:1",)): "no memory was in use on cuda:1: no table",
     Remark(
         NoteKind.NO_FUNCTIONS

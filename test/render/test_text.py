@@ -70,14 +70,13 @@ def test_a_line_names_three_ops_of_a_kind_the_largest_first() -> None:
 def test_reads_of_one_call_in_several_places_are_one_in_the_line() -> None:
     reads = [
         Approximation(
-            ApproximationKind.ASSUMED, "nonzero", count, 0, "every element True", f"a.py:{count}"
+            ApproximationKind.AT_MOST, "nonzero", count, 0, "every element True", f"a.py:{count}"
         )
         for count in (1, 2)
     ]
     report = LineRecords([entry(1, 8, 0, approximations=tuple(reads))], {1: OUTER}).display().report
     assert text.render(report).splitlines()[-1] == (
-        "line 8: dry run: nonzero (3 times, assumed every element True): a real run may branch "
-        "differently"
+        "line 8: sizes assumed, at most: nonzero (3 times, every element True)"
     )
 
 

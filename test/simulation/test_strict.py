@@ -128,14 +128,14 @@ def test_a_value_that_a_dry_run_assumes_is_an_error(strict):
     assert str(raised.value) == (
         f"{__file__}:{line}: Tensor.item reads values that a dry run does not have (assumed 0 "
         "otherwise): do not read them, or run without compute=False (--dry-run); without "
-        "strict=True (--strict) the line is marked ?"
+        "strict=True (--strict) the line is marked *"
     )
     with simulate("a100", strict=True):
         read()
 
 
 MARKS = {
-    **dict.fromkeys(UNKNOWN, "?"), add_up: "~", multiply: "", read: "?", convolve_backward: "?"
+    **dict.fromkeys(UNKNOWN, "?"), add_up: "~", multiply: "", read: "*", convolve_backward: "?"
 }  # fmt: skip
 
 
@@ -143,7 +143,7 @@ MARKS = {
 @pytest.mark.parametrize("work", MARKS)
 def test_what_is_marked_fails_and_all_else_runs(work, strict):
     """Marks and errors say the same of every program."""
-    fails = MARKS[work] in {False: "", True: "?", "estimates": "?~"}[strict] and MARKS[work]
+    fails = MARKS[work] in {False: "", True: "?*", "estimates": "?*~"}[strict] and MARKS[work]
     with simulate("a100", compute=False, strict=strict), LineProfiler(work) as profiler:
         if fails:
             with pytest.raises(StrictSimulationError):

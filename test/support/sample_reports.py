@@ -122,7 +122,7 @@ active_bytes reserved_bytes line  code
        0.00B          0.00B    7  def outer():
       40.00K          2.00M    8~     linear = torch.nn.Linear(100, 100).cuda()
       80.00K          2.00M    9      linear2 = torch.nn.Linear(100, 100).cuda()
-     120.00K          2.00M   10?     inner()
+     120.00K          2.00M   10*     inner()
 
 line 8: estimated: mean (1 call, 3.0 MiB of kernel memory)
 line 10: not modelled: linalg_qr (2 calls, 1.0 KiB of outputs in all)
@@ -136,7 +136,7 @@ active_bytes reserved_bytes line  code
          all            all
         peak           peak
       80.00K          2.00M    4  def inner():
-     120.00K          2.00M    5?     torch.nn.Linear(100, 100).cuda()
+     120.00K          2.00M    5*     torch.nn.Linear(100, 100).cuda()
 
 line 5: dry run: Tensor.item (2 times, assumed 0): a real run may branch differently
 """

@@ -40,9 +40,11 @@ from ...fitting.remedies.catalogue import NAMES, WITH_VALUE, chosen, nearest
 from ...simulation.inspect import DEFAULT_GPU
 from ..common_options import (
     add_allow_writes,
+    add_assume,
     add_list,
     add_memory_overhead,
     add_program,
+    assumptions,
     memory_overhead,
     number_from,
     number_of_gpus,
@@ -86,6 +88,7 @@ def add_arguments(parser: CommandParser) -> None:
     text = "number of GPUs that the program has, all alike (default: 1)"
     add("--num-gpus N", text, type=number_of_gpus, default=1)
     add_memory_overhead(add, "GPU")
+    add_assume(add)
     add = parser.group("remedies")
     names = [f"{name}[={WITH_VALUE[name]}]" if name in WITH_VALUE else name for name in NAMES]
     add(
@@ -156,6 +159,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         context=context,
         others=others,
         allow_writes=options.allow_writes,
+        assume=assumptions(options),
     )
 
 
@@ -218,7 +222,7 @@ def _tell_output(folder: str) -> None:
 
 def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> _Found:
     from ...fitting.comparison import compare_gpus, fit_report
-    from ...records import ApproximationKind
+    from ...records import OF_VALUES
     from ...render import fit
 
     known: list[tuple[int, Verdict]] = []
@@ -240,7 +244,7 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
         exit_code,
         report.error,
         interrupted,
-        assumes_values=ApproximationKind.ASSUMED in kinds,
+        assumes_values=bool(kinds & OF_VALUES),
     )
 
 

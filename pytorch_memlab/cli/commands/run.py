@@ -6,8 +6,9 @@ change).
 
 The program runs unmodified. The report follows its end, also after an error or Ctrl-C. A ?
 after a line number says that the numbers of this line are a lower bound: the simulation did
-not count all of its memory, or assumed a value that the program read. A ~ says that they
-include an estimate. The notes at the end say what.
+not count all of its memory. A * says that they rest on values that a dry run does not have:
+on a size that it assumed, mostly as an upper bound, or that --assume gave, or on a value that
+the program read. A ~ says that they include an estimate. The notes at the end say what.
 
 for example:
   pytorch-memlab run train.py --epochs 1
@@ -47,11 +48,13 @@ from .. import notices
 from ..common_options import (
     GPU_SPEC,
     add_allow_writes,
+    add_assume,
     add_functions_and_columns,
     add_memory_overhead,
     add_output_files,
     add_program,
     add_report_options,
+    assumptions,
     memory_overhead,
     number_from,
     number_of_gpus,
@@ -165,6 +168,7 @@ def add_arguments(parser: CommandParser) -> None:
         action="store_true",
     )
     add_allow_writes(add)
+    add_assume(add)
     add_memory_overhead(add, "simulated GPU")
     add(
         "--no-try",
@@ -174,14 +178,15 @@ def add_arguments(parser: CommandParser) -> None:
     )
     add(
         "--strict",
-        "simulate, and fail at the first line that would be marked ?: memory is not counted,"
-        " or a dry run assumes a value",
+        "simulate, and fail at the first line that would be marked ? or *: memory is not counted,"
+        " or a dry run assumes a value or a size",
         action="store_true",
     )
     # A separate value would be taken for the script.
     add(
         "--strict=estimates",
-        "simulate, and fail at the first line that would be marked ? or ~ (an estimate is counted)",
+        "simulate, and fail at the first line that would be marked ?, * or ~ (an estimate is"
+        " counted)",
         dest="strict",
         action="store_const",
         const="estimates",
@@ -317,6 +322,8 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
 
     if options.allow_writes and not options.dry_run:
         raise UsageError("--allow-writes is for --dry-run: any other run writes its files")
+    if options.assume and not options.dry_run:
+        raise UsageError("--assume is for --dry-run: any other run computes the sizes")
     is_asked_for = options.gpu is not None or options.dry_run or options.strict
     if not is_asked_for and torch.cuda.is_available():
         for name in ("num_gpus", "cuda_context", "reserve"):
@@ -336,6 +343,7 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
             allow_writes=options.allow_writes,
             context=context,
             others=others,
+            assume=assumptions(options),
         )
     )
 

@@ -241,7 +241,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
             run = func if gpu is None else info.reference or func
             if info.draws:
                 run = self._drawing(func, run, gpu, args, kwargs)
-            result = self._execute(func, run, args, kwargs)
+            result = self._execute(func, run, args, kwargs, gpu is not None)
         except UnsupportedCUDACallError:
             raise
         except NotImplementedError as error:

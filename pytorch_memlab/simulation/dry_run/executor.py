@@ -4,15 +4,29 @@ Note [What a dry run assumes]
 A storage has values when a program's own data is in it, or the result of an op on small tensors
 that all had values: integers and bools of up to 65,536 elements, other numbers of up to 4,096,
 on the CPU and on simulated GPUs. So masks, lengths, positions, learning rates and step counters
-are what they are with arithmetic. All else has no values: large tensors own memory that is never
-touched, small ones hold zeros (or what they held before an op wrote to them). Ops on small
-tensors go on to compute with those zeros; where a value or a shape depends on them, the read is
-counted.
+are what they are with arithmetic.
+
+Larger data that the program brings is kept too, if all tensors of an op have values, none has more
+than 64 MiB, and what is kept has at most 256 MiB in all (``kept_data.py``). On the CPU every op on
+such data is computed but for those of models and of linear algebra; products of matrices are, up
+to 2**38 multiplications in all. From the CPU it goes to a GPU with its values, and there ops that
+make integers or bools of up to 2**24 elements are computed: comparisons, logic, sums, sorting.
+So a graph's matrix or a mask that is made on the CPU selects on a GPU what it selects in a run.
+Tensors that require gradients and parameters are not kept, and the CPU draws up to 2**28 random
+numbers, none of them in place: neither a model's weights nor their initialisation cost anything.
+A copy is made when the program copies, so that later writes to the original, also by NumPy, do not
+reach it.
+
+All else has no values: large tensors own memory that is never touched, small ones hold zeros (or
+what they held before an op wrote to them). Ops on small tensors go on to compute with those zeros;
+where a value or a shape depends on them, the read is counted.
 
 The program may read a value that is not there. It then gets 0 (False), and the line is marked. An
-op whose output shape depends on values errs on the side of more memory: all elements of a mask are
-true, all elements are distinct, every length is the longest. Each op states its assumption where it
-is registered, and each read is kept with the line that made it (``machine/tensor_values.py``).
+op whose output shape depends on values mostly errs on the side of more memory: all elements of a
+mask are true, all elements are distinct, every length is the longest. Each op states its assumption
+where it is registered, and whether it is more or less than what is true (``Bound``); the user may
+say the size (Note [Sizes that the user gives]). Each read is kept with the line that made it
+(``machine/tensor_values.py``).
 """
 
 from __future__ import annotations
@@ -26,7 +40,8 @@ from ..machine.op_arguments import Args, Kwargs, is_mask, tensors_in
 from ..machine.tensor_values import TensorValues, is_small
 from ..ops.meta_results import MetaResults, OutputMeta, TensorMeta, tensors_of
 from ..ops.op_info import OpInfo, op_info
-from ..ops.registry import MASKS
+from ..ops.registry import SELECTED
+from .kept_data import KeptData, is_overwritten
 
 _KNOWN, _ASSUMED, _ABSENT, _SPECIAL = range(4)
 _untyped_storage = torch._C.TensorBase.untyped_storage
@@ -42,8 +57,9 @@ class DryRunExecutor:
         torch.addmm(matrix, matrix, matrix)
         self._values = values
         self._results = MetaResults()
+        self._data = KeptData(values)
 
-    def execute(self, func: Any, run: Any, args: Args, kwargs: Kwargs) -> Any:
+    def execute(self, func: Any, run: Any, args: Args, kwargs: Kwargs, on_gpu: bool) -> Any:
         info = op_info(func)
         device = kwargs.get("device")
         if info.touches_no_element or (device is not None and device.type == "meta"):
@@ -58,11 +74,13 @@ class DryRunExecutor:
         if depends is not None and depends.outputs is not None:
             if state == _KNOWN:
                 return run(*args, **kwargs)
-            if not depends.counts_itself:
+            if depends.size is None and not depends.counts_itself:
                 depends.count(self._values, info.name)
             return depends.outputs(self._values, args, kwargs)
         if not info.returns_tensors and not info.written:
             return run(*args, **kwargs)
+        if state != _KNOWN and is_overwritten(self._values, info, args):
+            state = _KNOWN
         can_compute = state == _KNOWN or (state == _ASSUMED and not info.takes_masks)
         if all_small and can_compute and info.runs_on_cpu:
             try:
@@ -76,6 +94,15 @@ class DryRunExecutor:
                     pass
         else:
             output = self._output_meta(info, func, args, kwargs)
+        if (
+            state == _KNOWN
+            and info.runs_on_cpu
+            and self._data.keeps(info, output, tensors, on_gpu=on_gpu)
+        ):
+            result = run(*args, **kwargs)
+            results = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+            self._data.hold((*tensors_in(results, {}), *info.written_in(args, kwargs)))
+            return result
         return self._returned(info, output, tensors, args, kwargs)
 
     def _look_at(self, tensors: list[torch.Tensor]) -> tuple[int, bool]:
@@ -117,8 +144,7 @@ class DryRunExecutor:
             if self._values.is_known(index):
                 count = int(torch.count_nonzero(index))
             else:
-                MASKS.count(self._values, name)
-                count = index.numel()
+                count = SELECTED.of(self._values, name, index.numel(), index.numel())
             selected = torch.empty(count, dtype=torch.int64, device="meta")
             plain.extend([selected] * index.dim())
         return plain

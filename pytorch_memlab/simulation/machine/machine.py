@@ -34,11 +34,12 @@ Strictness = bool | Literal["estimates"]
 """True: memory of unknown size and assumed values are errors; "estimates": estimates are too."""
 
 
-Execute = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
-"""Runs an op: takes the op, the function that computes it, arguments and keyword arguments."""
+Execute = Callable[[Any, Any, tuple[Any, ...], dict[str, Any], bool], Any]
+"""Runs an op: takes the op, the function that computes it, arguments and keyword arguments, and
+whether it runs on a GPU."""
 
 
-def compute(op: Any, run: Any, args: Args, kwargs: Kwargs) -> Any:
+def compute(op: Any, run: Any, args: Args, kwargs: Kwargs, on_gpu: bool) -> Any:
     """Run an op with arithmetic: an ``Execute``."""
     return run(*args, **kwargs)
 

@@ -11,12 +11,27 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 
 from ..._common.program_lines import current_line
 from ..._common.storages import StorageTable, storages_of
 from ...errors import AssumedValueError
+from .assumed_sizes import AssumedSizes
+
+
+class Bound(Enum):
+    """The relation of what a dry run takes to what is true.
+
+    ``VALUE``: a value that the program reads, and may go on from anywhere. The others are sizes.
+    """
+
+    VALUE = "assumed"
+    AT_MOST = "at most"
+    AT_LEAST = "at least"
+    EITHER = "more or less"
+    GIVEN = "given"  # the user said how much
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +41,7 @@ class DataDependentRead:
     op: str  # the op that it called, such as ``aten::nonzero``
     name: str  # what the program calls it
     assumption: str  # what a dry run assumes the values to be
+    bound: Bound
     filename: str  # of the source of the program
     line: int  # in that file
     count: int  # how often
@@ -42,21 +58,21 @@ class DataDependentReads:
     def __init__(self) -> None:
         self.events = 0  # how often anything was counted
         self.strict = False  # whether one is an error
-        self._counts: Counter[tuple[str, str, str, str, int]] = Counter()
+        self._counts: Counter[tuple[str, str, str, Bound, str, int]] = Counter()
         self._lock = threading.Lock()
 
-    def count(self, op: str, name: str, assumption: str) -> None:
+    def count(self, op: str, name: str, assumption: str, bound: Bound = Bound.VALUE) -> None:
         """Count one, at the innermost line of the program."""
         place = current_line()
-        if self.strict:
+        if self.strict and bound is not Bound.GIVEN:
             filename, line = place
             raise AssumedValueError(
                 f"{filename}:{line}: {name} reads values that a dry run does not have "
                 f"(assumed {assumption} otherwise): do not read them, or run without compute=False "
-                "(--dry-run); without strict=True (--strict) the line is marked ?"
+                "(--dry-run); without strict=True (--strict) the line is marked *"
             )
         with self._lock:
-            self._counts[(op, name, assumption, *place)] += 1
+            self._counts[(op, name, assumption, bound, *place)] += 1
             self.events += 1
 
     def all(self) -> tuple[DataDependentRead, ...]:
@@ -103,17 +119,22 @@ def _mapped(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> t
 
 _MOST_INTEGERS = 65_536
 _MOST_OTHERS = 4_096
-_INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_LARGEST = torch.complex128.itemsize
+INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _untyped_storage = torch._C.TensorBase.untyped_storage
 
 
 class TensorValues:
     """The storages of one dry run that have no values."""
 
-    def __init__(self) -> None:
+    def __init__(self, assumed: AssumedSizes | None = None) -> None:
+        self.assumed = AssumedSizes() if assumed is None else assumed  # what the user says of sizes
         # those storages, True where they hold zeros that stand for values
         self.absent: StorageTable[bool] = StorageTable(_forget)
         self.reads = DataDependentReads()  # where the program read values that are not there
+        # those with values of more elements than are usually computed with, with their bytes
+        self.held: StorageTable[int] = StorageTable(self._released)
+        self.held_bytes = 0
         # the next truth values that are read, one after the other; then they are false
         self.answers: list[bool] = []
 
@@ -141,7 +162,25 @@ class TensorValues:
     def add(self, storage: torch.UntypedStorage, holds_zeros: bool) -> None:
         """Note that a storage has no values, if it is not noted yet."""
         if storage._cdata not in self.absent.known:
+            self._release(storage)
             self.absent.add(storage, holds_zeros)
+
+    def hold(self, storage: torch.UntypedStorage) -> None:
+        """Note that a storage has values, and count it if it is large."""
+        self.absent.drop(storage)
+        self._release(storage)
+        nbytes = storage.nbytes()
+        if nbytes > _MOST_OTHERS * _LARGEST:
+            self.held_bytes += nbytes
+            self.held.add(storage, nbytes)
+
+    def _release(self, storage: torch.UntypedStorage) -> None:
+        nbytes = self.held.drop(storage)
+        if nbytes is not None:
+            self._released(nbytes)
+
+    def _released(self, nbytes: int) -> None:
+        self.held_bytes -= nbytes
 
     def make(self, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A contiguous tensor without values."""
@@ -166,7 +205,7 @@ class TensorValues:
 
 def is_small(numel: int, dtype: torch.dtype) -> bool:
     """True if tensors of so many elements are computed with while their values are known."""
-    return numel <= _MOST_OTHERS or (numel <= _MOST_INTEGERS and dtype in _INTEGERS)
+    return numel <= _MOST_OTHERS or (numel <= _MOST_INTEGERS and dtype in INTEGERS)
 
 
 def _forget(_holds_zeros: bool) -> None:

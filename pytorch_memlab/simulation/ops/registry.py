@@ -15,17 +15,52 @@ from enum import Enum
 from importlib import import_module
 from typing import Any, Final
 
-from ..machine.tensor_values import TensorValues
+from ..._common.program_lines import current_line
+from ..machine.tensor_values import Bound, TensorValues
 from .op_call import OpCall
 
 Memory = Callable[[OpCall], None]
 Implementation = Callable[..., Any]
 Rule = Callable[[TensorValues, tuple[Any, ...], dict[str, Any]], Any]
 
-# What a dry run assumes of values errs on the side of more memory.
+# What a dry run assumes of values.
 ZERO: Final = "0"
 TRUE: Final = "every element True"
 DISTINCT: Final = "all elements distinct"
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedSize:
+    """A size that values decide: what a dry run assumes, and what that is to the true size.
+
+    Args:
+        called: the name of the op that a program calls it by.
+        assumption: what a dry run assumes the values to be.
+        bound: of memory, if the assumption is more or less than what is true.
+        option: the name by which a user gives the size, one of ``SIZED_OPS`` of
+            ``machine/assumed_sizes.py``; empty if it cannot be given.
+    """
+
+    called: str
+    assumption: str
+    bound: Bound
+    option: str = ""
+
+    def of(self, values: TensorValues, op: str, elements: int, assumed: int) -> int:
+        """The size, in elements: ``assumed`` if the user does not say it. The read is counted.
+
+        Raises:
+            AssumedValueError: the simulation is strict.
+        """
+        amount = None
+        if self.option and values.assumed:
+            amount = values.assumed.find(self.option, *current_line())
+        if amount is None:
+            values.reads.count(op, self.called, self.assumption, self.bound)
+            return assumed
+        values.reads.count(op, self.called, str(amount), Bound.GIVEN)
+        size = amount.of(elements)
+        return min(size, assumed) if self.bound is Bound.AT_MOST else size
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +68,22 @@ class DataDependence:
     """The use that an op makes of values, for dry runs, which have none.
 
     Args:
-        called: the name that a program calls it by.
+        called: the name that a program calls it by; empty for a size.
         assumption: what a dry run assumes the values to be.
         outputs: returns the outputs without values; None: the op takes masks among the indices
             that are its second argument.
-        counts_itself: ``outputs`` counts the read, because the values are usually known.
+        size: what values decide, if it is a size; ``outputs`` asks it, and so counts the read.
+        counts_itself: ``outputs`` counts the read of a value.
     """
 
-    called: str
-    assumption: str
+    called: str = ""
+    assumption: str = ""
     outputs: Rule | None = None
+    size: AssumedSize | None = None
     counts_itself: bool = False
 
     def count(self, values: TensorValues, op: str) -> None:
-        """Count a read of values that a dry run does not have.
+        """Count a read of a value that a dry run does not have.
 
         Raises:
             AssumedValueError: the simulation is strict.
@@ -54,7 +91,8 @@ class DataDependence:
         values.reads.count(op, self.called, self.assumption)
 
 
-MASKS: Final = DataDependence("mask as an index", TRUE)
+SELECTED: Final = AssumedSize("mask as an index", TRUE, Bound.AT_MOST, "mask")
+MASKS: Final = DataDependence(size=SELECTED)
 """Of ops that take masks among indices."""
 
 

@@ -7,8 +7,9 @@ from support.computed_or_dry import computed_or_dry
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.cli.main import main
-from pytorch_memlab.records import Approximation, ApproximationKind
+from pytorch_memlab.records import OF_VALUES, Approximation, ApproximationKind
 from pytorch_memlab.render.notes import texts
+from pytorch_memlab.simulation.machine.tensor_values import Bound
 from pytorch_memlab.simulation.ops.registry import definitions
 
 SCRIPT = """\
@@ -49,12 +50,12 @@ active_bytes reserved_bytes line  code
         peak           peak
        0.00B          0.00B    8  def work():
        1.00T          1.00T    9      x = torch.zeros(2**19, 2**19, device="cuda")
-       1.00T          1.00T   10?     if loss_of(x).item() > 0:
+       1.00T          1.00T   10*     if loss_of(x).item() > 0:
                               11          x = x + 1
        1.00T          1.00T   12      for _ in range(2):
-       1.00T          1.00T   13?         if loss_of(x) > 0:
+       1.00T          1.00T   13*         if loss_of(x) > 0:
                               14              break
-       1.00T          1.00T   15?     return x[0].tolist()
+       1.00T          1.00T   15*     return x[0].tolist()
 
 line 10: dry run: Tensor.item (once, assumed 0): a real run may branch differently
 line 13: dry run: Tensor.item (2 times, assumed 0): a real run may branch differently
@@ -81,7 +82,7 @@ def approximations_of(profiler, function):
         line - first: [
             (approximation.name, approximation.calls)
             for approximation in approximations
-            if approximation.kind is ApproximationKind.ASSUMED
+            if approximation.kind in OF_VALUES
         ]
         for line, approximations in table.approximations.items()
     }
@@ -138,13 +139,13 @@ def test_reads_before_the_gpu_is_used_are_at_their_lines():
         return x.cuda()
 
     def work():
-        x = torch.zeros(5000) + torch.zeros(5000)
+        x = torch.zeros(5000).uniform_()
         x.sum().item()
         inner(x)
         x.sum().item()
 
     with simulate("24GiB", compute=False), LineProfiler(work, inner) as profiler:
-        torch.zeros(5000).add(1).sum().item()
+        torch.zeros(5000).uniform_().sum().item()
         work()
     assert approximations_of(profiler, inner) == {1: [("Tensor.item", 1)]}
     assert approximations_of(profiler, work) == {
@@ -156,7 +157,7 @@ def test_reads_before_the_gpu_is_used_are_at_their_lines():
 
 def test_reads_without_any_use_of_a_gpu_are_marked():
     def work():
-        return torch.zeros(5000).add(1).sum().item()
+        return torch.zeros(5000).uniform_().sum().item()
 
     with simulate("24GiB", compute=False), LineProfiler(work) as profiler:
         work()
@@ -194,9 +195,11 @@ def test_values_that_are_there_are_no_gap(compute):
     assert not any("dry run" in note for note in texts(profiler.display().report.notes))
 
 
-def test_every_rule_that_counts_has_its_words():
+def test_every_rule_has_its_words_and_every_size_says_what_it_is_to_the_true_one():
     for name, known in definitions().items():
         rule = known.data_dependence
-        if rule is not None and not rule.counts_itself:
-            assert rule.called, name
-            assert rule.assumption, name
+        if rule is not None:
+            named = rule.size or rule
+            assert named.called, name
+            assert named.assumption, name
+            assert rule.size is None or rule.size.bound not in (Bound.VALUE, Bound.GIVEN), name

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import torch
 
-from ...machine.tensor_values import TensorValues
+from ...machine.tensor_values import Bound, TensorValues
 from .. import cub
 from ..memory_formats import MAX_INT32, laid_out_by
 from ..op_call import INDEX, OpCall, named_arguments
 from ..reduction_workspace import alloc_bounds, alloc_column_sums_workspace
 from ..reductions.reductions import scan_row
-from ..registry import TRUE, ZERO, DataDependence, define, estimated, op
+from ..registry import TRUE, ZERO, AssumedSize, DataDependence, define, estimated, op
 
 _NONZERO: Final = "aten/src/ATen/native/cuda/Nonzero.cu"
 _MASKED: Final = "aten/src/ATen/native/cuda/IndexKernel.cpp, Nonzero.cu"
@@ -58,12 +58,18 @@ def _chunks(count: int) -> Iterator[int]:
 
 def _all_nonzero(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
+    count = _NOT_ZERO.of(values, "aten::nonzero", tensor.numel(), tensor.numel())
     # Both devices write a row of indices for each dimension, and return them transposed.
-    return values.make((tensor.dim(), tensor.numel()), torch.int64).t()
+    return values.make((tensor.dim(), count), torch.int64).t()
+
+
+_NOT_ZERO: Final = AssumedSize("nonzero", TRUE, Bound.AT_MOST, "nonzero")
 
 
 @estimated(
-    "aten::nonzero", source=_NONZERO, data_dependence=DataDependence("nonzero", TRUE, _all_nonzero)
+    "aten::nonzero",
+    source=_NONZERO,
+    data_dependence=DataDependence(outputs=_all_nonzero, size=_NOT_ZERO),
 )
 def _nonzero(call: OpCall) -> None:
     count_nonzero(call, call.args[0])
@@ -92,14 +98,21 @@ def _nonzero_static(call: OpCall) -> None:
 
 def _all_selected(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, mask = args
-    count = torch.broadcast_shapes(tensor.shape, mask.shape).numel()
+    shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+    if values.is_known(mask):
+        count = int(torch.count_nonzero(mask)) * shape.numel() // max(mask.numel(), 1)
+    else:
+        count = _SELECTED.of(values, "aten::masked_select", shape.numel(), shape.numel())
     return values.make((count,), tensor.dtype)
+
+
+_SELECTED: Final = AssumedSize("masked_select", TRUE, Bound.AT_MOST, "masked_select")
 
 
 @estimated(
     "aten::masked_select",
     source=_MASKED,
-    data_dependence=DataDependence("masked_select", TRUE, _all_selected),
+    data_dependence=DataDependence(outputs=_all_selected, size=_SELECTED),
 )
 @estimated("aten::masked_scatter_backward", source=_MASKED)
 def _masked_select(call: OpCall) -> None:
@@ -125,14 +138,21 @@ def _masked_scatter(call: OpCall) -> None:
 
 
 def _each_once(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    count = kwargs.get("output_size")
-    return values.make((args[0].numel() if count is None else count,), torch.int64)
+    count, repeats = kwargs.get("output_size"), args[0].numel()
+    if count is None:
+        count = _REPEATED.of(values, "aten::repeat_interleave", repeats, repeats)
+    return values.make((count,), torch.int64)
+
+
+_REPEATED: Final = AssumedSize(
+    "repeat_interleave", "each element 1", Bound.EITHER, "repeat_interleave"
+)
 
 
 @estimated(
     "aten::repeat_interleave.Tensor",
     source="aten/src/ATen/native/Repeat.h, cuda/Repeat.cu",
-    data_dependence=DataDependence("repeat_interleave", "each element 1", _each_once),
+    data_dependence=DataDependence(outputs=_each_once, size=_REPEATED),
 )
 def _repeat_interleave(call: OpCall) -> None:
     """Sums of the repetitions, and a check of them."""
@@ -156,14 +176,26 @@ def _repeat_interleave(call: OpCall) -> None:
 
 def _all_in_first_bin(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = named_arguments(torch.ops.aten.bincount.default, args, kwargs)
-    dtype = torch.int64 if given["weights"] is None else torch.float64
-    return values.make((max(given["minlength"], 1),), dtype)
+    weights, dtype = given["weights"], torch.int64
+    if weights is not None:  # sums of floats are floats
+        dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
+    tensor, fewest = given["self"], max(given["minlength"], 1)
+    if not tensor.numel():
+        count = given["minlength"]
+    elif values.is_known(tensor):
+        count = max(fewest, int(tensor.max()) + 1)
+    else:
+        count = max(fewest, _BINS.of(values, "aten::bincount", tensor.numel(), fewest))
+    return values.make((count,), dtype)
+
+
+_BINS: Final = AssumedSize("bincount", ZERO, Bound.AT_LEAST, "bincount")
 
 
 @estimated(
     "aten::bincount",
     source=_HISTOGRAM,
-    data_dependence=DataDependence("bincount", ZERO, _all_in_first_bin),
+    data_dependence=DataDependence(outputs=_all_in_first_bin, size=_BINS),
 )
 def _bincount(call: OpCall) -> None:
     alloc_bounds(call, call.args[0])
@@ -184,10 +216,10 @@ def _search(call: OpCall) -> None:
 
 
 def _all_boxes(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return values.make((args[0].shape[0],), torch.int64)
+    boxes = args[0].shape[0]
+    return values.make((_KEPT.of(values, "torchvision::nms", boxes, boxes),), torch.int64)
 
 
-define(
-    "torchvision::nms",
-    data_dependence=DataDependence("torchvision.ops.nms", "every box taken as kept", _all_boxes),
-)
+_KEPT: Final = AssumedSize("torchvision.ops.nms", "every box taken as kept", Bound.AT_MOST, "nms")
+
+define("torchvision::nms", data_dependence=DataDependence(outputs=_all_boxes, size=_KEPT))

@@ -16,9 +16,9 @@ import torch
 
 from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
-from ...machine.tensor_values import TensorValues
+from ...machine.tensor_values import Bound, TensorValues
 from ..op_call import OpCall
-from ..registry import DataDependence, define, op
+from ..registry import AssumedSize, DataDependence, define, op
 from .cudnn_rnn import MODES, Network, flat_buffer
 
 Tensors = list[torch.Tensor]
@@ -253,7 +253,7 @@ def _packed_backward(
 def _packed(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     sequences, lengths, batch_first = args
     if not values.is_known(lengths):
-        _PACKED.count(values, "aten::_pack_padded_sequence")
+        _LENGTHS.of(values, "aten::_pack_padded_sequence", 0, 0)
         length = sequences.shape[1 if batch_first else 0]
         lengths = torch.full(lengths.shape, length)
     outline = torch.zeros(sequences.shape[:2])
@@ -267,14 +267,12 @@ def _unpacked(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any
     return values.make(tuple(args[1]), args[0].dtype)
 
 
-_PACKED: Final = DataDependence(
-    "pack_padded_sequence", "every length the longest", _packed, counts_itself=True
-)
+_LENGTHS: Final = AssumedSize("pack_padded_sequence", "every length the longest", Bound.AT_MOST)
 
 define(
     "aten::_pack_padded_sequence_backward",
     takes_cpu_tensors=True,
-    data_dependence=DataDependence("", "", _unpacked, counts_itself=True),
+    data_dependence=DataDependence(outputs=_unpacked, size=_LENGTHS),
 )
 
 
@@ -283,7 +281,7 @@ define(
     source="aten/src/ATen/native/PackedSequence.cpp",
     cpu_outputs=frozenset({1}),
     takes_cpu_tensors=True,
-    data_dependence=_PACKED,
+    data_dependence=DataDependence(outputs=_packed, size=_LENGTHS),
 )
 def _packed_memory(call: OpCall) -> None:
     """Contiguous copies of runs of steps that are as wide, joined."""

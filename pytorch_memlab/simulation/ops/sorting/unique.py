@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ...machine.tensor_values import TensorValues
+from ...machine.tensor_values import Bound, TensorValues
 from .. import cub
 from ..op_call import INDEX, OpCall, named_arguments
-from ..registry import DISTINCT, DataDependence, estimated
+from ..registry import DISTINCT, AssumedSize, DataDependence, estimated
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/Unique.cu, UniqueCub.cu"
 _BOOLS: Final = 2
@@ -73,17 +73,23 @@ def _in_room(result: torch.Tensor, room: int) -> torch.Tensor:
     return whole.resize_(count)
 
 
-def _all_distinct(values: TensorValues, call: _Unique) -> tuple[torch.Tensor, ...]:
+def _all_distinct(
+    values: TensorValues, name: str, size: AssumedSize, call: _Unique
+) -> tuple[torch.Tensor, ...]:
     tensor, dim = call.tensor, call.dim
-    number = tensor.numel() if dim is None else tensor.shape[dim]
-    if call.is_mask:
-        number = min(number, _BOOLS)
-    of_each = tuple(tensor.shape) if dim is None else (number,)
-    return (
-        values.make((number,) if dim is None else tuple(tensor.shape), tensor.dtype),
-        values.make(of_each if call.inverse else (0,), torch.int64),
-        values.make((number if call.counts else 0,), torch.int64),
-    )
+    whole = tensor.numel() if dim is None else tensor.shape[dim]
+    room = min(whole, _BOOLS) if call.is_mask else whole
+    number = size.of(values, f"aten::{name}", whole, room) if whole else 0
+    of_each = tuple(tensor.shape) if dim is None else (whole,)
+    inverse = values.make(of_each if call.inverse else (0,), torch.int64)
+    if dim is None:
+        counts = values.make((room if call.counts else 0,), torch.int64)
+        distinct = values.make((room,), tensor.dtype).resize_(number)
+        return distinct, inverse, counts.resize_(number if call.counts else 0)
+    shape = [*tensor.shape]
+    shape[dim] = number
+    distinct = values.make(tuple(shape), tensor.dtype)
+    return distinct, inverse, values.make((number if call.counts else 0,), torch.int64)
 
 
 def _memory(call: OpCall, unique: _Unique) -> None:
@@ -155,18 +161,19 @@ def _compare_rows(call: OpCall, unique: _Unique) -> None:
 def _register(name: str, called: str) -> None:
     op = getattr(_aten, name).default
     count = len(op._schema.returns)
+    size = AssumedSize(called, DISTINCT, Bound.AT_MOST, called)
 
     def reference(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         return _found(_unique(op, args, kwargs))[:count]
 
     def all_distinct(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _all_distinct(values, _unique(op, args, kwargs))[:count]
+        return _all_distinct(values, name, size, _unique(op, args, kwargs))[:count]
 
     estimated(
         f"aten::{name}",
         source=_SOURCE,
         reference=reference,
-        data_dependence=DataDependence(called, DISTINCT, all_distinct),
+        data_dependence=DataDependence(outputs=all_distinct, size=size),
     )(lambda call: _memory(call, _unique(op, call.args, call.kwargs)))
 
 

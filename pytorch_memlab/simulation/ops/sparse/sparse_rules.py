@@ -7,13 +7,13 @@ not zero, and gather indices and values. Without values, all elements are taken 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from ...machine.tensor_values import TensorValues
+from ...machine.tensor_values import Bound, TensorValues
 from ...machine.unsupported import unsupported
-from ..registry import DISTINCT, as_on_cpu, define
+from ..registry import DISTINCT, AssumedSize, as_on_cpu, define
 
 
 def _same_elements(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -23,8 +23,21 @@ def _same_elements(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _all_distinct(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensors.reads.count("aten::_coalesce", "Tensor.coalesce", DISTINCT)
-    return _like(tensors, args[0], is_coalesced=True)
+    tensor = args[0]
+    indices, values = tensor._indices(), tensor._values()
+    elements: int = indices.shape[1]
+    if tensors.is_known(indices):
+        count = torch.unique(indices, dim=1).shape[1]
+    else:
+        count = _COALESCED.of(tensors, "aten::_coalesce", elements, elements)
+    made = (
+        tensors.make((indices.shape[0], count), indices.dtype),
+        tensors.make((count, *values.shape[1:]), values.dtype),
+    )
+    return _assembled(tensor, *made, is_coalesced=True)
+
+
+_COALESCED: Final = AssumedSize("Tensor.coalesce", DISTINCT, Bound.AT_MOST, "coalesce")
 
 
 def written(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
