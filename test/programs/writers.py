@@ -58,7 +58,7 @@ def writer(function):
 
 
 def made(path, kind=bytes):
-    """What is at a path for the program."""
+    """The content of a file, as the program sees it."""
     with open(path, "rb" if kind is bytes else "r") as file:
         return file.read()
 
