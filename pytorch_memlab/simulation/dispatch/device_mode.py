@@ -44,6 +44,7 @@ from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.unsupported import unsupported
+from ..ops.autograd_reference import lazy_conjugation
 from ..ops.library_ops import has_cpu_kernel, refuse_to_compute
 from ..ops.op_call import OpCall
 from ..ops.op_info import OpInfo, op_info
@@ -163,7 +164,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
             if outputs is not None:  # an error for lack of memory, before host memory is full
                 self._allocate(func, info, gpu, gpu, args, kwargs, outputs)
         has_model = info.memory is not None
-        if not has_model or runs_on is None or any(map(_is_sparse, tensors_in(args, kwargs))):
+        if not has_model or runs_on is None or any(map(_is_special, tensors_in(args, kwargs))):
             result = self._computed(func, info, gpu, args, kwargs, pin)
             self._allocate_outputs(info, gpu, args, kwargs, result)
             if gpu is not None and (info.makes_tensors if has_model else not info.is_modelled):
@@ -241,7 +242,11 @@ class SimulatedDeviceMode(TorchDispatchMode):
             run = func if gpu is None else info.reference or func
             if info.draws:
                 run = self._drawing(func, run, gpu, args, kwargs)
-            result = self._execute(func, run, args, kwargs, gpu is not None)
+            if any(tensor.is_complex() for tensor in tensors_in(args, kwargs)):
+                with lazy_conjugation():
+                    result = self._execute(func, run, args, kwargs, gpu is not None)
+            else:
+                result = self._execute(func, run, args, kwargs, gpu is not None)
         except UnsupportedCUDACallError:
             raise
         except NotImplementedError as error:
@@ -265,9 +270,9 @@ class SimulatedDeviceMode(TorchDispatchMode):
         """Label what an op made on a GPU, and follow the sizes of what it resized."""
         if gpu is None:
             return
-        if info.makes_tensors:
+        if info.makes_tensors or _is_special(result):  # a sparse view has other indices
             self._label_results(info, gpu, result)
-        if info.may_resize or (info.mutates_first and _is_sparse(args[0])):
+        if info.may_resize or (info.mutates_first and _is_special(args[0])):
             self._follow(gpu, args, kwargs)
 
     def _drawing(
@@ -356,8 +361,11 @@ class SimulatedDeviceMode(TorchDispatchMode):
         return pinned
 
 
-def _is_sparse(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is not torch.strided
+def _is_special(value: Any) -> bool:
+    """True of sparse and nested tensors, which have other kernels."""
+    return isinstance(value, torch.Tensor) and (
+        value.layout is not torch.strided or value.is_nested
+    )
 
 
 def _with_device_by_name(

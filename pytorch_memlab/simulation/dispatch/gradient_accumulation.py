@@ -136,6 +136,8 @@ def _is_plain_sum(args: Args) -> bool:
     if len(args) != 2 or not isinstance(args[1], torch.Tensor):
         return False
     first, second = args
+    if first.is_nested or second.is_nested:
+        return False
     return first.shape == second.shape and first.dtype == second.dtype and is_dense(first)
 
 

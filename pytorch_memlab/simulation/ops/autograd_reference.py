@@ -1,4 +1,4 @@
-"""Gradients of reference implementations: autograd over what computes the values."""
+"""Reference implementations and the dispatch: gradients by autograd, conjugate tensors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 _key: Final = torch._C.DispatchKey
 _AUTOCAST: Final = (_key.AutocastCUDA, _key.AutocastCPU)
+_LAZY: Final = (_key.Conjugate, _key.Negative)
 _AUTOGRAD: Final = (_key.AutogradCPU, _key.ADInplaceOrView)
 
 
@@ -29,6 +30,18 @@ def gradients(
         return torch.autograd.grad(
             outputs, leaves, given, allow_unused=True, materialize_grads=True
         )
+
+
+def lazy_conjugation() -> Any:
+    """The dispatch of ops that see the conjugate bit of a tensor, and its negative bit.
+
+    PyTorch leaves these keys out below a dispatch mode. A kernel that takes ``mH`` of a matrix and
+    multiplies it, such as ``linalg_pinv``, would multiply by the transposed one.
+    """
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in _LAZY:
+        excluded = excluded.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
 
 
 def dispatch_keys(*wanted: Any) -> Any:

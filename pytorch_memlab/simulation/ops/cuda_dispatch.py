@@ -6,11 +6,13 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Final
 
 import torch
 
 from ..machine import active
+from ..machine.op_arguments import tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.tensor_values import TensorValues
 from ..machine.unsupported import mixed_devices
@@ -27,6 +29,7 @@ _EXPLICIT: Final = (
     torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional,
 )
 _KEYS: Final = ("CPU", "AutogradCPU")
+_KEYS_OF_NESTED: Final = ("NestedTensorCPU", "AutogradNestedTensor")
 _libraries: list[torch.library.Library] = []
 
 
@@ -55,7 +58,8 @@ def _kernels() -> list[tuple[str, Any, tuple[str, ...]]]:
     kernels: list[tuple[str, Any, tuple[str, ...]]] = []
     for name, definition in definitions().items():
         if definition.cuda_dispatch is not None:
-            kernels.append((name, cuda_dispatch_of(overload_named(name)), _KEYS))
+            keys = (*_KEYS, *_KEYS_OF_NESTED) if definition.takes_nested else _KEYS
+            kernels.append((name, cuda_dispatch_of(overload_named(name)), keys))
         elif definition.cpu_kernel is not None:
             kernels.append((name, definition.cpu_kernel, ("CPU",)))
     return kernels
@@ -81,15 +85,26 @@ def cuda_dispatch_of(op: Any) -> Callable[..., Any] | None:
             return None
         return functools.partial(_dispatch, definition.composite, kernel)
     if has_kernel(op.name(), _COMPOSITE) and not has_kernel(op.name(), "CPU"):
-        return functools.partial(op._op_dk, _COMPOSITE)
+        composite = functools.partial(op._op_dk, _COMPOSITE)
+        of_nested = has_kernel(op.name(), "NestedTensorCPU")
+        return functools.partial(_unless_nested, composite) if of_nested else composite
     return None
+
+
+def _unless_nested(composite: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Take an op apart but for nested tensors, of which it has a kernel."""
+    values = (*args, *kwargs.values())
+    if any(isinstance(value, torch.Tensor) and value.is_nested for value in values):
+        return NotImplemented
+    return composite(*args, **kwargs)
 
 
 def _dispatch(
     on_cuda: Callable[..., Any], otherwise: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     machine = active.machine
-    first = next((value for value in args if isinstance(value, torch.Tensor)), None)
+    alone = (value for value in args if isinstance(value, torch.Tensor))
+    first = next(chain(alone, tensors_in(args, {})), None)
     gpu = None if machine is None or first is None else machine.gpu_of(first)
     if gpu is not None:
         result = on_cuda(gpu, *args, **kwargs)

@@ -130,6 +130,7 @@ class OpDefinition:
         resizes: it may change the size of a storage that exists.
         cuda_dispatch: runs above autograd in place of a composite op; takes the simulated GPU and
             the arguments, and returns ``NotImplemented`` to leave the op to PyTorch.
+        takes_nested: ``cuda_dispatch`` runs for nested tensors too.
         composite: the same below autograd, for an op whose kernels call other ops; it returns
             ``NotImplemented`` where the CPU's kernel calls the ops that CUDA's does, or, of an op
             with a memory, where the op is to run as a whole.
@@ -156,6 +157,7 @@ class OpDefinition:
     may_leave_gpu: bool = False
     resizes: bool = False
     cuda_dispatch: Implementation | None = None
+    takes_nested: bool = False
     composite: Implementation | None = None
     cpu_kernel: Implementation | None = None
     writes: tuple[int, ...] = ()

@@ -25,6 +25,7 @@ from ..._common.patches import Patches
 from ...errors import UnmodelledOpError
 from ..dispatch.function_mode import SimulatedFunctionMode
 from ..machine.machine import Machine
+from ..machine.unsupported import unsupported
 from .compilers import make_known
 
 Groups = dict[tuple[torch.device, torch.dtype], tuple[list[list[Any]], list[int]]]
@@ -148,7 +149,9 @@ def _install_fast_path(machine: Machine, patches: Patches) -> None:
         if caller.f_code is makes_nested:
             _keep_padding(machine, relevant_args)
             return True
-        return any(getattr(one, "is_nested", False) for one in relevant_args)
+        if any(getattr(value, "is_nested", False) for value in relevant_args):
+            _refuse_nested(relevant_args)
+        return False
 
     patches.set(torch.overrides, "has_torch_function", has_torch_function)
     make_known(_has_torch_function, has_torch_function)
@@ -165,6 +168,13 @@ def _is_the_programs(values: Iterable[Any]) -> bool:
             if type(value) not in _PLAIN
         )
     )
+
+
+def _refuse_nested(tensors: Iterable[Any]) -> None:
+    """Refuse the fast path of nested tensors; in training there is none, and PyTorch says so."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return
+    raise unsupported("the fast path of nn.MultiheadAttention with nested tensors")
 
 
 def _keep_padding(machine: Machine, tensors: Iterable[Any]) -> None:

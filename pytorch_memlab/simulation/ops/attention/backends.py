@@ -98,9 +98,13 @@ def select(call: Call) -> Backend:
 
 
 def is_any_enabled() -> bool:
+    enabled: bool = torch._C._get_math_sdp_enabled() or is_any_fused_enabled()
+    return enabled
+
+
+def is_any_fused_enabled() -> bool:
     return (
-        torch._C._get_math_sdp_enabled()
-        or torch._C._get_flash_sdp_enabled()
+        torch._C._get_flash_sdp_enabled()
         or torch._C._get_mem_efficient_sdp_enabled()
         or torch._C._get_cudnn_sdp_enabled()
     )

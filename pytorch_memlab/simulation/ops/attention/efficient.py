@@ -21,6 +21,7 @@ from .reference import (
     backward_reference,
     forward_reference,
     is_deterministic,
+    warn_of_nondeterminism,
 )
 
 _FOLDER: Final = "aten/src/ATen/native/transformers/cuda"
@@ -230,6 +231,7 @@ def alloc_workspace(
         sizes: number of sequences, and the most queries and keys of one.
         has_dropout: some kernels have none.
     """
+    warn_of_nondeterminism("Memory Efficient attention")
     batch, queries, heads, size = query.shape
     head = size, value.shape[-1]
     tile = tile_of(call.model, query.dtype, max(head), has_dropout)

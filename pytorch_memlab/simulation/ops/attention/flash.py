@@ -16,6 +16,7 @@ from .reference import (
     backward_reference,
     forward_reference,
     is_deterministic,
+    warn_of_nondeterminism,
 )
 
 _SOURCE: Final = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp"
@@ -142,6 +143,7 @@ def alloc_accumulators(
         batch: number of sequences.
         rows: queries of all sequences, each rounded up.
     """
+    warn_of_nondeterminism("Flash Attention")
     heads, size = query.shape[-2:]
     parts = 1
     if is_deterministic():

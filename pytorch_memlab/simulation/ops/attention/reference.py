@@ -9,6 +9,7 @@ the random state.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,7 @@ from ..op_call import OpCall, named_arguments
 from ..registry import Implementation
 
 _aten: Final = torch.ops.aten
+_warned: Final[set[str]] = set()
 
 
 class Attention(NamedTuple):
@@ -214,6 +216,19 @@ def gradients_of(
 def alloc_heads_behind_sequence(call: OpCall, *positions: int) -> None:
     """Allocate copies of arguments that do not have their heads behind their sequence in memory."""
     call.alloc_contiguous(*(call.args[position].transpose(1, 2) for position in positions))
+
+
+def warn_of_nondeterminism(kernel: str) -> None:
+    """Warn where the program asked for it, once in a process, as C++ does."""
+    if not torch.is_deterministic_algorithms_warn_only_enabled():
+        return
+    if kernel not in _warned or torch.is_warn_always_enabled():
+        _warned.add(kernel)
+        warnings.warn(
+            f"{kernel} defaults to a non-deterministic algorithm. To explicitly enable determinism "
+            "call torch.use_deterministic_algorithms(True, warn_only=False).",
+            stacklevel=2,
+        )
 
 
 def is_deterministic() -> bool:

@@ -19,10 +19,11 @@ import torch
 
 from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
+from ...machine.unsupported import unsupported
 from ..cuda_dispatch import refuse_cpu_tensors
 from ..op_call import OpCall
 from ..registry import as_on_cpu, define, op
-from .backends import Backend, Call, is_any_enabled, select
+from .backends import Backend, Call, is_any_enabled, is_any_fused_enabled, select
 
 _ALIGNMENT: Final = 8
 """Elements: flash attention's head dimension and the rows of a mask are multiples of it."""
@@ -43,7 +44,7 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Any:
     with torch._C.DisableTorchFunction():
-        if not _is_valid(query, key, value, attn_mask):
+        if _is_nested(query, key, value) or not _is_valid(query, key, value, attn_mask):
             return NotImplemented
         refuse_cpu_tensors(_aten.scaled_dot_product_attention.default, gpu, attn_mask)
         call = Call(gpu.model, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
@@ -54,7 +55,7 @@ def _is_valid(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
 ) -> bool:
     """True if PyTorch would not refuse the arguments, on any device (``validate_sdpa_input``)."""
-    if not query.dtype == key.dtype == value.dtype or query.is_nested:
+    if not query.dtype == key.dtype == value.dtype:
         return False
     if min(query.dim(), key.dim(), value.dim()) < 2:
         return False
@@ -138,8 +139,44 @@ _RUN: Final[Mapping[Backend, Callable[..., Any]]] = {
     Backend.MATH: _math,
 }
 
-define("aten::scaled_dot_product_attention", cuda_dispatch=_attention)
-define("aten::_fused_sdp_choice", touches_no_element=True)
+define("aten::scaled_dot_product_attention", cuda_dispatch=_attention, takes_nested=True)
+
+
+def _choice(
+    gpu: SimulatedGPU,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    enable_gqa: bool = False,
+    **_scale: Any,
+) -> Any:
+    """``_fused_sdp_choice_cuda``: programs ask before they prepare tensors for a backend."""
+    if _is_nested(query, key, value):
+        return NotImplemented
+    call = Call(gpu.model, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    return int(select(call))
+
+
+def _is_nested(*tensors: torch.Tensor) -> bool:
+    """True if one is nested, and the kernels that take such tensors are switched off.
+
+    Raises:
+        UnsupportedCUDACallError: one is nested, and a fused kernel may take them.
+    """
+    if not any(tensor.is_nested for tensor in tensors):
+        return False
+    if is_any_enabled() and is_any_fused_enabled():
+        raise unsupported(
+            "fused attention of nested tensors (sdpa_kernel(SDPBackend.MATH) has none)"
+        )
+    return True
+
+
+define("aten::_fused_sdp_choice", composite=_choice, touches_no_element=True)
 
 
 _HEAD_ALIGNMENT: Final = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -87,8 +87,14 @@ def mm_memory(call: OpCall) -> None:
         call.ensure_cublas_workspace()
 
 
+def _addmm_activation(*args: Any, use_gelu: bool = False, **factors: Any) -> torch.Tensor:
+    """CUDA's GELU is that of cuBLASLt, and everywhere its approximation by ``tanh``."""
+    result = torch.addmm(*args, **factors)
+    return torch.nn.functional.gelu(result, approximate="tanh") if use_gelu else result.relu_()
+
+
 @op("aten::addmm", source=SOURCE, sparse=product)
-@op("aten::_addmm_activation", source=SOURCE)
+@op("aten::_addmm_activation", source=SOURCE, reference=_addmm_activation)
 def addmm_memory(call: OpCall) -> None:
     """As ``mm``, where cuBLASLt does not add the bias itself."""
     call.refuse_integers(_MATRICES)

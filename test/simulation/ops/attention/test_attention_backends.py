@@ -24,6 +24,7 @@ from support.attention_calls import (
 from torch.nn.attention import sdpa_kernel
 
 from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab.errors import UnsupportedCUDACallError
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.gpu import GPU
 from pytorch_memlab.simulation.ops.attention.backends import Backend, Call, against, cudnn_version
@@ -224,3 +225,85 @@ def test_tensors_of_the_host_are_pytorchs_own():
         result = F.scaled_dot_product_attention(*parts)
         assert "FlashAttentionForCpu" in node_of(result)
         assert torch.cuda.memory_allocated() == 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "size", "options", "expected"),
+    [
+        ("a100", torch.float16, 64, {}, FLASH),
+        ("a100", torch.float32, 64, {}, EFFICIENT),
+        ("a100", torch.float64, 64, {}, MATH),
+        ("a100", torch.float16, 264, {}, EFFICIENT),
+        ("a100", torch.float32, 63, {}, MATH),
+        ("a100", torch.float16, 64, {"attn_mask": torch.bool}, EFFICIENT),
+        ("t4", torch.float16, 64, {}, EFFICIENT),
+        ("t4", torch.float32, 64, {"is_causal": True}, EFFICIENT),
+        ("t4", torch.bfloat16, 64, {}, MATH),
+    ],
+)
+@pytest.mark.parametrize("compute", [True, False])
+def test_a_program_that_asks_for_the_backend_gets_the_one_that_runs(
+    gpu, dtype, size, options, expected, compute
+):
+    with simulate(gpu, compute=compute):
+        options = dict(options)
+        if "attn_mask" in options:
+            options["attn_mask"] = torch.ones(64, 64, dtype=torch.bool, device="cuda")
+        parts = tensors(dtype, sizes=(2, 8, 64, size))
+        assert torch._fused_sdp_choice(*parts, **options) == expected.value
+        node = node_of(F.scaled_dot_product_attention(*parts, **options))
+        assert (node == NODES[expected]) if expected in NODES else ("ScaledDot" not in node)
+    parts = [part.detach().cpu() for part in tensors_of_the_host()]
+    assert torch._fused_sdp_choice(*parts) == FLASH.value  # as a CPU does
+
+
+def tensors_of_the_host():
+    return [torch.randn(2, 8, 16, 64) for _ in range(3)]
+
+
+def nested(*lengths):
+    rows = [torch.randn(4, length, 16) for length in lengths]
+    return rows, torch.nested.nested_tensor(rows, device="cuda")
+
+
+def test_fused_attention_of_nested_tensors_is_refused_by_name():
+    with simulate("a100"):
+        _, parts = nested(3, 5)
+        for backends in ([FLASH, EFFICIENT, MATH], [FLASH], [EFFICIENT]):
+            with (
+                sdpa_kernel(backends),
+                pytest.raises(UnsupportedCUDACallError, match="fused attention of nested tensors"),
+            ):
+                F.scaled_dot_product_attention(parts, parts, parts)
+
+
+def test_attention_of_nested_tensors_by_its_formula_has_values_and_a_mark():
+    with simulate("a100") as machine, sdpa_kernel(MATH):
+        rows, parts = nested(3, 5)
+        result = F.scaled_dot_product_attention(parts, parts, parts)
+        assert result.is_cuda
+        for one, row in zip(result.unbind(), rows, strict=True):
+            expected = F.scaled_dot_product_attention(row, row, row)
+            torch.testing.assert_close(one.cpu(), expected)
+        assert machine.approximations[0].unmodelled
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"), [(FLASH, "Flash Attention"), (EFFICIENT, "Memory Efficient attention")]
+)
+@pytest.mark.parametrize("warn_only", [True, False])
+def test_a_program_that_asks_for_warnings_of_nondeterminism_gets_them(backend, name, warn_only):
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        with simulate("a100"), sdpa_kernel(backend), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = F.scaled_dot_product_attention(*tensors())
+            assert not caught
+            result.sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_warn_always(before)
+    found = [text for text in (str(one.message) for one in caught) if "non-deterministic" in text]
+    assert [text.partition(" defaults")[0] for text in found] == ([name] if warn_only else [])
