@@ -71,6 +71,8 @@ class OutputDevices:
             except (NotImplementedError, RuntimeError, ValueError):
                 allocation = self._machine.allocations.find(tensor)
             if allocation is None:
+                if tensor.is_meta:
+                    return None  # so is the result, whatever the others are
                 if tensor.dim() > 0:
                     on_cpu = tensor
             elif gpu is None:

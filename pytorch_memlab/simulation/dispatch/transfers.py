@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch._C import _functorch as functorch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..._common.storages import storages_of
 from ..machine.machine import Machine
@@ -49,7 +50,13 @@ class _Transfer(torch.autograd.Function):
 def move(
     machine: Machine, tensor: torch.Tensor, target: SimulatedGPU | None, options: dict[str, Any]
 ) -> torch.Tensor:
-    """A tensor on a device."""
+    """A tensor on a device.
+
+    Raises:
+        NotImplementedError: the tensor is on the meta device.
+    """
+    if tensor.is_meta and not _wraps_others(tensor):
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     if machine.gpu_of(tensor) is target and not functorch.is_legacy_batchedtensor(tensor):
         return _to(tensor, **{"dtype": tensor.dtype, **options})
     options = {"dtype": tensor.dtype, **options, "copy": True}
@@ -57,6 +64,10 @@ def move(
         moved: torch.Tensor = _Transfer.apply(tensor, machine, target, options)  # type: ignore[no-untyped-call]
         return moved
     return _copy(machine, tensor, target, options)
+
+
+def _wraps_others(tensor: Any) -> bool:
+    return is_traceable_wrapper_subclass(tensor)
 
 
 def _copy(

@@ -112,6 +112,8 @@ class Workspaces:
         self._made: list[tuple[_Handle, tuple[str, int]]] = []
         self.chosen_size: int | None = None
         """Bytes of each, as the program set it while it runs; None: as `workspace_size` says."""
+        self.chosen_lt_size: int | None = None
+        """The same of cuBLASLt, where its workspaces are separate ones."""
 
     @functools.cached_property
     def environment(self) -> dict[str, str]:

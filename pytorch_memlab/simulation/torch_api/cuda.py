@@ -18,6 +18,7 @@ from ..machine.device_properties import DeviceProperties
 from ..machine.machine import Machine
 from ..machine.streams import handle_of, id_of
 from ..machine.unsupported import refusal, unsupported
+from ..ops.matmul import cublaslt
 from . import unsupported as unsupported_calls
 from .cuda_streams import (
     CUDA_DEVICE_TYPE,
@@ -202,6 +203,15 @@ class _CudaCalls:
             "_cuda_getCublasWorkspaceSize": lambda: machine.workspaces.size(machine.current_gpu()),
             "_cuda_setCublasWorkspaceSize": set_workspace_size,
             "_cuda_resetCublasWorkspaceSize": lambda: set_workspace_size(None),
+            "_cuda_getCublasLtWorkspaceSize": lambda: cublaslt.workspace_size(
+                machine.workspaces, machine.current_gpu()
+            ),
+            "_cuda_setCublasLtWorkspaceSize": partial(
+                setattr, machine.workspaces, "chosen_lt_size"
+            ),
+            "_cuda_resetCublasLtWorkspaceSize": partial(
+                setattr, machine.workspaces, "chosen_lt_size", None
+            ),
             "_cuda_cudaCachingAllocator_raw_alloc": self._allocate,
             "_cuda_cudaCachingAllocator_raw_delete": self._free,
             "_cuda_cudaCachingAllocator_enable": keep_caching,

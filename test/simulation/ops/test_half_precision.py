@@ -72,3 +72,58 @@ def test_leaks_drawn_in_half_precision_are_those_of_their_gradient(dtype, in_pla
             assert leaked.max() <= -0.12
             assert leaked.min() >= -0.34
             assert torch.equal(x.grad, -leaked)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("spatial", [2, 3])
+def test_grids_are_sampled_in_single_precision(spatial, mode, dtype):
+    if mode == "bicubic" and spatial == 3:
+        pytest.skip("PyTorch has none for volumes")
+    torch.manual_seed(0)
+    pictures = torch.randn(2, 8, *[16] * spatial).to(dtype)
+    places = (torch.rand(2, *[9] * spatial, spatial) * 2 - 1).to(dtype)
+
+    def sample(*args):
+        return functional.grid_sample(*args, mode=mode, align_corners=True)
+
+    expected = sample(pictures.double(), places.double()).to(dtype)
+    with simulate("1GiB"):
+        found = sample(pictures.cuda().requires_grad_(), places.cuda())
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.detach().cpu(), expected)
+        found.sum().backward()
+
+
+@computed_or_dry
+@pytest.mark.parametrize(
+    "reduce",
+    [
+        torch.sum,
+        torch.prod,
+        torch.nansum,
+        lambda x: torch.sum(x, 1),
+        lambda x: torch.prod(x, 0),
+        lambda x: torch.sum(x, 0, out=torch.empty(0, dtype=x.dtype, device=x.device)),
+    ],
+)
+def test_complex_half_precision_is_reduced_in_complex_single(reduce, compute):
+    torch.manual_seed(0)
+    wide = torch.randn(5, 6, dtype=torch.complex64)
+    half = wide.to(torch.complex32)
+    with simulate("1GiB", compute=compute):
+        found = reduce(half.cuda())
+        assert found.dtype == torch.complex32
+        if compute:
+            by_sum = {torch.nansum: torch.sum}.get(reduce, reduce)
+            expected = by_sum(half.to(torch.complex64))
+            torch.testing.assert_close(
+                found.cpu().to(torch.complex64), expected, rtol=2e-3, atol=2e-3
+            )
+
+
+def test_sums_widen_and_narrow_complex_numbers_by_their_type():
+    with simulate("1GiB"):
+        wide = torch.randn(5, 6, dtype=torch.complex64, device="cuda")
+        assert wide.sum(dtype=torch.complex32).dtype == torch.complex32
+        assert wide.to(torch.complex32).sum(0, dtype=torch.complex64).dtype == torch.complex64

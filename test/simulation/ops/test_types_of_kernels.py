@@ -123,7 +123,7 @@ def test_drivers_are_those_of_cusolver():
             found = torch.linalg.lstsq(matrix.detach(), right, **given)
             for one, expected in zip(found, solved, strict=True):
                 torch.testing.assert_close(one.cpu(), expected)
-        with pytest.raises(RuntimeError, match=r"`driver` should be one of \(gels\)"):
+        with pytest.raises(RuntimeError, match="`driver` other than `gels` is not"):
             torch.linalg.lstsq(matrix.detach(), right, driver="gelsd")
 
 
@@ -162,3 +162,44 @@ def test_what_a_driver_of_cusolver_finds_is_written_to_out(compute):
             torch.testing.assert_close(values.cpu(), torch.tensor([4.0, 3.0]))
             u, s, vh = factors
             torch.testing.assert_close((u * s @ vh).cpu(), matrix)
+
+
+@computed_or_dry
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_pictures_of_bytes_are_not_interpolated(mode, antialias, compute):
+    def shrink(pictures):
+        return functional.interpolate(pictures, (4, 4), mode=mode, antialias=antialias)
+
+    with simulate("1GiB", compute=compute):
+        with pytest.raises(NotImplementedError, match=r"out_frame.* not implemented for 'Byte'"):
+            shrink(numbers(1, 3, 8, 8, dtype=torch.uint8))
+        assert shrink(numbers(1, 3, 8, 8, dtype=torch.float32)).shape == (1, 3, 4, 4)
+    assert shrink(torch.ones(1, 3, 8, 8, dtype=torch.uint8)).dtype == torch.uint8
+
+
+@computed_or_dry
+@pytest.mark.parametrize(
+    ("dtype", "of_weight", "message"),
+    [
+        (torch.float32, torch.float16, "expected scalar type Float but found Half"),
+        (torch.float16, torch.float32, "expected scalar type Half but found Float"),
+        (torch.bfloat16, torch.float32, "expected scalar type BFloat16 but found Float"),
+        (torch.float64, torch.float32, "expected scalar type Double but found Float"),
+    ],
+)
+def test_layer_and_group_norms_mix_no_types(dtype, of_weight, message, compute):
+    with simulate("1GiB", compute=compute):
+        x, weight = numbers(2, 4, dtype=dtype), numbers(4, dtype=of_weight)
+        allocated = torch.cuda.memory_allocated()
+        for norm in (
+            lambda weight: functional.layer_norm(x, (4,), weight, weight),
+            lambda weight: functional.group_norm(x, 2, weight, weight),
+        ):
+            with pytest.raises(RuntimeError, match=f"^{message}$"):
+                norm(weight)
+            assert torch.cuda.memory_allocated() == allocated
+            assert norm(weight.to(dtype)).dtype == dtype
+        if torch.float64 not in (dtype, of_weight):  # which autocast leaves alone
+            with torch.autocast("cuda", torch.float16):
+                assert functional.layer_norm(x, (4,), weight).dtype == torch.float32

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 from torch.utils import dlpack
 
 from pytorch_memlab.simulation import simulate
@@ -119,3 +120,34 @@ def test_a_meta_storage_stays_one() -> None:
         assert storage.clone().device == storage.to(device="meta").device == torch.device("meta")
         with pytest.raises(RuntimeError, match="_share_cuda_: only available on CUDA"):
             storage._share_cuda_()
+
+
+@computed_or_dry
+def test_tensors_without_data_are_not_copied_to_a_gpu(compute):
+    with simulate("1GiB", compute=compute):
+        meta = torch.empty(3, 3, device="meta")
+        for copy in (
+            lambda: meta.cuda(),
+            lambda: meta.to("cuda"),
+            lambda: meta.to("cuda", torch.float16),
+            lambda: meta.cpu(),
+        ):
+            with pytest.raises(NotImplementedError, match=r"^Cannot copy out of meta tensor; no"):
+                copy()
+        with pytest.raises(NotImplementedError, match=r"use torch\.nn\.Module\.to_empty"):
+            torch.nn.Linear(3, 3, device="meta").to("cuda")
+        assert torch.cuda.memory_allocated() == 0
+        module = torch.nn.Linear(3, 3, device="meta").to_empty(device="cuda")
+        assert module.weight.is_cuda
+        assert torch.empty(3, device="cuda").to("meta").is_meta
+
+
+@computed_or_dry
+def test_a_product_with_a_tensor_without_data_has_none(compute):
+    with simulate("1GiB", compute=compute):
+        tensor = torch.ones(3, 3, device="cuda")
+        allocated = torch.cuda.memory_allocated()
+        product = torch.mm(torch.empty(2, 3, device="meta"), tensor)
+        assert product.is_meta
+        torch.mm(tensor, torch.empty(3, 2, device="meta"))  # as on a CPU, on any device
+        assert torch.cuda.memory_allocated() == allocated

@@ -18,6 +18,9 @@ from ..memory_formats import MAX_INT32, cudnn_conv_memory_format
 from ..registry import define
 
 _BFLOAT16_CAPABILITY: Final = 8
+_VOLUME: Final = 5
+"""Dimensions of a batch of volumes."""
+
 _aten: Final = torch.ops.aten
 
 
@@ -74,6 +77,25 @@ class Convolution:
             return Backend.CUDNN if self._is_depthwise_of_cudnn() else Backend.DEPTHWISE
         return Backend.CUDNN if self._is_for_cudnn() else Backend.COLUMNS
 
+    @property
+    def backend_in_pytorch(self) -> Any:
+        """The backend as a value of PyTorch's enumeration."""
+        backends: Any = vars(torch._C)["_ConvBackend"]
+        is_volume = self.tensor.dim() == _VOLUME
+        match self.backend():
+            case Backend.EMPTY:
+                return backends.Empty
+            case Backend.CUDNN:
+                return backends.CudnnTranspose if self.transposed else backends.Cudnn
+            case Backend.DEPTHWISE:
+                return backends.CudaDepthwise3d if is_volume else backends.CudaDepthwise2d
+        if self.transposed:
+            return backends.SlowTranspose3d if is_volume else backends.SlowTranspose2d
+        if is_volume:
+            return backends.SlowDilated3d
+        is_dilated = any(step != 1 for step in self.dilation)
+        return backends.SlowDilated2d if is_dilated else backends.Slow2d
+
     def needs_columns(self) -> bool:
         """True if patches have to be unfolded: each is more than one element, or not its own."""
         ones = (*self.weight.shape[2:], *self.stride, *self.dilation)
@@ -85,6 +107,12 @@ class Convolution:
         dtypes = (self.tensor.dtype, self.weight.dtype)
         major = active.machine.gpus[0].model.major if active.machine else _BFLOAT16_CAPABILITY
         if torch.bfloat16 in dtypes and major < _BFLOAT16_CAPABILITY:
+            return False
+        if (
+            any(step != 1 for step in self.dilation)
+            and (torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled())
+            and cudnn_conv_memory_format(self.tensor, self.weight) == torch.contiguous_format
+        ):
             return False
         return all(more < step for more, step in zip(self.output_padding, self.stride, strict=True))
 

@@ -33,7 +33,7 @@ def _svd(
 def _check_driver_of_least_squares(driver: str | None) -> None:
     if (driver or _OF_LEAST_SQUARES).lower() != _OF_LEAST_SQUARES:
         raise RuntimeError(
-            "torch.linalg.lstsq: parameter `driver` should be one of (gels) for tensors of a GPU"
+            "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA"
         )
 
 

@@ -17,6 +17,7 @@ import torch
 
 from ...._common.torch_release import RELEASE
 from ...machine import cublas_workspaces
+from ...machine.simulated_gpu import SimulatedGPU
 from ..op_call import OpCall
 
 _BARE_HANDLE_SINCE: Final = (2, 13)
@@ -62,14 +63,26 @@ def _workspace_size(environment: Mapping[str, str]) -> int:
 
 def need(call: OpCall) -> None:
     """Allocate the workspace of cuBLASLt, and what its handle brings with it."""
-    environment = call.machine.workspaces.environment
-    source = _workspace(environment)
+    workspaces = call.machine.workspaces
+    source = _workspace(workspaces.environment)
     if source is Workspace.PASSING:
-        call.alloc_temp(_workspace_size(environment))
+        call.alloc_temp(_separate_size(workspaces))
     if source is Workspace.SHARED or handle_needs_cublas():
         call.ensure_cublas_workspace()
     if source is Workspace.KEPT:
-        call.ensure_cublaslt_workspace(_workspace_size(environment))
+        call.ensure_cublaslt_workspace(_separate_size(workspaces))
+
+
+def workspace_size(workspaces: cublas_workspaces.Workspaces, gpu: SimulatedGPU) -> int:
+    """Bytes of the workspace of a call, as ``torch.backends.cuda`` tells them."""
+    if _workspace(workspaces.environment) is Workspace.SHARED:
+        return workspaces.size(gpu)
+    return _separate_size(workspaces)
+
+
+def _separate_size(workspaces: cublas_workspaces.Workspaces) -> int:
+    chosen = workspaces.chosen_lt_size
+    return _workspace_size(workspaces.environment) if chosen is None else chosen
 
 
 def handle_needs_cublas() -> bool:

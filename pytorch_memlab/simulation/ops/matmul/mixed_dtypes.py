@@ -57,19 +57,73 @@ def _into_out(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
 
 def _int_mm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Of the sizes that CUDA takes."""
-    if first.dim() == second.dim() == 2:
-        if first.shape[0] <= 16:
-            raise RuntimeError(
-                f"self.size(0) needs to be greater than 16, but got {first.shape[0]}"
-            )
-        for name, size in (("self", first.shape[1]), ("mat2", second.shape[1])):
-            if not size or size % 8:
-                raise RuntimeError(
-                    f"{name}.size(1) needs to be greater than 0 and a multiple of 8, but got {size}"
-                )
+    """Of the sizes, types and layouts that CUDA takes."""
+    _check_sizes(first, second)
+    _check_layout(first, second)
     product: torch.Tensor = _aten._int_mm.default(first, second)
     return product
+
+
+def _check_sizes(first: torch.Tensor, second: torch.Tensor) -> None:
+    for name, tensor in (("self", first), ("mat2", second)):
+        if tensor.dim() != 2:
+            raise RuntimeError(f"Expected {name} to be of dimension 2 but got {tensor.dim()}")
+    rows, inner = first.shape
+    if rows <= 16:
+        raise RuntimeError(f"self.size(0) needs to be greater than 16, but got {rows}")
+    for name, size in (("self", inner), ("mat2", second.shape[1])):
+        if name == "mat2" and inner != second.shape[0]:
+            raise RuntimeError(
+                f"self.size(1) needs to match mat2.size(0) but got {inner} and {second.shape[0]}"
+            )
+        if not size or size % 8:
+            raise RuntimeError(
+                f"{name}.size(1) needs to be greater than 0 and a multiple of 8, but got {size}"
+            )
+
+
+def _check_layout(first: torch.Tensor, second: torch.Tensor) -> None:
+    """CuBLASLt reads no transposed first matrix of integers."""
+    for tensor in (first, second):
+        if tensor.dtype != torch.int8:
+            found = _SCALAR_TYPES.get(tensor.dtype, str(tensor.dtype))
+            raise RuntimeError(f"expected scalar type Char but found {found}")
+    if not first.is_contiguous() and first.t().is_contiguous():
+        raise RuntimeError(
+            "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul with "
+            f"transpose_mat1 {int(second.t().is_contiguous())} transpose_mat2 1"
+        )
+
+
+_SCALAR_TYPES: Final = {
+    torch.uint8: "Byte",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+}
+"""PyTorch's names of types of numbers, in errors."""
+
+
+def _int_mm_into(first: torch.Tensor, second: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    _check_sizes(first, second)
+    if out.dtype != torch.int32:
+        raise RuntimeError(f"Expected result dtype to be of type kInt but got {_c_name(out.dtype)}")
+    for dim, size in enumerate((first.shape[0], second.shape[1])):
+        if out.shape[dim] != size:
+            raise RuntimeError(f"Expected result.size({dim}) to be {size} but got {out.shape[dim]}")
+    if not out.is_contiguous():
+        raise RuntimeError("Expected result to be contiguous.")
+    return out.copy_(_int_mm(first, second))
+
+
+def _c_name(dtype: torch.dtype) -> str:
+    """The name of a type in C++, such as ``float`` or ``signed char``."""
+    names = {torch.float32: "float", torch.float64: "double", torch.int64: "long"}
+    names |= {torch.int8: "signed char", torch.uint8: "unsigned char"}
+    return names.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def _addmm_memory(call: OpCall) -> None:
@@ -104,6 +158,7 @@ for _name, _product, _memory, _out_memory in (
     op(f"aten::{_name}.dtype_out", source=SOURCE, reference=_write, meta=_write)(_out_memory)
 
 
+@op("aten::_int_mm.out", source=SOURCE, reference=_int_mm_into, meta=_int_mm_into)
 @op("aten::_int_mm", source=SOURCE, reference=_int_mm, meta=_int_mm)
 def _int_mm_memory(call: OpCall) -> None:
     """CuBLASLt is given no workspace, but its handle may come with that of cuBLAS."""

@@ -13,12 +13,16 @@ from ..memory_formats import LOW_PRECISION, acc_type
 from ..op_call import OpCall
 from ..registry import op
 from .batch_norm import in_dtypes
+from .parameter_types import refuse_mixed_types
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/group_norm_kernel.cu"
 
 
-def _forward(tensor: torch.Tensor, *others: Any) -> Any:
-    return torch.ops.aten.native_group_norm.default(tensor.contiguous(), *others)
+def _forward(
+    tensor: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, *others: Any
+) -> Any:
+    refuse_mixed_types(tensor, weight, bias)
+    return torch.ops.aten.native_group_norm.default(tensor.contiguous(), weight, bias, *others)
 
 
 @op("aten::native_group_norm", source=_SOURCE, values=_forward)

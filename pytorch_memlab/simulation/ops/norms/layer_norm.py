@@ -19,6 +19,7 @@ from ..memory_formats import acc_type, made_contiguous
 from ..op_call import OpCall
 from ..reduction_workspace import alloc_column_sums_workspace
 from ..registry import define, op
+from .parameter_types import refuse_mixed_types
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/layer_norm_kernel.cu"
 
@@ -30,8 +31,15 @@ _MOST_BLOCKS: Final = 64 * 1024 // 2
 _aten: Final = torch.ops.aten
 
 
-def _reference(tensor: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
-    result, mean, rstd = _aten.native_layer_norm.default(tensor, *others)
+def _reference(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    *others: Any,
+) -> tuple[torch.Tensor, ...]:
+    refuse_mixed_types(tensor, weight, bias)
+    result, mean, rstd = _aten.native_layer_norm.default(tensor, size, weight, bias, *others)
     dtype = acc_type(tensor.dtype)
     return result, mean.to(dtype), rstd.to(dtype)
 

@@ -168,10 +168,38 @@ define(
     composite=_affine_grid,
 )
 
-for _name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+
+def _refusing_integers(kernel: str) -> Memory:
+    """The memory of an op that allocates its outputs only, by a kernel that takes no integers."""
+
+    def memory(call: OpCall) -> None:
+        call.refuse_integers(kernel)
+
+    return memory
+
+
+for _kind in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d"):
+    op(f"aten::upsample_{_kind}", source=f"{_CUDA}UpSample{_kind.capitalize()}.cu")(
+        _refusing_integers(f"upsample_{_kind}_out_frame")
+    )
+for _kind in ("bilinear2d", "bicubic2d"):
+    _name = f"_upsample_{_kind}_aa"
+    for _op, _memory in (
+        (_name, _refusing_integers("upsample_bilinear2d_out_frame")),
+        (f"{_name}_backward", None),
+    ):
+        define(
+            f"aten::{_op}",
+            memory=_memory,
+            source=_CUDA + "UpSampleBilinear2d.cu",
+            reference=in_single_precision(getattr(torch.ops.aten, _op).default),
+        )
+
+for _name in ("grid_sampler_2d", "grid_sampler_3d"):
+    # The CPU's kernels round the places between elements to half precision.
     for _op in (_name, f"{_name}_backward"):
         define(
             f"aten::{_op}",
-            source=_CUDA + "UpSampleBilinear2d.cu",
+            source=_CUDA + "GridSampler.cu",
             reference=in_single_precision(getattr(torch.ops.aten, _op).default),
         )

@@ -10,6 +10,7 @@ import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
 from .. import cub
+from ..cuda_dispatch import overload_named
 from ..memory_formats import LOW_PRECISION
 from ..op_call import OpCall, contiguous
 from ..reduction_workspace import (
@@ -88,9 +89,28 @@ def _count_nonzero(_gpu: SimulatedGPU, tensor: torch.Tensor, dims: list[int]) ->
     return (tensor if tensor.dtype == torch.bool else tensor.ne(0)).sum(dims)
 
 
-def _nansum(tensor: torch.Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _in_complex_single(reduce: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The reference of a reduction of which the CPU has no kernel for complex half precision."""
+
+    def compute(tensor: torch.Tensor, *args: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+        if torch.complex32 not in (tensor.dtype, dtype):
+            return reduce(tensor, *args, dtype=dtype)
+        wide = reduce(tensor.to(torch.complex64), *args, dtype=_widened(dtype))
+        return wide.to(dtype or tensor.dtype)
+
+    return compute
+
+
+def _widened(dtype: torch.dtype | None) -> torch.dtype | None:
+    return torch.complex64 if dtype is torch.complex32 else dtype
+
+
+@_in_complex_single
+def _nansum(
+    tensor: torch.Tensor, dim: Any = None, *args: Any, dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """Of complex numbers too, which the CPU's kernel refuses."""
-    return torch.sum(tensor.where(~tensor.isnan(), 0), dim, *args, **kwargs)
+    return torch.sum(tensor.where(~tensor.isnan(), 0), dim, *args, dtype=dtype)
 
 
 def _is_cast_first(tensor: torch.dtype, result: torch.dtype) -> bool:
@@ -105,10 +125,12 @@ define("aten::trace", source=_TRACE, composite=_trace)
 define("aten::count_nonzero", source=_SUMMARY, composite=as_on_cpu)
 define("aten::count_nonzero.dim_IntList", source=_SUMMARY, composite=_count_nonzero)
 
-_recorded("aten::sum", "aten::sum.dim_IntList")(_sums)
+for _name in ("sum", "sum.dim_IntList"):
+    _recorded(f"aten::{_name}", reference=_in_complex_single(overload_named(_name)))(_sums)
+for _name in ("prod", "prod.dim_int"):
+    _source(f"aten::{_name}", reference=_in_complex_single(overload_named(_name)))(_sums)
 _recorded("aten::max.dim")(_values_and_indices)
-_source("aten::mean", "aten::prod", "aten::norm.Scalar", "aten::norm.ScalarOpt_dtype")(_sums)
-_source("aten::mean.dim", "aten::prod.dim_int")(_sums)
+_source("aten::mean", "aten::norm.Scalar", "aten::norm.ScalarOpt_dtype", "aten::mean.dim")(_sums)
 _source("aten::nansum", reference=_nansum)(_sums)
 _source("aten::linalg_vector_norm", "aten::norm.ScalarOpt_dim", "aten::norm.ScalarOpt_dim_dtype")(
     _sums

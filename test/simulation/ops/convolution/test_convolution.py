@@ -214,3 +214,44 @@ def test_the_allocator_sees_the_same_without_arithmetic(program):
     computed = events_of(program, compute=True)
     assert len(computed) > 15
     assert events_of(program, compute=False) == computed
+
+
+@pytest.mark.parametrize(
+    ("size", "weight", "options", "name"),
+    [
+        ((2, 8, 9), (4, 8, 3), {}, "Cudnn"),
+        ((2, 8, 9, 9), (8, 4, 3, 3), {"transposed": True}, "CudnnTranspose"),
+        ((2, 8, 9), (8, 1, 3), {"groups": 8}, "CudaDepthwise2d"),
+        ((2, 8, 9, 9, 9), (8, 1, 3, 3, 3), {"groups": 8}, "CudaDepthwise3d"),
+        ((0, 8, 9, 9), (4, 8, 3, 3), {}, "Empty"),
+        ((2, 8, 9, 9), (4, 8, 3, 3), {"cudnn": False}, "Slow2d"),
+        ((2, 8, 9, 9), (4, 8, 3, 3), {"cudnn": False, "dilation": 2}, "SlowDilated2d"),
+        ((2, 8, 9, 9, 9), (4, 8, 3, 3, 3), {"cudnn": False}, "SlowDilated3d"),
+        ((2, 8, 9, 9), (8, 4, 3, 3), {"cudnn": False, "transposed": True}, "SlowTranspose2d"),
+        ((2, 8, 9, 9, 9), (8, 4, 3, 3, 3), {"cudnn": False, "transposed": True}, "SlowTranspose3d"),
+        ((2, 8, 9, 9), (4, 8, 3, 3), {"dilation": 2}, "Cudnn"),
+        ((2, 8, 9, 9), (4, 8, 3, 3), {"deterministic": True}, "Cudnn"),
+        ((2, 8, 9, 9), (4, 8, 3, 3), {"deterministic": True, "dilation": 2}, "SlowDilated2d"),
+    ],
+)
+def test_pytorch_names_who_convolves(size, weight, options, name):
+    options = dict(options)
+    spatial = len(size) - 2
+    flags = {"enabled": options.pop("cudnn", True)}
+    flags["deterministic"] = options.pop("deterministic", False)
+    dilation = [options.get("dilation", 1)] * spatial
+    transposed, groups = options.get("transposed", False), options.get("groups", 1)
+    rest = ([1] * spatial, [1] * spatial, dilation, transposed, [0] * spatial, groups)
+    with simulate("t4"), torch.backends.cudnn.flags(**flags):
+        tensor, kernel = images(size), images(weight)
+        found = torch._C._select_conv_backend(tensor, kernel, None, *rest)
+        assert found.name == name
+        layout = torch._C._conv_determine_backend_memory_format(tensor, kernel, found)
+        assert layout == CONTIGUOUS
+        if name == "Cudnn" and spatial == 2:
+            lying = tensor.to(memory_format=LAST)
+            layout = torch._C._conv_determine_backend_memory_format(lying, kernel, found)
+            assert layout == LAST
+        on_cpu = torch._C._select_conv_backend(tensor.cpu(), kernel.cpu(), None, *rest)
+        assert "uda" not in on_cpu.name
+        assert "udnn" not in on_cpu.name

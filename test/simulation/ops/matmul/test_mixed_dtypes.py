@@ -134,6 +134,15 @@ def test_what_is_given_gets_the_products():
         (lambda: torch._int_mm(int8(16, 8), int8(8, 8)), "self.size.0. needs to be greater"),
         (lambda: torch._int_mm(int8(17, 7), int8(7, 8)), "self.size.1. needs .* but got 7"),
         (lambda: torch._int_mm(int8(17, 8), int8(8, 12)), "mat2.size.1. needs .* but got 12"),
+        (lambda: torch._int_mm(int8(17, 8), int8(7, 8)), "to match mat2.size.0. but got 8 and 7"),
+        (lambda: torch._int_mm(int8(17, 8).float(), int8(8, 8)), "type Char but found Float"),
+        (lambda: torch._int_mm(int8(17, 8), int8(8, 8).float()), "type Char but found Float"),
+        (lambda: torch._int_mm(int8(8, 17).t(), int8(8, 8)), "CUBLAS_STATUS_NOT_SUPPORTED"),
+        (lambda: torch._int_mm(int8(17, 8), int8(8, 8), out=int8(17, 8)), "type kInt but got sign"),
+        (
+            lambda: torch._int_mm(int8(17, 8), int8(8, 8), out=int8(16, 8).int()),
+            "result.size.0. to be 17 but got 16",
+        ),
     ],
 )
 def test_what_cuda_refuses_is_refused(call, message, compute):
@@ -185,3 +194,35 @@ def test_a_scaled_product_by_its_recipe_takes_a_workspace(compute):
         named = {name for _, name in machine.approximations[0].uncounted}
     assert named == {"workspaces of row-wise scaled products"}
     assert machine.unmodelled == {}
+
+
+def test_integers_are_multiplied_by_a_transposed_matrix_and_into_a_result():
+    with simulate("a100"):
+        torch.manual_seed(0)
+        first = torch.randint(-9, 9, (17, 8), dtype=torch.int8, device="cuda")
+        second = torch.randint(-9, 9, (16, 8), dtype=torch.int8, device="cuda").t()
+        expected = (first.cpu().long() @ second.cpu().long()).int()
+        assert torch._int_mm(first, second).cpu().equal(expected)
+        out = torch.zeros(17, 16, dtype=torch.int32, device="cuda")
+        assert torch._int_mm(first, second, out=out) is out
+        assert out.cpu().equal(expected)
+
+
+@computed_or_dry
+def test_an_activation_after_a_product_is_the_tanh_of_cublaslt(compute):
+    torch.manual_seed(0)
+    bias, first, second = torch.randn(6), torch.randn(4, 5), torch.randn(5, 6)
+    gelu = torch.nn.functional.gelu
+    with simulate("a100", compute=compute):
+        call = [one.cuda() for one in (bias, first, second)]
+        found = torch._addmm_activation(*call, use_gelu=True)
+        clamped = torch._addmm_activation(*call, beta=2, alpha=3)
+        out = torch.empty(4, 6, device="cuda")
+        torch._addmm_activation(*call, use_gelu=True, out=out)
+        assert found.shape == clamped.shape == (4, 6)
+        if compute:
+            plain = bias + first @ second
+            torch.testing.assert_close(found.cpu(), gelu(plain, approximate="tanh"))
+            torch.testing.assert_close(out, found)
+            assert not torch.allclose(found.cpu(), gelu(plain), rtol=0, atol=1e-5)
+            torch.testing.assert_close(clamped.cpu(), (2 * bias + 3 * first @ second).relu())
