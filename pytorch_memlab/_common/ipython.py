@@ -23,6 +23,15 @@ def cell_name(filename: str) -> str | None:
     return None if named is None or named[0] != "Cell" else str(named[1])
 
 
+def source_name(path: str) -> str:
+    """The path of a file; the name of the cell for the file of a cell, which a kernel removes.
+
+    >>> source_name("/home/me/train.py")
+    '/home/me/train.py'
+    """
+    return cell_name(path) or path
+
+
 def file_name(path: str) -> str:
     """The name of a file without its folder; that of the cell for the file of a cell.
 

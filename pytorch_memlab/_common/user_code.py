@@ -13,8 +13,8 @@ _LIBRARIES: Final = tuple(
     os.path.join(folder, "")
     for folder in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 )
-_TYPED: Final = ("<ipython", "<stdin>", "<python-input")
-"""Names of what was typed into a notebook or a session of Python."""
+_TYPED: Final = ("<ipython", "<stdin>", "<python-input", "In[")
+"""Names of what was typed into a notebook or a session of Python; the last one in files."""
 _PACKAGES: Final = ("site-packages", "dist-packages")
 
 OWN_FOLDER: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
+from .._common.ipython import source_name
 from ..records import (
     Approximation,
     ApproximationKind,
@@ -133,7 +134,7 @@ class SimulatedApproximations:
                 fields = (kind, _name(op), count.calls, count.nbytes, "", "", unknown)
                 yield (ops, kind, subject), fields
         for read in () if self._reads is None else self._reads.all():
-            place = f"{read.filename}:{read.line}"
+            place = f"{source_name(read.filename)}:{read.line}"
             kind = ApproximationKind(read.bound.value)
             fields = (kind, read.name, read.count, 0, read.assumption, place, "")
             key = (self._reads, read.op, read.bound, read.assumption, read.filename, read.line)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from .._common.ipython import file_name
+from .._common.ipython import file_name, source_name
 from .._common.prose_size import prose_size
 from .._common.quoted import quoted, visible
 from .._common.rendered import rendered
@@ -206,7 +205,10 @@ class PeakHolders:
         if by not in ways:
             raise UsageError(f"by is {', '.join(ways)} or stack, not {quoted(by)}")
         columns = list((Share if by in ("module", "category") else Holder).__slots__)
-        rows = [[getattr(row, name) for name in columns] for row in ways[by]()]
+        rows = [
+            [source_name(row.file) if name == "file" else getattr(row, name) for name in columns]
+            for row in ways[by]()
+        ]
         return pd.DataFrame(rows, columns=columns)
 
     def __repr__(self) -> str:
@@ -255,7 +257,7 @@ def _holders(sums: Mapping[tuple[str, int | None, str], Sequence[int]]) -> list[
 
 def _collapsed(frame: Frame) -> str:
     """A frame as collapsed stacks have it, which a semicolon or a line's end would cut."""
-    place = f" ({os.path.basename(frame.filename)}:{frame.line})" if frame.filename else ""
+    place = f" ({file_name(frame.filename)}:{frame.line})" if frame.filename else ""
     return visible(f"{frame.name}{place}".replace(";", ":"))
 
 

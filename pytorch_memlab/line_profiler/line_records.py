@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pandas.api.extensions import ExtensionArray
 
+    from pytorch_memlab.line_profiler.profile_difference import ProfileDifference
     from pytorch_memlab.profiles.recorded import RecordedProfile
 
     Values = tuple[int | float | None, ...]
@@ -258,6 +259,25 @@ class RecordedLines(ABC):
     ) -> Report:
         """The tables as data, in a merged profile one for each function and device."""
         return self._display(func, columns).report
+
+    def diff(self, other: RecordedLines) -> ProfileDifference:
+        """The differences from these lines to those of another profile, a later one.
+
+        Args:
+            other: a ``LineProfiler``, or a profile that ``load`` read.
+
+        Returns:
+            an object that a notebook shows as tables and ``print`` as text; ``to_dataframe()``
+            has the lines.
+
+        Raises:
+            UsageError: it is something else.
+        """
+        from pytorch_memlab.line_profiler.profile_difference import ProfileDifference
+
+        if not isinstance(other, RecordedLines):
+            raise UsageError(f"diff takes a profiler or a loaded profile, not {quoted(other)}")
+        return ProfileDifference(self.recorded(), other.recorded())
 
     def save(self, path: str | PathLike[str], *, force: bool = False) -> None:
         """Write everything recorded so far to a file, which ``load`` reads.

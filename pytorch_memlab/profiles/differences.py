@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from .._common.ipython import file_name
 from ..history.holders import NO_MODULE, PeakHolders, Share
 from ..records import FunctionInfo
 from ..simulation.inspect import checked_size
@@ -139,7 +139,7 @@ def _by_place(
     for holder in holders.by_line():
         place = holder.file, holder.line or 0
         file, line = places.get(place, place)
-        sizes[f"{os.path.basename(file)}:{line}" if file else holder.function] += holder.size
+        sizes[f"{file_name(file)}:{line}" if file else holder.function] += holder.size
     return sizes
 
 

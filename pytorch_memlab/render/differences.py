@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from .._common.prose_size import prose_size, signed
 from .._common.quoted import printable
 from ..profiles.differences import Change, Differences, LineChange
 from ..profiles.recorded import RecordedProfile
 from ..records import hardware
+from .page import fill
 from .rows import code_of, document, padded, place_of, ranked
 from .run_notes import command
+
+_KEPT: Final = "lines that keep more or less, without the functions that they call:"
+_PEAKS: Final = "lines whose peak is higher or lower:"
 
 
 def text(
@@ -30,13 +35,13 @@ def text(
         [*heads, *_warnings(before, after)],
         _peaks(found),
         _lines(
-            "lines that keep more or less, without the functions that they call:",
+            _KEPT,
             [(line, line.kept) for line in found.kept()],
             rows,
         )
         or ["every line keeps as much as before"],
         _lines(
-            "lines whose peak is higher or lower:",
+            _PEAKS,
             [(line, line.peak) for line in found.peaks()],
             rows,
         )
@@ -44,6 +49,65 @@ def text(
         *_holders(found, rows),
     ]
     return document(*parts)
+
+
+_Rows = list[tuple[str, Change, float, str]]
+"""Rows of a table: the name, the sizes, the share that its bar shows, and the code."""
+
+
+def fragment(before: RecordedProfile, after: RecordedProfile, found: Differences, rows: int) -> str:
+    """The same for a notebook: tables of the peaks, of the lines, and of what held the peaks."""
+    tables: list[tuple[str, tuple[str, ...], _Rows, int]] = []
+
+    def add(title: str, changes: Sequence[tuple[str, Change, str]], head: str) -> None:
+        most = max((abs(change.growth) for _, change, _ in changes), default=0) or 1
+        heads = (
+            head,
+            "before",
+            "after",
+            "change",
+            *(["code"] if any(code for *_, code in changes) else []),
+        )
+        shown: _Rows = [
+            (name, change, abs(change.growth) / most, code) for name, change, code in changes[:rows]
+        ]
+        if shown:
+            tables.append((title, heads, shown, len(changes) - len(shown)))
+
+    kinds = ("active", "allocated", "reserved")
+    add(
+        "the peaks:",
+        [
+            (f"{device.name} {kind}", getattr(device, kind), "")
+            for device in found.devices
+            for kind in kinds
+        ],
+        "peak",
+    )
+    several = len(found.devices) > 1
+    add(_KEPT, [_row(one, one.kept, several=several) for one in found.kept()], "line")
+    add(_PEAKS, [_row(one, one.peak, several=several) for one in found.peaks()], "line")
+    for held in found.holders:
+        changes = [(printable(name), change, "") for name, change in held.changes if change.growth]
+        add(f"held at the peak of {held.device}, by {held.by}:", changes, held.by)
+    programs = command(before.runs[0]), command(after.runs[0])
+    heading = (
+        f"two runs of {programs[0]}" if programs[0] == programs[1] else ", then ".join(programs)
+    )
+    same = "" if found.kept() or found.peaks() else ": every line has the same memory"
+    return fill(
+        "profile_difference.html",
+        heading=heading + same,
+        warnings=_warnings(before, after),
+        tables=tables,
+        signed=change_of,
+    )
+
+
+def _row(line: LineChange, change: Change, *, several: bool) -> tuple[str, Change, str]:
+    where = place_of(line.function, line.line) + _former(line)
+    device = f"  on {line.device}" if several else ""
+    return where + device, change, code_of(line.function, line.line)
 
 
 def change_of(size: int) -> str:

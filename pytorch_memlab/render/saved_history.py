@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+from .._common.ipython import source_name
 from ..history.holders import PeakHolders
 from ..history.model import (
     AllocationHistory,
@@ -214,7 +215,7 @@ def read_holders(data: Checked, run: str = "") -> PeakHolders:
 
 
 def _stack_data(stack: Stack, texts: Texts) -> list[list[int]]:
-    return [[texts[one.filename], one.line, texts[one.name]] for one in stack]
+    return [[texts[source_name(one.filename)], one.line, texts[one.name]] for one in stack]
 
 
 def _stack(data: Checked, frames: list[Any], texts: tuple[str, ...]) -> Stack:

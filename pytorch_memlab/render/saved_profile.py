@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+from .._common.ipython import source_name
 from .._common.quoted import quoted
 from .._common.version import __version__
 from ..errors import ProfileError, UsageError
@@ -53,7 +54,10 @@ def render(profile: RecordedProfile) -> str:
         "shown": profile.shown,
         "notes": texts(profile.notes),
         "ends": texts(profile.ends),
-        "functions": [asdict(function) for function in profile.functions],
+        "functions": [
+            {**asdict(function), "filename": source_name(function.filename)}
+            for function in profile.functions
+        ],
         **_lines_data(profile),
         "calls": [asdict(call) for call in profile.calls],
         "sections": [asdict(section) for section in profile.sections],
