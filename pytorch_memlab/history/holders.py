@@ -206,7 +206,12 @@ class PeakHolders:
             raise UsageError(f"by is {', '.join(ways)} or stack, not {quoted(by)}")
         columns = list((Share if by in ("module", "category") else Holder).__slots__)
         rows = [
-            [source_name(row.file) if name == "file" else getattr(row, name) for name in columns]
+            [
+                source_name(row.file)
+                if name == "file" and isinstance(row, Holder)
+                else getattr(row, name)
+                for name in columns
+            ]
             for row in ways[by]()
         ]
         return pd.DataFrame(rows, columns=columns)
