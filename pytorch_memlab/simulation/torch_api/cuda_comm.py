@@ -298,7 +298,7 @@ def _nccl_calls(machine: Machine) -> dict[str, Callable[..., None]]:
             if machine.values is None:
                 with torch.no_grad(), torch._C._DisableTorchDispatch():
                     for target, source in copies(*args):
-                        target.copy_(source)
+                        target.data.copy_(source)  # NCCL writes unseen by autograd
 
         return call
 

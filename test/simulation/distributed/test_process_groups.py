@@ -103,6 +103,22 @@ def test_collectives_return_what_equal_ranks_give(rank_of_eight):
     assert x.tolist() == [0] * 8
 
 
+def test_autograd_does_not_learn_of_what_collectives_write(rank_of_eight):
+    """As with NCCL: a graph that saved a tensor runs backward after a sum in place of it."""
+    weight = torch.ones(3, 3, device="cuda", requires_grad=True)
+    hidden = (torch.ones(2, 3, device="cuda") @ weight).relu()
+    dist.all_reduce(hidden)
+    dist.recv(hidden, 0)
+    dist.all_gather_into_tensor(torch.empty(16, 3, device="cuda"), hidden)
+    assert hidden._version == 0
+    hidden.sum().backward()
+    assert weight.grad is not None
+    with torch.inference_mode():
+        tensor = torch.ones(3, device="cuda")
+        dist.all_reduce(tensor)
+    assert tensor.tolist() == [8.0] * 3
+
+
 def test_collectives_of_single_tensors_take_no_memory_of_pytorchs(rank_of_eight):
     x = torch.ones(MIB, device="cuda")
     whole = torch.empty(8 * MIB, device="cuda")

@@ -273,9 +273,9 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         with torch.no_grad():
             for tensor in tensors:
                 if operation == dist.ReduceOp.SUM:
-                    tensor.mul_(self._size)
+                    _unversioned(tensor).mul_(self._size)
                 elif operation == dist.ReduceOp.PRODUCT:
-                    tensor.pow_(self._size)
+                    _unversioned(tensor).pow_(self._size)
 
 
 class SimulatedNCCL(SimulatedGroup):
@@ -362,9 +362,14 @@ def _fill(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None]
     with torch.no_grad():
         for output, tensor in zip(outputs, inputs, strict=True):
             if tensor is not None and output.shape == tensor.shape:
-                output.copy_(tensor)
+                _unversioned(output).copy_(tensor)
             else:
-                output.zero_()
+                _unversioned(output).zero_()
+
+
+def _unversioned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor to write to unseen by autograd, which does not learn of what NCCL and Gloo write."""
+    return tensor.data
 
 
 def _take_float(device: torch.device | None) -> Callable[[], None]:
