@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -115,8 +116,17 @@ def assumptions(options: argparse.Namespace) -> dict[str, str]:
             raise UsageError(
                 f"--assume takes an op or a line, and how much of it: nonzero=0.001, not {word!r}"
             )
-        found[name] = amount
+        found[_beside_script(name, options)] = amount
     return AssumedSizes(found).given()
+
+
+def _beside_script(name: str, options: argparse.Namespace) -> str:
+    """A line of a file in the folder of the script, which reports name without the folder."""
+    file, colon, line = name.rpartition(":")
+    path = os.path.join(os.path.dirname(options.script), file)
+    if colon and not options.is_module and not os.path.isfile(file) and os.path.isfile(path):
+        return f"{path}:{line}"
+    return name
 
 
 def add_report_options(add: Add) -> None:

@@ -17,14 +17,15 @@ from ..machine.tensor_values import INTEGERS, TensorValues
 from ..ops.meta_results import OutputMeta, TensorMeta, tensors_of
 from ..ops.op_info import OpInfo
 
-_MOST_BYTES: Final = 64 * 2**20
-"""Of one tensor."""
-_MOST_BYTES_IN_ALL: Final = 256 * 2**20
+_MOST_BYTES: Final = 32 * 2**20
+_MOST_BYTES_OF_INTEGERS: Final = 64 * 2**20
+"""Of one tensor; integers and bools are what sizes mostly depend on."""
+_MOST_BYTES_IN_ALL: Final = 128 * 2**20
 _MOST_ON_GPU: Final = 2**24
 """Elements of a tensor on a GPU."""
-_MOST_DRAWS: Final = 2**28
+_MOST_DRAWS: Final = 2**26
 """Random numbers, in all."""
-_MOST_PRODUCTS: Final = 2**38
+_MOST_PRODUCTS: Final = 2**36
 """Multiplications in products of matrices, in all."""
 
 _COPIES: Final = frozenset({"aten::_to_copy", "aten::copy_", "aten::clone"})
@@ -59,10 +60,13 @@ class KeptData:
         if any(tensor.requires_grad or isinstance(tensor, _PARAMETER) for tensor in tensors):
             return False
         results = list(tensors_of(output.result))
-        sizes = [one.numel * one.dtype.itemsize for one in results if one.argument < 0]
-        if any(size > _MOST_BYTES for size in (*sizes, *_sizes(tensors))):
+        made = [one for one in results if one.argument < 0]
+        if any(one.numel > _most_elements(one.dtype) for one in made):
             return False
-        if self._values.held_bytes + sum(sizes) > _MOST_BYTES_IN_ALL:
+        if any(tensor.numel() > _most_elements(tensor.dtype) for tensor in tensors):
+            return False
+        nbytes = sum(one.numel * one.dtype.itemsize for one in made)
+        if self._values.held_bytes + nbytes > _MOST_BYTES_IN_ALL:
             return False
         if on_gpu and not _is_cheap_on_gpu(info, results, tensors):
             return False
@@ -97,8 +101,8 @@ class KeptData:
 _PARAMETER: Final = torch.nn.Parameter
 
 
-def _sizes(tensors: Iterable[torch.Tensor]) -> list[int]:
-    return [tensor.numel() * tensor.element_size() for tensor in tensors]
+def _most_elements(dtype: torch.dtype) -> int:
+    return (_MOST_BYTES_OF_INTEGERS if dtype in INTEGERS else _MOST_BYTES) // dtype.itemsize
 
 
 def _is_cheap_on_gpu(

@@ -225,6 +225,12 @@ def test_what_was_given_and_never_met_is_named(tmp_path, capsys):
     )
 
 
+def test_a_line_is_named_as_reports_name_it_in_whatever_folder_the_script_is(tmp_path, capsys):
+    _, lines, _ = reported(tmp_path, capsys, "--assume", "script.py:4=0.001")
+    given = "sizes given by --assume: nonzero at script.py:4 (once, 0.001 of the elements)"
+    assert given in lines
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -137,14 +137,21 @@ def test_weights_are_not_kept():
 
 def test_the_memory_of_what_is_kept_is_bounded_and_comes_back():
     with simulate("a100", compute=False) as machine:
-        kept = [torch.ones(4096, 4095) for _ in range(8)]  # 64 MB each
-        assert 128 * 2**20 < machine.values.held_bytes <= 256 * 2**20
+        kept = [torch.ones(2048, 4095) for _ in range(8)]  # 32 MB each
+        assert 96 * 2**20 < machine.values.held_bytes <= 128 * 2**20
         assert [machine.values.is_known(one) for one in kept] == [True] * 4 + [False] * 4
         del kept
         assert machine.values.held_bytes == 0
-        assert machine.values.is_known(torch.ones(4096, 4095))
-        assert not machine.values.is_known(torch.ones(4097, 4097))
+        assert machine.values.is_known(torch.ones(2048, 4095))
+        assert not machine.values.is_known(torch.ones(2049, 4096))
+        assert machine.values.is_known(torch.ones(2049, 4096, dtype=torch.int32))
         assert not machine.values.is_known(torch.ones(2000, 2000, device="cuda"))
+
+
+def test_random_numbers_are_drawn_up_to_a_bound():
+    with simulate("a100", compute=False) as machine:
+        known = [machine.values.is_known(torch.rand(2000, 4000)) for _ in range(10)]
+        assert known == [True] * 8 + [False] * 2
 
 
 def test_arithmetic_of_models_on_the_cpu_stays_skipped():
