@@ -210,8 +210,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             exits.callback(raise_kept)
             exits.callback(setattr, active, "machine", active.machine)
             if machine.is_dry_run and not self._options["allow_writes"]:
-                machine.kept_files = overlay.begin()
-                exits.callback(overlay.end)
+                _begin_overlay(machine, exits)
             active.machine = machine
             exits.enter_context(_installed(machine))
             exits.callback(active.tell, machine, False)
@@ -258,6 +257,17 @@ class simulate:  # noqa: N801 - reads as the verb that it is
                 " `with simulate(...):`, or decorate a function with it",
                 stacklevel=2,
             )
+
+
+def _begin_overlay(machine: Machine, exits: ExitStack) -> None:
+    if os.name == "nt":
+        print(
+            "pytorch-memlab: dry run: on Windows files are changed as in any other run",
+            file=sys.stderr,
+        )
+        return
+    machine.kept_files = overlay.begin()
+    exits.callback(overlay.end)
 
 
 _INSTALLED_IN_ORDER = (

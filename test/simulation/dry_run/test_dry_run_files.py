@@ -6,13 +6,16 @@ import builtins
 import bz2
 import glob
 import gzip
+import importlib
 import io
 import json
 import os
 import pickle
 import shutil
+import sys
 import tempfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +26,9 @@ from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.render import html
 from pytorch_memlab.render.notes import texts
+from pytorch_memlab.simulation.dry_run.files import overlay
 
-on_disk, FileIO = os.listdir, io.FileIO  # not those that a run replaces
+on_disk, PlainFile = os.listdir, io.FileIO  # not those that a run replaces
 OLD = b"the only copy of a month of training" * 1000
 
 
@@ -181,7 +185,7 @@ def test_a_file_that_is_there_stays_and_its_path_gives_what_it_would_hold(machin
     save(path)
 
     assert is_checkpoint(machine, load(path))
-    assert FileIO(path).read() == OLD  # not through the ``open`` that the run has replaced
+    assert PlainFile(path).read() == OLD  # not through the ``open`` that the run has replaced
     assert on_disk() == ["old"]
     assert machine.kept_files.paths()[-1] == str(path)
 
@@ -227,7 +231,7 @@ def test_saving_again_from_what_was_loaded_keeps_the_file_too(machine):
 
     torch.save(torch.load("new"), "old")
 
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
     assert is_checkpoint(machine, torch.load("old"))
 
 
@@ -275,7 +279,7 @@ def test_a_file_with_values_takes_the_place_of_one_that_was_kept(machine):
     torch.save(torch.arange(3), "old")
 
     assert torch.load("old").tolist() == [0, 1, 2]
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
 
 
 def test_an_overwritten_file_holds_what_was_written_for_the_program_alone(machine):
@@ -284,7 +288,7 @@ def test_an_overwritten_file_holds_what_was_written_for_the_program_alone(machin
         os.write(file.fileno(), b"er")
 
     assert Path("old").read_bytes() == b"ernew"
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
     assert machine.kept_files.paths() == ("old",)
 
 
@@ -293,7 +297,7 @@ def test_a_link_and_what_it_leads_to_are_one_file(machine):
 
     save_to_path("link")
 
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
     assert is_checkpoint(machine, torch.load("old"))
     assert Path("link").is_symlink()
 
@@ -315,7 +319,7 @@ def test_a_kept_file_has_a_size_and_can_be_removed(machine):
 
     assert not os.path.exists("old")
     assert os.listdir() == []
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
     assert machine.kept_files.paths() == ("old (not removed)",)
 
 
@@ -413,7 +417,7 @@ def test_a_file_opened_to_be_changed_or_added_to_stays(machine):
         with open("old", mode) as file:
             torch.save(checkpoint(), file)
 
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
     assert machine.kept_files.paths() == ("old",)
 
 
@@ -428,7 +432,7 @@ def test_an_error_amid_saving_leaves_the_file_as_it_was(machine):
     with pytest.raises((pickle.PicklingError, AttributeError)):
         torch.save([checkpoint(), lambda: 0], "old")
 
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
 
 
 def test_writes_that_are_allowed_are_done(tmp_path):
@@ -528,7 +532,7 @@ def write_array(path, array):
 def test_arrays_of_tensors_without_values_are_not_written(machine, write):
     write("old", zeros_of(machine))
 
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
     assert machine.kept_files.paths() == ("old",)
 
 
@@ -546,16 +550,16 @@ def test_arrays_can_be_read_back(machine):
     assert np.loadtxt("new.txt").tolist() == [[0, 0, 0], [0, 0, 0]]
     assert on_disk() == ["old"]
     np.save("old", np.load("new.npy"))
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
 
 
 def test_other_arrays_are_written(machine):
     np.save("ids.npy", torch.arange(5).numpy())
     np.arange(3).tofile("old")
 
-    assert np.load(io.BytesIO(FileIO("ids.npy").read())).tolist() == [0, 1, 2, 3, 4]
+    assert np.load(io.BytesIO(PlainFile("ids.npy").read())).tolist() == [0, 1, 2, 3, 4]
     assert Path("old").read_bytes() == np.arange(3).tobytes()
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
 
 
 def test_arrays_without_values_are_arrays(machine):
@@ -582,7 +586,7 @@ def test_scripted_modules_are_not_written(machine):
         loaded = torch.jit.load(path)
         assert machine.values.lacks_values(loaded.weight)
         assert loaded(torch.ones(3, 100)).shape == (3, 100)
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
     assert on_disk() == ["old"]
 
 
@@ -700,3 +704,130 @@ def test_arrays_of_other_objects_are_made_in_a_dry_run():
     with simulate("24GiB", compute=False):
         array = np.array([np.dtype("int64"), np.float32(1)], dtype=object)
     assert array.tolist() == [np.dtype("int64"), np.float32(1)]
+
+
+# What is left as it was
+
+
+def test_a_module_of_an_earlier_dry_run_is_watched_in_a_later_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("old").write_bytes(OLD)
+    Path("imported_in_a_run.py").write_text("from os import remove\nfrom io import open\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with simulate("8TiB", compute=False):
+        import imported_in_a_run as module  # type: ignore[import-not-found]
+    for _ in range(2):
+        with simulate("8TiB", compute=False):
+            module.remove("old")
+            assert not os.path.exists("old")
+            with module.open("old", "w") as file:
+                file.write("new")
+        assert Path("old").read_bytes() == OLD
+
+    module.remove("old")
+    assert not os.path.exists("old")
+
+
+def test_stale_bytecode_stays(machine, monkeypatch):
+    monkeypatch.syspath_prepend(os.getcwd())
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    Path("fresh_module.py").write_text("x = 1\n")
+    import fresh_module  # type: ignore[import-not-found]
+
+    cached = Path(fresh_module.__cached__)
+    before = PlainFile(cached).read()
+    Path("fresh_module.py").write_text("x = 22\n")
+    importlib.reload(fresh_module)
+    assert fresh_module.x == 22
+    assert PlainFile(cached).read() == before
+
+
+def test_a_file_without_room_for_a_copy_is_an_error_that_says_what_to_do(machine, monkeypatch):
+    monkeypatch.setattr(overlay, "_MOST_OF_DISK", 0)
+
+    with pytest.raises(OSError, match=r"no room for it \(TMPDIR names another folder"):
+        open("old", "r+b")  # noqa: SIM115
+    with open("old", "wb") as file:
+        file.write(b"new")
+    assert PlainFile("old").read() == OLD
+
+
+def test_reports_are_written_over_older_ones(machine):
+    def work():
+        torch.ones(3, device="cuda")
+
+    with LineProfiler(work) as profiler:
+        work()
+    profiler.save("old", force=True)
+
+    assert json.loads(PlainFile("old").read())["notes"] is not None
+    assert machine.kept_files.paths() == ()
+
+
+def test_nested_dry_runs_share_what_they_keep(machine):
+    with simulate("a100", compute=False) as inner:
+        torch.save(torch.empty(1000, 1000, device="cuda"), "old")
+        assert torch.load("old").shape == (1000, 1000)
+        assert inner.kept_files is machine.kept_files
+
+    assert torch.load("old", map_location="cpu").shape == (1000, 1000)
+    assert PlainFile("old").read() == OLD
+
+
+def test_threads_see_the_changes_of_each_other(machine):
+    def change(name):
+        for number in range(20):
+            Path(name).write_text(str(number))
+            os.rename(name, f"{name}.moved")
+            os.rename(f"{name}.moved", name)
+            assert name in os.listdir()
+
+    for number in range(8):
+        PlainFile(f"file{number}", "w").write(b"older")
+    names = [f"file{number}" for number in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(change, names))
+
+    assert [Path(name).read_text() for name in names] == ["19"] * 8
+    assert [PlainFile(name).read() for name in names] == [b"older"] * 8
+
+
+def test_a_folder_with_one_changed_file_is_listed_as_python_does_it(machine):
+    Path("folder").mkdir()
+    Path("second").write_text("x")
+    with open("old", "w") as file:
+        file.write("new")
+
+    with os.scandir() as entries:
+        listed = {entry.name: (entry.is_file(), entry.is_dir(), entry.path) for entry in entries}
+    assert listed == {
+        "folder": (False, True, "./folder"),
+        "old": (True, False, "./old"),
+        "second": (True, False, "./second"),
+    }
+    with os.scandir(b".") as entries:
+        assert sorted(entry.name for entry in entries) == [b"folder", b"old", b"second"]
+
+
+def test_errors_name_the_path_that_the_program_gave(machine):
+    os.rename("old", "newer")
+    for action in (
+        lambda: open("old").close(),
+        lambda: os.stat("old"),
+        lambda: os.remove("old"),
+        lambda: os.rename("old", "x"),
+        lambda: os.listdir("old"),
+        lambda: os.rmdir("old"),
+    ):
+        with pytest.raises(FileNotFoundError) as error:
+            action()
+        assert error.value.filename == "old"
+    with pytest.raises(NotADirectoryError) as error:
+        os.listdir("newer")
+    assert error.value.filename == "newer"
+    with pytest.raises(IsADirectoryError):
+        os.remove(".")
+    with pytest.raises(FileExistsError):
+        os.mkdir("newer")
+    with pytest.raises(NotADirectoryError):
+        os.mkdir("newer/x")

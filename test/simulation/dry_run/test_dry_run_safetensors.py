@@ -17,7 +17,7 @@ safetensors = pytest.importorskip("safetensors")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
-on_disk, FileIO = os.listdir, io.FileIO  # not those that a run replaces
+on_disk, PlainFile = os.listdir, io.FileIO  # not those that a run replaces
 OLD = b"the only copy of a month of training" * 1000
 
 
@@ -35,7 +35,7 @@ def tensors():
 
 
 def assert_untouched():
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
     assert on_disk() == ["old"]
 
 
@@ -104,10 +104,10 @@ def test_tensors_with_values_are_written(machine):
     safetensors_torch.save_file({"ids": torch.arange(3)}, "new")
     safetensors_torch.save_file({"ids": torch.arange(4)}, "old")
 
-    assert safetensors_torch.load(FileIO("new").read())["ids"].tolist() == [0, 1, 2]
+    assert safetensors_torch.load(PlainFile("new").read())["ids"].tolist() == [0, 1, 2]
     assert safetensors_torch.load_file("new")["ids"].tolist() == [0, 1, 2]
     assert safetensors_torch.load_file("old")["ids"].tolist() == [0, 1, 2, 3]
-    assert FileIO("old").read() == OLD
+    assert PlainFile("old").read() == OLD
     assert machine.kept_files.paths() == ("old",)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 _stat, _lstat, _readlink, _getcwd = os.stat, os.lstat, os.readlink, os.getcwd
 _open, _read, _write, _close, _lseek = os.open, os.read, os.write, os.close, os.lseek
 
+_CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 _MOST_LINKS: Final = 40
 _SPECIAL: Final = ("dev", "proc", "sys")
 """Folders of the system below ``/``, whose files are no files."""
@@ -76,7 +77,7 @@ class Layers:
         except OSError:
             return
         with self.lock:
-            descriptor = _open(self._journal, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _open(self._journal, os.O_RDONLY | _CLOEXEC)
             try:
                 _lseek(descriptor, self._known_size, os.SEEK_SET)
                 data = b"".join(iter(lambda: _read(descriptor, 1 << 20), b""))
@@ -91,7 +92,7 @@ class Layers:
         """Add an event to the journal."""
         line = json.dumps([event, *args]).encode() + b"\n"
         with self.lock:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _CLOEXEC
             descriptor = _open(self._journal, flags, 0o600)
             try:
                 _write(descriptor, line)
@@ -214,7 +215,7 @@ class Layers:
 
     def logical_of(self, real: str) -> str:
         """The path of a place, as the program has it."""
-        for path, moved in self.moved.items():
+        for path, moved in self.moved.copy().items():  # another thread may change it
             if moved and (real == moved or real.startswith(moved + "/")):
                 return path + real[len(moved) :]
         return real
@@ -245,14 +246,14 @@ class Layers:
 
     def children(self, logical: str) -> set[str]:
         """The paths in a folder that have another place than their own."""
-        return self._below.get(logical, set())
+        return self._below.get(logical, set()).copy()
 
     def all_below(self, logical: str) -> list[str]:
-        return [path for path in self.moved if path.startswith(logical + "/")]
+        return [path for path in self.moved.copy() if path.startswith(logical + "/")]
 
     def is_used_elsewhere(self, real: str, logical: str) -> bool:
         """True if a second name leads to the same place."""
-        return any(path != logical and place == real for path, place in self.moved.items())
+        return any(path != logical and place == real for path, place in self.moved.copy().items())
 
 
 def path_of_descriptor(descriptor: int) -> str | None:
@@ -290,4 +291,5 @@ def _renew_locks() -> None:
         layers.lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_renew_locks)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

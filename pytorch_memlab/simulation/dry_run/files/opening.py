@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import wraps
 from typing import Any
 
 from ...._common.patches import Patches
@@ -14,21 +15,21 @@ from .layers import path_of_descriptor
 from .marks import MARK, is_marked
 from .overlay import Overlay
 
-_open = io.open
-_FileIO = io.FileIO
+plain_open = io.open
+PlainFileIO = io.FileIO
 _LAST_STANDARD = 2  # the descriptor of standard error
 _INNER = ("raw", "buffer", "file", "fileobj", "myfileobj", "fp", "_fp", "_fileobj", "f", "stream")
 """Attributes under which a file object has the one that it writes to."""
 
 
-class _KindOfFile(type(_FileIO)):  # type: ignore[misc]
+class _KindOfFile(type(PlainFileIO)):  # type: ignore[misc]
     """Files that were opened before, or by C, are files too."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, _FileIO)
+        return isinstance(instance, PlainFileIO)
 
 
-class WatchedFile(_FileIO, metaclass=_KindOfFile):
+class WatchedFile(PlainFileIO, metaclass=_KindOfFile):
     """A file of the overlay, or one that is moved there once data without values is written."""
 
     overlay: Overlay
@@ -135,6 +136,7 @@ def watched_file(file: Any) -> WatchedFile | None:
 def opener(overlay: Overlay) -> Callable[..., Any]:
     """A function that stands for ``open``."""
 
+    @wraps(plain_open)
     def open(
         file: Any,
         mode: str = "r",
@@ -148,21 +150,21 @@ def opener(overlay: Overlay) -> Callable[..., Any]:
         others = (encoding, errors, newline, closefd, opener)
         is_descriptor = isinstance(file, int)
         if not overlay.is_on or (is_descriptor and ("b" not in mode or file <= _LAST_STANDARD)):
-            return _open(file, mode, buffering, *others)
+            return plain_open(file, mode, buffering, *others)
         if not any(sign in mode for sign in "wax+"):
             if opener is not None or is_descriptor:
-                return _open(file, mode, buffering, *others)
+                return plain_open(file, mode, buffering, *others)
             target = overlay.to_read(file)
-            return _named(_open(target, mode, buffering, *others), target, file)
+            return _named(plain_open(target, mode, buffering, *others), target, file)
         if "b" in mode and others[:3] == (None, None, None):
             return _watched(file, mode.replace("b", ""), buffering, closefd, opener)
         if opener is not None:
-            return _open(file, mode, buffering, *others)
+            return plain_open(file, mode, buffering, *others)
         # A mistake in an argument is told before a file is made.
         _check_arguments(mode, buffering, encoding, errors, newline)
         with ExitStack() as exits:
             target = exits.enter_context(overlay.written(file, **_intent(mode)))
-            return _named(_open(target, mode, buffering, *others), target, file)
+            return _named(plain_open(target, mode, buffering, *others), target, file)
 
     return open
 
@@ -170,7 +172,7 @@ def opener(overlay: Overlay) -> Callable[..., Any]:
 def _check_arguments(
     mode: str, buffering: int, encoding: str | None, errors: str | None, newline: str | None
 ) -> None:
-    _open(os.devnull, mode.replace("x", "w"), buffering, encoding, errors, newline).close()
+    plain_open(os.devnull, mode.replace("x", "w"), buffering, encoding, errors, newline).close()
 
 
 def _watched(file: Any, mode: str, buffering: int, closefd: bool, opener: Any) -> Any:

@@ -10,7 +10,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from ...._common.patches import Patches
 from ...._common.real_files import on_disk
 from .layers import path_of_descriptor
 from .marks import MARK, is_marked
+from .opening import PlainFileIO, plain_open
 from .overlay import Overlay
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def install(overlay: Overlay, patches: Patches) -> None:
         for name in patches.names_of(os)
         if hasattr(before[name], "__name__")
     ]
+    replaced += [(plain_open, io.open), (PlainFileIO, io.FileIO)]
     for name in filter(os.__dict__.__contains__, _SETS_OF_FUNCTIONS):
         members = getattr(os, name)
         patches.set(os, name, {getattr(os, function.__name__) for function in members})
@@ -66,7 +68,9 @@ def _set_by_name(patches: Patches, replaced: list[tuple[Any, Any]]) -> None:
         if held is None or held.get("__name__") in _OF_THE_SYSTEM:
             continue
         for name, original, value in named:
-            if held.get(name) is original and name in held:
+            # A module that was imported in an earlier dry run may hold what stood there then.
+            value_held = held.get(name, held)
+            if value_held is original or getattr(value_held, "__wrapped__", None) is original:
                 patches.set(module, name, value)
 
 
@@ -156,7 +160,7 @@ class _Entry(os.PathLike[Any]):
 class _Entries:
     """The entries of a folder."""
 
-    def __init__(self, entries: list[_Entry]) -> None:
+    def __init__(self, entries: Iterable[Any]) -> None:
         self._entries = iter(entries)
 
     def __iter__(self) -> Self:
@@ -303,9 +307,18 @@ class _Functions:
         place = self._folder(path)
         if place is None:
             return scandir(path)
-        folder = place[0] if isinstance(path, int) else os.fspath(path)
-        names = self._listdir(os.listdir, path)
-        return _Entries([_Entry(folder, name) for name in names])
+        logical, real = place
+        folder = logical if isinstance(path, int) else os.fspath(path)
+        names = self._overlay.names(logical, real)
+        if isinstance(path, bytes):
+            return _Entries(_Entry(folder, os.fsencode(name)) for name in names)
+        if logical != real:
+            _called(partial(scandir, real), path, real).close()  # an error, if it is no folder
+            return _Entries(_Entry(folder, name) for name in names)
+        moved = {os.path.basename(child) for child in self._overlay.children(logical)}
+        with scandir(path) as entries:
+            plain = {entry.name: entry for entry in entries if entry.name not in moved}
+        return _Entries(plain.get(name) or _Entry(folder, name) for name in names)
 
     def _folder(self, path: Any) -> tuple[str, str] | None:
         """The folder and its place, if something in it is not as on the disk."""

@@ -21,11 +21,15 @@ from .marks import MARK
 Result = TypeVar("Result")
 
 VARIABLE: Final = "PYTORCH_MEMLAB_OVERLAY"
+_CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 _LOOKED_AT: Final = 65_536
+_MOST_OF_DISK: Final = 0.5  # of what is free in the folder for temporary files
+_MOST_COPIED: Final = 64 * 2**20  # bytes of a file whose mode or times change
 _CHECKPOINT_ENDINGS: Final = (".distcp", ".metadata", ".metadata.tmp")
 """Of the files that PyTorch writes for a distributed checkpoint."""
 _WRITTEN, _REMOVED, _RENAMED = "", " (not removed)", " (not renamed)"
 _stat, _lstat, _access, _listdir = os.stat, os.lstat, os.access, os.listdir
+_disk_usage = shutil.disk_usage
 _mkdir, _rmdir, _unlink, _rename = os.mkdir, os.rmdir, os.unlink, os.rename
 _readlink, _symlink, _chmod, _utime, _open_fd = os.readlink, os.symlink, os.chmod, os.utime, os.open
 _dup2, _close, _lseek, _fstat = os.dup2, os.close, os.lseek, os.fstat
@@ -145,14 +149,28 @@ class Overlay(Layers):
         return copy
 
     def _copy_of_lower(self, logical: str, real: str, *, empty: bool) -> str:
+        if not empty:
+            self._check_room(real)
         copy = self.new_copy(logical)
         if empty:
-            _close(_open_fd(copy, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            _close(_open_fd(copy, os.O_WRONLY | os.O_CREAT | _CLOEXEC, 0o600))
             _chmod(copy, stat.S_IMODE(_stat(real).st_mode))
         else:
             _copy_file(real, copy)
         self.tell("at", logical, copy)
         return copy
+
+    def _check_room(self, real: str) -> None:
+        """An error where a copy of a file would fill the folder for temporary files."""
+        with on_disk():
+            free = _disk_usage(self.folder).free
+        if _stat(real).st_size > free * _MOST_OF_DISK:
+            raise OSError(
+                errno.ENOSPC,
+                f"a dry run changes a copy of a file, and {self.folder} has no room for it (TMPDIR"
+                " names another folder, --allow-writes changes the file)",
+                real,
+            )
 
     def _new(self, logical: str, path: Any, *, kept: bool = False) -> str:
         """The place where something new is made."""
@@ -210,8 +228,8 @@ class Overlay(Layers):
             raise _error(errno.ENOENT, path)
         if self.is_own(real):
             return change(real if is_moved else path)
-        if not stat.S_ISREG(mode):  # a folder or a link stays as it is
-            return None
+        if not stat.S_ISREG(mode) or _stat(real).st_size > _MOST_COPIED:
+            return None  # a folder, a link and a large file stay as they are
         copy = self._copy_of_lower(logical, real, empty=False)
         self.name(logical, path)
         return change(copy)
@@ -229,6 +247,9 @@ class Overlay(Layers):
             raise _error(errno.ENOENT, path)
         if stat.S_ISDIR(mode):
             raise _error(errno.EISDIR, path)
+        if stat.S_ISSOCK(mode):  # it is no file, and in the way of another one
+            remove(real)
+            return
         self._check_folder(logical, path)
         if self.is_own(real):
             if not self.is_used_elsewhere(real, logical):
@@ -263,7 +284,7 @@ class Overlay(Layers):
         self.tell("drop_below", logical)
         self._hide(logical)
         if was_lower:
-            for below in [key for key in self.named if key.startswith(logical + "/")]:
+            for below in [key for key in self.named.copy() if key.startswith(logical + "/")]:
                 self.unname(below)
             self.name(logical, path, _REMOVED)
 
@@ -279,14 +300,14 @@ class Overlay(Layers):
         self._check_folder(logical, path)
         self.tell("drop_below", logical)
         self._hide(logical)
-        for below in [key for key in self.named if key.startswith(logical + "/")]:
+        for below in [key for key in self.named.copy() if key.startswith(logical + "/")]:
             self.unname(below)
         self.name(logical, path, _REMOVED)
         return True
 
     def is_own_below(self, real: str) -> Iterator[bool]:
         """True for everything below a folder that this run made for real."""
-        return (True for path in self.made if path.startswith(real + "/"))
+        return (True for path in self.made.copy() if path.startswith(real + "/"))
 
     def renamed(self, rename: Callable[[Any, Any], object], src: Any, dst: Any) -> None:
         """Rename a file, a link or a folder, and replace what had the name."""
@@ -396,7 +417,7 @@ class Overlay(Layers):
 
     def _carry_made(self, source: str, target: str) -> None:
         """Follow what this run made to another real place."""
-        below = [path for path in self.made if path.startswith(source + "/")]
+        below = [path for path in self.made.copy() if path.startswith(source + "/")]
         self._forget_made(source)
         if target.startswith(self.folder + "/"):
             return
@@ -559,7 +580,7 @@ def _redirect(descriptor: int, path: str) -> None:
     import fcntl  # there is none on Windows
 
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    other = _open_fd(path, flags | os.O_CLOEXEC)
+    other = _open_fd(path, flags | _CLOEXEC)
     _lseek(other, _lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
     _dup2(other, descriptor, os.get_inheritable(descriptor))
     _close(other)

@@ -26,6 +26,8 @@ _READING: Final = (
     ("torchvision.io", "read_file"),
     ("torchvision.io.image", "read_file"),
     ("torchvision.io.image", "read_image"),
+    ("pyarrow", "memory_map"),
+    ("pyarrow.feather", "read_table"),
 )
 _WRITING: Final = (
     ("cv2", "imwrite"),
@@ -35,6 +37,10 @@ _WRITING: Final = (
     ("torchvision.io.image", "write_png"),
     ("torchvision.io", "write_jpeg"),
     ("torchvision.io.image", "write_jpeg"),
+    ("pyarrow.feather", "write_feather"),
+    ("pyarrow.csv", "write_csv"),
+    ("pyarrow.orc", "write_table"),
+    ("pyarrow.parquet.core", "ParquetWriter.__init__"),
 )
 """Functions whose first path is read or written as a whole."""
 _H5PY_CREATES: Final = ("w", "w-", "x", "a")
@@ -244,10 +250,14 @@ def _write(kept: Overlay, patches: Patches, name: str, module: Any) -> None:
 
 
 def _around(patches: Patches, module: Any, name: str, context: Any) -> None:
-    if not hasattr(module, name):
+    *owners, name = name.split(".")
+    owner = module
+    for part in owners:
+        owner = getattr(owner, part, None)
+    if not hasattr(owner, name):
         return
 
-    @patches.around(module, name)
+    @patches.around(owner, name)
     def called(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         with _path_replaced(args, context) as others:
             return function(*others, **kwargs)
