@@ -99,10 +99,28 @@ def without_gradients(file: str, line: int, *, is_function: bool) -> EditedSourc
     return edited_source(edit, after_imports(file, ["import torch"]))
 
 
-def replaced(file: str, line: int, old: str, new: str) -> Edit | None:
-    """A line in which one text, that is there once, is another one."""
+def kept_as(file: str, line: int, name: str, method: str) -> Edit | None:
+    """A line that puts a value into a container, with the result of a method of it instead."""
     text = linecache.getline(file, line).rstrip("\r\n")
-    return Edit(file, line, line, (text.replace(old, new),)) if text.count(old) == 1 else None
+    try:
+        [node] = ast.parse(text.strip()).body
+    except (SyntaxError, ValueError):
+        return None
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="append"), args=[value])):
+            container = owner
+        case ast.Assign(targets=[ast.Subscript(value=owner)], value=value):
+            container = owner
+        case _:
+            return None
+    if not re.search(rf"\b{re.escape(name)}$", ast.unparse(container)):
+        return None
+    indent = text[: len(text) - len(text.lstrip())]
+    encoded = text.encode()
+    shift = len(indent.encode())
+    first, last = value.col_offset + shift, (value.end_col_offset or 0) + shift
+    new = _result_of(value, method).encode()
+    return Edit(file, line, line, ((encoded[:first] + new + encoded[last:]).decode(),))
 
 
 def sum_of_numbers(file: str, line: int, name: str) -> Edit | None:
@@ -114,12 +132,12 @@ def sum_of_numbers(file: str, line: int, name: str) -> Edit | None:
         return None
     match node:
         case ast.AugAssign(target=target, op=ast.Add(), value=value):
-            new = f"{ast.unparse(target)} += {_as_number(value)}"
+            new = f"{ast.unparse(target)} += {_result_of(value, 'item')}"
         case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Add(), right=right)):
             if ast.unparse(left) == name:
-                new = f"{ast.unparse(target)} = {name} + {_as_number(right)}"
+                new = f"{ast.unparse(target)} = {name} + {_result_of(right, 'item')}"
             elif ast.unparse(right) == name:
-                new = f"{ast.unparse(target)} = {_as_number(left)} + {name}"
+                new = f"{ast.unparse(target)} = {_result_of(left, 'item')} + {name}"
             else:
                 return None
         case _:
@@ -128,6 +146,12 @@ def sum_of_numbers(file: str, line: int, name: str) -> Edit | None:
     return Edit(file, line, line, (indent + new,))
 
 
-def _as_number(value: ast.expr) -> str:
+def _number(value: ast.expr) -> str:
+    return _result_of(value, "item")
+
+
+def _result_of(value: ast.expr, method: str) -> str:
     text = ast.unparse(value)
-    return f"{text}.item()" if re.fullmatch(r"[\w.]+(\(.*\))?", text) else f"({text}).item()"
+    if isinstance(value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        return f"{text}.{method}()"
+    return f"({text}).{method}()"

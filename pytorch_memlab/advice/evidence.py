@@ -71,19 +71,13 @@ class Addition(NamedTuple):
 
     file: str = ""
     line: int = 0
-    value: str = ""  # the variable that it puts there
 
 
 def line_that_adds(oom: OutOfMemory, group: TensorGroup) -> Addition:
     """The last such line, up to the running one, of a running function."""
     name = re.escape(group.name)
-    adds = re.compile(rf"\b{name}(\.append\(|\.extend\(|\s*\+=|\[.*\]\s*=)")
-    for frame in oom.frames:
-        for number, text in reversed(frame.source.items()):
-            if adds.search(text):
-                match = re.search(rf"\b{name}\.append\(([\w.]+)\)", text)
-                return Addition(frame.place.file, number, match[1] if match else "")
-    return Addition()
+    pattern = rf"\b{name}(\.append\(|\.extend\(|\s*\+=|\[.*\]\s*=)"
+    return Addition(*place_with(oom, pattern))
 
 
 def named_with_line(name: str, line: int) -> str:

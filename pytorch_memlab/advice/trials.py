@@ -21,7 +21,7 @@ from typing import Final
 from ..fitting.child import Work, run_in_children
 from ..fitting.remedies.remedy import Finding, Outcome
 from ..fitting.target import Change, ProgramTarget
-from ..fitting.trial import Settings, Trial, TrialRequest, run_all
+from ..fitting.trial import Ending, Settings, Trial, TrialRequest, run_all
 from ..fitting.verdict import verdict
 from ..history.out_of_memory import OutOfMemory
 from ..simulation.inspect import GPU
@@ -53,7 +53,8 @@ class Result:
 
     before: int  # bytes in use at the peak without the remedy, on a GPU without a limit
     after: int  # the same with the remedy
-    fits: bool
+    fits: bool  # as far as it ran
+    is_whole: bool  # whether it ran to its end, or some steps beyond the error
 
     @property
     def saved(self) -> int:
@@ -75,6 +76,7 @@ class _Ended:
 
     peak: int
     fits: bool | None  # None if the program failed
+    is_whole: bool
     finding: Finding | None
     error: str
 
@@ -114,7 +116,7 @@ def tried_advice(oom: OutOfMemory, program: TrialProgram, seconds: float) -> Adv
         end = ended.get(index)
         if end is None:
             continue
-        result = Result(unchanged.peak, end.peak, bool(end.fits))
+        result = Result(unchanged.peak, end.peak, bool(end.fits), end.is_whole)
         is_applied = end.finding is None or end.finding.outcome is Outcome.APPLIED
         is_worth_it = result.fits or result.saved * _WORTH >= result.before
         if end.fits is None or not is_applied or not is_worth_it:
@@ -188,4 +190,5 @@ def _trial_request(program: TrialProgram, change: Change | None) -> TrialRequest
 def _ended(trial: Trial, program: TrialProgram) -> _Ended:
     result = verdict(trial, program.gpu, "", program.settings)
     finding = trial.findings[-1] if trial.findings else None
-    return _Ended(result.active_peak, result.fits, finding, trial.error)
+    is_whole = trial.ending is Ending.FINISHED
+    return _Ended(result.active_peak, result.fits, is_whole, finding, trial.error)

@@ -214,7 +214,9 @@ def _advice(oom: OutOfMemory, advice: Advice) -> list[str]:
 
 def _outcome(result: Result) -> str:
     """The outcome of a second run of the program with the remedy."""
-    verdict = "fits" if result.fits else "still does not fit"
+    verdict = "still does not fit"
+    if result.fits:
+        verdict = "runs to its end" if result.is_whole else "gets past the error"
     peaks = f"{prose_size(result.before)} -> {prose_size(result.after)}"
     return f"tried: peak {peaks}, {verdict}"
 

@@ -245,10 +245,14 @@ class _Search:
     ) -> tuple[TensorGroup, ...]:
         """Variables that lead to several tensors, or to one that autograd made."""
         members: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+        containers = set()
         for key, name in variables.items():
             tensor = tensors.get(key)
             if tensor is not None and not issubclass(type(tensor), torch.nn.Parameter):
-                members[_group_name(name)].append(tensor)
+                group = _group_name(name)
+                members[group].append(tensor)
+                if group != _plain(name):
+                    containers.add(group)
         owned = {
             name: {_storage_address(tensor) for tensor in found} for name, found in members.items()
         }
@@ -265,7 +269,7 @@ class _Search:
             if len(found) < 2 and grad_fn(first) is None:
                 continue
             alone = [address for address in graphs[name] if holders[address] == 1]
-            is_variable = len(found) == 1
+            is_variable = name not in containers  # a function may have it several times
             is_sum = is_variable and first.numel() == 1
             groups.append(
                 TensorGroup(

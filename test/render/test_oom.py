@@ -30,8 +30,7 @@ Out of memory on cuda:0 at kept_graphs.py:12, in train
   many blocks: 35 of kept_graphs.py:12, 3.3 MiB on average
 what helps, the most likely cause first (not tried)
   1. losses (line 13) keeps 7 tensors with their graphs: 84.0 MiB
-       loss.backward(); losses.append(loss.item())  # in place of backward over
-           losses
+       backward() of each value at once, not of all that losses keeps
 """
 
 FRAGMENTATION = """\

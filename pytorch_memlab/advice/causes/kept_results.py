@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy
-from ..changes import edited_source, replaced
+from ..changes import edited_source, kept_as
 from ..evidence import is_much, line_that_adds, named_with_line
 from .model_twice import second_copy
 
@@ -24,13 +24,15 @@ class KeptResults(Cause):
             copy = second_copy(oom)
             if copy is not None and copy[0] == group.name:
                 continue
-            file, line, value = line_that_adds(oom, group)
-            old, new = (f"{group.name}.append({text})" for text in (value, f"{value}.cpu()"))
+            added = line_that_adds(oom, group)
+            edit = kept_as(*added, group.name, "cpu") if added.line else None
             return self.found(
                 group.own,
-                f"{named_with_line(group.name, line)} keeps {group.tensors} tensors on the GPU:"
-                f" {prose_size(group.own)}",
-                new if value else f"keep copies in host memory in {group.name}: .cpu()",
-                change=edited_source(replaced(file, line, old, new)) if value else None,
+                f"{named_with_line(group.name, added.line)} keeps {group.tensors} tensors on the"
+                f" GPU: {prose_size(group.own)}",
+                f"keep copies in host memory in {group.name}: .cpu()"
+                if edit is None
+                else edit.lines[0].strip(),
+                change=edited_source(edit),
             )
         return None
