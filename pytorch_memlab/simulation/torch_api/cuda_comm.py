@@ -139,6 +139,7 @@ class _Communication:
         """Parts of a tensor copied into others."""
         if not out:
             raise RuntimeError("Expected at least one output tensor to scatter to")
+        dim += tensor.dim() if dim < 0 else 0
         for position, one in enumerate(out):
             self._check_is_on_gpu(one, "output", "output tensor", position)
             if _without(one.shape, dim) != _without(tensor.shape, dim):

@@ -178,6 +178,8 @@ def test_what_does_not_fit_is_refused() -> None:
     wide = torch.ones(4, 3, device="cuda:1")
     with pytest.raises(RuntimeError, match="Expected 4, but got total size 2"):
         comm.scatter(tensor, out=[wide[:2]])
+    with pytest.raises(RuntimeError, match=r"along scatter dim 1 .* Expected 3, but got total"):
+        comm.scatter(tensor, out=[wide[:, :2]], dim=-1)
     for misfit in (wide[:, :2], wide[None], wide[0]):
         with pytest.raises(RuntimeError, match="Output tensor at index 1 has incorrect shape"):
             comm.scatter(tensor, out=[wide[:2], misfit])
