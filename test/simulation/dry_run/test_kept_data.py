@@ -62,6 +62,12 @@ PROGRAMS = {
     "a causal mask": lambda: (
         torch.ones(SIDE, SIDE, dtype=torch.bool, device="cuda").tril().nonzero()
     ),
+    "coalesce of one row": lambda: torch.sparse_coo_tensor(
+        _counted()[None], torch.ones(SIDE * 100, device="cuda"), (99,)
+    ).coalesce(),
+    "coalesce on the GPU": lambda: torch.sparse_coo_tensor(
+        torch.stack([_counted(), _counted()]), torch.ones(SIDE * 100, device="cuda"), (99, 99)
+    ).coalesce(),
     "coalesce": lambda: (
         torch.sparse_coo_tensor(
             torch.stack([_counted(), _counted()]).cpu(), torch.randn(SIDE * 100), (99, 99)

@@ -30,11 +30,23 @@ def _all_distinct(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str
         count = torch.unique(indices, dim=1).shape[1]
     else:
         count = _COALESCED.of(tensors, "aten::_coalesce", elements, elements)
-    made = (
-        tensors.make((indices.shape[0], count), indices.dtype),
-        tensors.make((count, *values.shape[1:]), values.dtype),
-    )
-    return _assembled(tensor, *made, is_coalesced=True)
+    distinct = tensors.make(tuple(indices.shape), indices.dtype)
+    if len(indices) > 1:
+        distinct = tensors.make((len(indices), count), indices.dtype)
+    sums = tensors.make((count, *values.shape[1:]), values.dtype)
+    return _assembled(tensor, distinct.resize_(len(indices), count), sums, is_coalesced=True)
+
+
+def _coalesced(tensor: torch.Tensor) -> torch.Tensor:
+    """The CPU leaves room for elements that were equal.
+
+    CUDA does so for one row of indices only (``SparseCUDATensor.cu``).
+    """
+    found = torch.ops.aten._coalesce.default(tensor)
+    indices, sums = found._indices(), found._values().clone()
+    room = torch.empty_like(tensor._indices() if len(indices) == 1 else indices)
+    distinct = room.resize_(indices.shape).copy_(indices)
+    return _assembled(tensor, distinct, sums, is_coalesced=True)
 
 
 _COALESCED: Final = AssumedSize("Tensor.coalesce", DISTINCT, Bound.AT_MOST, "coalesce")
@@ -81,7 +93,7 @@ def _assembled(
     return assembled
 
 
-define("aten::_coalesce", sparse=_all_distinct)
+define("aten::_coalesce", sparse=_all_distinct, reference=_coalesced)
 define("aten::_sparse_addmm", sparse=product)
 define("aten::_to_dense", sparse=_dense)
 define("aten::clone", sparse=_same_elements)
