@@ -75,6 +75,11 @@ class FitReport:
         return next((one.trial.problem for one in self.verdicts if one.fits is None), None)
 
     @property
+    def uses_no_gpu(self) -> bool:
+        """True if the program ran and created no tensor on a GPU: nothing can be said of it."""
+        return bool(self.fitting) and not any(one.reserved_peak for one in self.verdicts)
+
+    @property
     def known(self) -> tuple[Verdict, ...]:
         """The verdicts on the GPUs on which the program ran."""
         return tuple(one for one in self.verdicts if one.fits is not None)

@@ -38,7 +38,7 @@ NO_TENSOR: Final = (
 def text(report: FitReport, *, names_error: bool = True) -> str:
     """The verdicts of all GPUs; ``names_error`` is False where the traceback is shown too."""
     lines = [*heading(report)]
-    if report.known:
+    if report.known and not report.uses_no_gpu:
         lines += ["", *_table(report)]
     errors = list(error_lines(report)) if names_error else []
     for part in (errors, list(failures(report)), list(notes(report))):
@@ -92,6 +92,8 @@ def heading(report: FitReport) -> Iterator[str]:
     count = counted(len(verdicts), "GPU")
     if not verdicts:
         yield "nothing is known yet of any GPU"
+    elif report.uses_no_gpu:
+        yield from wrapped(f"no verdict: {NO_TENSOR}")
     elif fitting:
         smallest = f"{fitting[0].name} ({prose_size(fitting[0].capacity)})"
         more = f"; the smallest is {smallest}" if len(verdicts) > 1 else f": {smallest}"
@@ -123,9 +125,10 @@ def answer(verdict: Verdict) -> str:
 def fragment(report: FitReport) -> str:
     """The verdicts for a notebook: a row for each GPU, with a bar of its memory."""
     first, *lines = heading(report)
-    rows = [(one.name, sizes(one), _answer_with_place(one), one) for one in report.verdicts]
+    shown = () if report.uses_no_gpu else report.verdicts
+    rows = [(one.name, sizes(one), _answer_with_place(one), one) for one in shown]
     below = [*error_lines(report), *failures(report), *notes(report)]
-    table = ("", HEADS if report.known else (), "fits", rows, below)
+    table = ("", HEADS if report.known and shown else (), "fits", rows, below)
     return fill("fit.html", heading=first, lines=lines, tables=[table])
 
 
@@ -187,11 +190,11 @@ def _line(frame: Frame) -> str:
 
 def notes(report: FitReport) -> Iterator[str]:
     """Notes on the numbers."""
+    if report.uses_no_gpu:
+        return
     if any(one.fits is not None for one in report.verdicts):
         yield COLUMNS
     yield from _about_steps(report)
-    if report.fitting and not any(one.reserved_peak for one in report.verdicts):
-        yield NO_TENSOR
     retries = [one for one in report.verdicts if one.fits and one.retries]
     if retries:
         named = ", ".join(one.name for one in retries)

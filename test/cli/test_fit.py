@@ -187,8 +187,15 @@ def test_a_peak_that_does_not_settle(write, capsys):
 
 def test_no_tensor_of_the_program_is_on_a_gpu(write, capsys):
     code, out, _ = fitted(capsys, "--gpu", "1GiB", write("import torch\ntorch.zeros(1)\n"))
-    assert code == 0
-    assert "the program created no CUDA tensor: move the model" in out
+    assert code == 2
+    assert (
+        out
+        == """\
+script.py: run without values
+no verdict: the program created no CUDA tensor: move the model and its inputs to
+  the device "cuda"
+"""
+    )
 
 
 def test_ctrl_c_shows_what_is_known(write, capsys, monkeypatch):

@@ -18,7 +18,7 @@ for example:
 exit codes:
   0  the program fits on one of the GPUs at least, or with one of the remedies
   1  the program failed
-  2  the command line cannot be carried out, and nothing ran
+  2  the command line cannot be carried out, and nothing ran; or the program used no GPU
   3  the program fits on none of the GPUs
 """
 
@@ -49,7 +49,7 @@ from ..common_options import (
     number_from,
     number_of_gpus,
 )
-from ..exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
+from ..exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED, USAGE_ERROR
 from ..notices import tell, tell_assumed_values, tell_in_terminal, tell_usage_error
 from ..output import OutputFile
 from ..parser import CommandParser
@@ -238,6 +238,8 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
     report = fit_report(target, gpus, known, settings)
     is_known = any(one.fits is False for one in report.verdicts)
     exit_code = 0 if report.fitting else DOES_NOT_FIT if is_known else FAILED
+    if report.uses_no_gpu:
+        exit_code = USAGE_ERROR
     kinds = {one.kind for one in report.approximations}
     return _Found(
         fit.text(report, names_error=False),
