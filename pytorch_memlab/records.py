@@ -38,6 +38,10 @@ class FunctionInfo:
     # first and last lines of parts of the source that are not shown
     folded: tuple[tuple[int, int], ...] = ()
 
+    def __hash__(self) -> int:
+        """Of the place: tables look functions up for every line, and the source may be long."""
+        return hash((self.qual_name, self.filename, self.first_line))
+
     def text_of(self, line: int) -> str:
         """The text of a line, by its number; empty where there is no source."""
         index = line - self.first_line

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from .._common import main_program
+from .._common.secrets_in_arguments import masked
 from .._common.storages import storages_of
 from ..errors import UsageError
 from ..simulation.inspect import active
@@ -67,7 +68,7 @@ class ProgramTarget:
     @property
     def name(self) -> str:
         """The program, without its folder, and its arguments."""
-        return " ".join([os.path.basename(self.script), *self.arguments])
+        return " ".join([os.path.basename(self.script), *masked(self.arguments)])
 
     def check(self) -> None:
         try:

@@ -25,6 +25,16 @@ _BUFFER: Final = 8 * 2**20
 _MARGIN: Final = 2**20
 """Bytes that are always there after the beginning of an opcode, up to the end of the file."""
 
+_RUN: Final = 16
+"""Opcodes alike, from which on they are read together."""
+
+_MOST_OPCODES: Final = 8_000_000
+"""Opcodes that are read one by one, apart from those of events: tens of times as many as the
+segments and frames of a large program have."""
+
+_OF_EVENT: Final = 64
+"""Opcodes of an event that is read one by one."""
+
 _LONGEST_TEXT: Final = 2**24
 _LONGEST_NUMBER: Final = 16
 _MOST_SHAPES: Final = 32
@@ -58,6 +68,20 @@ _CODE: Final = {
 
 _INTEGER = rb"K.|M..|J.{4}|\x8a(?:\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x09.{9})"
 _GET = rb"h.|j.{4}"
+
+
+_CONSTANTS: Final = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}
+"""Values of the opcodes NONE, NEWTRUE, NEWFALSE and EMPTY_TUPLE."""
+
+_CONSTANT_RUN: Final = re.compile(rb"[N\x88\x89)]{%d,}" % _RUN)
+_NUMBER_RUN: Final = re.compile(rb"(?:K.){%d,}" % _RUN, re.DOTALL)
+_REFERENCE_RUN: Final = re.compile(rb"(?:h.){%d,}" % _RUN, re.DOTALL)
+_RUNS: Final = {
+    **dict.fromkeys(_CONSTANTS, _CONSTANT_RUN),
+    0x4B: _NUMBER_RUN,
+    0x68: _REFERENCE_RUN,
+}
+"""By the first byte of a run."""
 
 
 class ForbiddenCodeError(Exception):
@@ -144,6 +168,7 @@ class PickleReader:
         self._starts: dict[int, int] = {}
         self._texts: dict[str, str] = {}
         self._lists: dict[bytes, StackReference] = {}
+        self._read_alone = 0  # opcodes, without those of events
         self._known: dict[bytes, Any] = {}
         """Values by their opcodes."""
 
@@ -152,6 +177,13 @@ class PickleReader:
         stack, memo, file = self._stack, self._memo, self._file
         while True:
             code = file.read(1)
+            if code[0] in _RUNS and self._read_run(code[0]):
+                continue
+            self._read_alone += 1
+            if self._read_alone > _MOST_OPCODES:
+                raise NotPlainPickleError(
+                    f"it has more than {_MOST_OPCODES:,} objects that are no events"
+                )
             if code == b"}":
                 file.fill(_MARGIN)
                 if self._read_event(file.pos - 1):
@@ -212,6 +244,21 @@ class PickleReader:
                         raise NotPlainPickleError("it ends within an object")
                     return stack[0]
 
+    def _read_run(self, op: int) -> bool:
+        """Read many values of one kind together; False where there are few."""
+        file = self._file
+        run = _RUNS[op].match(file.data, file.pos - 1)
+        if run is None:
+            return False
+        file.pos = run.end()
+        if op in _CONSTANTS:
+            self._stack.extend(map(_CONSTANTS.__getitem__, run[0]))
+        elif op == 0x4B:
+            self._stack.extend(run[0][1::2])
+        else:
+            self._stack.extend(map(self._got, run[0][1::2]))
+        return True
+
     def _refuse(self, op: int) -> NoReturn:
         if op == 0x93:  # STACK_GLOBAL
             names = [one if isinstance(one, str) else "?" for one in self._stack[-2:]]
@@ -260,6 +307,7 @@ class PickleReader:
             return
         self._sink.add(entry)
         self._stack[-1] = EVENT
+        self._read_alone -= min(_OF_EVENT, self._read_alone)
         memo = self._memo
         for index in range(len(memo) - 1, max(len(memo) - _NEAR, 0) - 1, -1):
             if memo[index] is entry:

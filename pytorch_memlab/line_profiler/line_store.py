@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator
 from types import CodeType
 
@@ -32,14 +33,21 @@ class CallSite:
         """A call, or the part of one until it waits, kept so many bytes on a device."""
         self.delta[device] = self.delta.get(device, 0) + delta
 
-    @property
-    def line(self) -> int:
-        found = (
-            line
-            for start, end, line in self.code.co_lines()
-            if start <= self.offset < end and line is not None
-        )
-        return next(found, self.code.co_firstlineno)
+
+class CodeLines:
+    """The lines of a code by the offsets of its instructions, read from it once."""
+
+    def __init__(self, code: CodeType) -> None:
+        ranges = [(start, line) for start, end, line in code.co_lines() if start < end]
+        self._starts = [start for start, _ in ranges]
+        self._lines = [line for _, line in ranges]
+        self._first = code.co_firstlineno
+
+    def at(self, offset: int) -> int:
+        """The line of an instruction."""
+        place = bisect_right(self._starts, offset) - 1
+        line = self._lines[place] if place >= 0 else None
+        return self._first if line is None else line
 
 
 CallSites = dict[tuple[int, int], CallSite]

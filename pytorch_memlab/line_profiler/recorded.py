@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from .._common.ipython import ipython_shell
+from .._common.secrets_in_arguments import masked
 from .._common.version import __version__
 from ..profiles.merging import renumbered
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import FunctionInfo, LineEntry, bound_of
 from ..scopes import DevicePeaks
+from .line_store import CodeLines
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -174,13 +176,16 @@ def calls_between(
     store: LineStore, codes: Mapping[int, CodeType], index: Mapping[int, int]
 ) -> Iterator[Call]:
     """The calls of registered functions, from each place; indexes by the ids of codes."""
+    lines: dict[int, CodeLines] = {}  # by the id of the calling code, which its sites keep alive
     for code_id, callee in index.items():
         for site in list(store.calls_of(code_id).values()):
             code = site.code
             if site.hits or site.delta:
                 caller = index.get(id(code)) if codes.get(id(code)) is code else None
                 name = getattr(code, "co_qualname", code.co_name)
-                where = (code.co_filename, name, site.line)
+                if id(code) not in lines:
+                    lines[id(code)] = CodeLines(code)
+                where = (code.co_filename, name, lines[id(code)].at(site.offset))
                 yield Call(callee, caller, *where, site.hits, site.delta.copy())
 
 
@@ -188,7 +193,7 @@ def _command() -> tuple[str, tuple[str, ...]]:
     """The program and its arguments; a notebook's kernel is no program of the user."""
     if ipython_shell() is not None:
         return "", ()
-    return (sys.argv[0], tuple(sys.argv[1:])) if sys.argv else ("", ())
+    return (sys.argv[0], masked(sys.argv[1:])) if sys.argv else ("", ())
 
 
 def _versions() -> dict[str, str]:
