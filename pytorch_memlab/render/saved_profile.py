@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from .._common.ipython import source_name
 from .._common.quoted import quoted
+from .._common.secrets_in_arguments import masked
 from .._common.version import __version__
 from ..errors import ProfileError, UsageError
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
@@ -32,6 +33,7 @@ from ..records import (
 )
 from . import saved_tests
 from .checked_json import Checked, DamagedError, check_version
+from .checksum import check, with_checksum
 from .notes import texts
 from .saved_history import history_data, holders_data, read_history, read_holders
 
@@ -67,7 +69,7 @@ def render(profile: RecordedProfile) -> str:
     }
     if profile.histories:
         data["histories"] = {run: history_data(one) for run, one in profile.histories.items()}
-    return json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n"
+    return with_checksum(json.dumps(data, allow_nan=False, separators=(",", ":")))
 
 
 def load(text: str, called: str) -> RecordedProfile:
@@ -85,6 +87,7 @@ def load(text: str, called: str) -> RecordedProfile:
         )
     if saved_format != FORMAT or type(data.get("version")) is not int:
         raise ProfileError(f"{called} is JSON, but no profile of pytorch_memlab")
+    check(text, data, called)
     check_version(data, VERSION, called)
     try:
         return _profile(Checked(data))
@@ -208,7 +211,8 @@ def _section(data: Checked) -> Section:
 def _run(data: Checked) -> Run:
     status = data.value("exit_status")
     status = None if status is None else data.number("exit_status")
-    return data.record(Run, exit_status=status)
+    arguments = masked(data.texts("arguments"))  # an older release wrote them as they were
+    return data.record(Run, exit_status=status, arguments=arguments)
 
 
 def _function(data: Checked) -> FunctionInfo:

@@ -11,6 +11,7 @@ from .._common.version import __version__
 from ..errors import ProfileError
 from ..profiles.changed_tests import HoldingLine, MeasuredTest
 from .checked_json import Checked, DamagedError, check_version
+from .checksum import check, with_checksum
 
 FORMAT: Final = "pytorch_memlab.tests"
 VERSION: Final = 1
@@ -24,7 +25,7 @@ def text_of(tests: Mapping[str, MeasuredTest]) -> str:
         "written_by": __version__,
         "tests": {name: asdict(tests[name]) for name in sorted(tests)},
     }
-    return json.dumps(data, indent=1) + "\n"
+    return with_checksum(json.dumps(data, indent=1))
 
 
 def is_tests(text: str) -> bool:
@@ -42,6 +43,7 @@ def load(text: str, called: str) -> dict[str, MeasuredTest]:
         ) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ProfileError(f"{called} is JSON, but no file of --memlab-save")
+    check(text, data, called)
     check_version(data, VERSION, called)
     try:
         tests = Checked(data).by_name("tests", Checked.object)
@@ -52,7 +54,7 @@ def load(text: str, called: str) -> dict[str, MeasuredTest]:
 
 def read(path: str) -> dict[str, MeasuredTest]:
     """The tests in a file."""
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return load(file.read(), path)
 
 
