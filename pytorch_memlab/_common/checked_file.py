@@ -17,15 +17,42 @@ from .real_files import on_disk
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse a path that cannot be written, as far as that is known before it is."""
+    name = os.fspath(path)
     with on_disk():
-        file = os.path.abspath(path)
-        existing = file if os.path.exists(file) else os.path.dirname(file)
-        is_folder, has_right = os.path.isdir(file), os.access(existing, os.W_OK)
-    if not os.fspath(path) or is_folder or not has_right:
-        raise UsageError(
-            f"cannot write {os.fspath(path) or repr(path)}: no such folder, or no right to write "
-            "there"
+        problem = _obstacle(name) if name else _NO_RIGHT
+    if problem:
+        to = f", a link to {os.path.realpath(name)}" if os.path.islink(name) else ""
+        raise UsageError(f"cannot write {name or repr(name)}{to}: {problem}")
+
+
+_NO_RIGHT = "no such folder, or no right to write there"
+
+
+def _obstacle(path: str) -> str:
+    """Why a file cannot be written; empty if it can, as far as that is known."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        # A new file, or that to which a link leads.
+        is_possible = not path.endswith(os.sep) and _takes_files(
+            os.path.dirname(os.path.realpath(path))
         )
+    except OSError as error:  # such as links in a circle
+        return error.strerror
+    else:
+        is_possible = not stat.S_ISDIR(mode) and os.access(path, os.W_OK)
+    return "" if is_possible else _NO_RIGHT
+
+
+def _takes_files(folder: str) -> bool:
+    """True if a file can be made in a folder, and removed again: rights alone do not tell."""
+    probe = os.path.join(folder, f".{secrets.token_hex(4)}.tmp")
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        os.unlink(probe)
+    except OSError:
+        return False
+    return True
 
 
 Content = str | bytes | Callable[[BinaryIO], object]

@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
+_RAISING = ("strict", "surrogateescape", "surrogatepass")
+"""How streams handle what they cannot encode, where that can be an error. A C locale has the
+second."""
+
 
 def write_to_stdout(write: Callable[[TextIO], object]) -> None:
     """Write tables to the ``sys.stdout`` of this moment, or say on standard error why not."""
@@ -34,14 +38,15 @@ def print_to_stdout(text: str) -> None:
 @contextmanager
 def without_encoding_errors(stream: Any) -> Iterator[None]:
     """Write ``?`` for what a stream cannot encode, such as one for Latin-1 or of Windows."""
-    if getattr(stream, "errors", None) != "strict" or not hasattr(stream, "reconfigure"):
+    errors = getattr(stream, "errors", None)
+    if errors not in _RAISING or not hasattr(stream, "reconfigure"):
         yield
         return
     stream.reconfigure(errors="replace")
     try:
         yield
     finally:
-        stream.reconfigure(errors="strict")
+        stream.reconfigure(errors=errors)
 
 
 def _release(stream: TextIO) -> None:

@@ -17,8 +17,15 @@ from .stack_room import check_room
 # allocation that is to be protected.
 _signal: Any = importlib.import_module("_signal")
 
-_getsignal = _signal.getsignal
-_set_handler = _signal.signal
+signal_handler = _getsignal = _signal.getsignal
+"""``signal.getsignal``, whatever stands in its place."""
+
+set_handler = _set_handler = _signal.signal
+"""``signal.signal``, whatever stands in its place."""
+
+DEFAULT_ACTION: Any = _signal.SIG_DFL
+"""``signal.SIG_DFL``, as ``set_handler`` takes it."""
+
 _get_ident = threading.get_ident
 _main_thread = threading.main_thread().ident
 

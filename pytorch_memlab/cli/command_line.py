@@ -9,7 +9,6 @@ import shlex
 import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import Protocol
 
@@ -19,9 +18,11 @@ from .commands import diff, fit, merge, peak, replay, run, show, timeline, top
 from .commands.completion import CompletionCommand
 from .exit_codes import DOES_NOT_FIT, USAGE_ERROR
 from .parser import CommandParser, did_you_mean
+from .process import CommandProcess
 
 _EXIT_CODES = f"""exit codes:
-  0  done; run ends with the code of the program, 1 after an error
+  0  done; run ends with the code of the program, 1 after an error, and 1 in place of 0 if a
+     file could not be written
   1  a comparison found more growth than its --fail-over allows
   {USAGE_ERROR}  the command line cannot be carried out
   {DOES_NOT_FIT}  a program needs more memory than it may have"""
@@ -38,7 +39,7 @@ class Command(Protocol):
         """Declare the options."""
 
     def prepare(
-        self, options: argparse.Namespace, process: ExitStack, /
+        self, options: argparse.Namespace, process: CommandProcess, /
     ) -> Callable[[], int | None]:
         """Check everything that can be checked beforehand, and raise a ``MemlabError`` if needed.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from functools import partial
 from typing import NoReturn
 
 from ..errors import MemlabError
 from .command_line import COMMANDS, command_parser, main_parser, unknown_command
 from .notices import tell_usage_error
+from .process import CommandProcess
 
 
 def entry() -> NoReturn:
@@ -19,20 +20,24 @@ def entry() -> NoReturn:
     What a command put in force stays so until the threads and exit handlers of the program that
     it ran are done.
     """
-    process = ExitStack()
+    process = CommandProcess()
+    atexit.register(process.end_late)  # the first that is registered is done last
     # Registered after a simulation has registered its own end, and so done before that.
-    sys.exit(_carry_out(sys.argv[1:], process, lambda: atexit.register(process.close)))
+    when_prepared = partial(atexit.register, process.close)
+    process.status = _carry_out(sys.argv[1:], process, when_prepared)
+    sys.exit(process.status)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Carry out a command line within this process, and give everything back."""
-    with ExitStack() as process:
-        return _carry_out(arguments, process)
+    with CommandProcess() as process:
+        status = _carry_out(arguments, process)
+    return status or process.late_status
 
 
 def _carry_out(
     arguments: Sequence[str],
-    process: ExitStack,
+    process: CommandProcess,
     when_prepared: Callable[[], object] = lambda: None,
 ) -> int:
     if not arguments:

@@ -108,23 +108,25 @@ def results_of(
     return Results(report, found, recorded, (recorded, of_each_device))
 
 
-def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results], None]:
+def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results], bool]:
     """A function that writes results to files, or without any to standard output.
 
     The files are checked now. Each process that ``torchrun`` started writes its own, and one of
-    them prints. If a file cannot be written after all, standard output gets the tables.
+    them prints. If a file cannot be written after all, standard output gets the tables, and the
+    function returns False.
     """
     if not paths:
-        return _to_terminal if prints() else lambda _results: None
+        return _to_terminal if prints() else lambda _results: True
     files = [
         OutputFile(path_of_rank(path), FORMATS, keeps_older=is_profile(path) and not force)
         for path in paths
     ]
 
-    def write(results: Results) -> None:
+    def write(results: Results) -> bool:
         written = [file.write(results, "memory profile", says_where=prints()) for file in files]
         if not all(written):
             _to_terminal(results)
+        return all(written)
 
     return write
 
@@ -162,7 +164,8 @@ FORMATS: Mapping[str, Callable[[Results], str]] = {
 """The renderer for each ending of a file."""
 
 
-def _to_terminal(results: Results) -> None:
+def _to_terminal(results: Results) -> bool:
     from ..render import text
 
     write_to_stdout(partial(text.write, results.overview or results.report))
+    return True

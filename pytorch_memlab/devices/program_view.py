@@ -33,7 +33,7 @@ class CounterFunctions(NamedTuple):
     reset_peaks: Callable[[int], Any]
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _views: dict[int, ProgramView] = {}
 _patches = Patches()
 _originals: dict[Callable[..., Any], Callable[[Any], Any]] = {}

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         MemoryOverhead as MemoryOverhead,
         SimulatedFailure as SimulatedFailure,
         SimulatedGPU as SimulatedGPU,
+        allocator_is_busy as allocator_is_busy,
     )
     from .machine.tensor_values import DataDependentReads as DataDependentReads
     from .ops.attention import backends
@@ -60,7 +61,13 @@ _HOMES = {
     "machine.kept_files": ("KeptFiles",),
     "machine.machine": ("Machine",),
     "machine.runtime_settings": ("settings_string",),
-    "machine.simulated_gpu": ("Allocation", "MemoryOverhead", "SimulatedFailure", "SimulatedGPU"),
+    "machine.simulated_gpu": (
+        "Allocation",
+        "MemoryOverhead",
+        "SimulatedFailure",
+        "SimulatedGPU",
+        "allocator_is_busy",
+    ),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {

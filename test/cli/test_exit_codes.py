@@ -42,12 +42,12 @@ def test_a_program_that_handles_it_ends_as_it_will(end, code, write):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-@pytest.mark.parametrize("code", [0, 5])
-def test_a_full_disk_keeps_the_exit_code_and_the_report(code, write, tmp_path):
+@pytest.mark.parametrize(("status", "code"), [(0, 1), (5, 5)])
+def test_a_full_disk_ends_with_1_in_place_of_0_and_the_report(status, code, write, tmp_path):
     full = tmp_path / "full.html"
     full.symlink_to("/dev/full")
 
-    done = run("--gpu", "4GiB", "-o", str(full), write(f"{FILL}raise SystemExit({code})\n"))
+    done = run("--gpu", "4GiB", "-o", str(full), write(f"{FILL}raise SystemExit({status})\n"))
 
     assert done.returncode == code
     assert f"cannot write {full}: No space left on device\n" in done.stderr

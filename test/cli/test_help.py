@@ -29,6 +29,7 @@ what.
 CODES_AND_PROGRAM = """\
 exit codes:
   that of the program, 1 after an error, 0 after --steps; and
+  1  in place of 0, a file could not be written: the tables are printed
   2  the command line cannot be carried out, and nothing ran
   3  the program ended without an error, and reserved more than --max-peak
 
@@ -146,7 +147,8 @@ help:
 pytorch-memlab COMMAND --help shows the options of a command.
 
 exit codes:
-  0  done; run ends with the code of the program, 1 after an error
+  0  done; run ends with the code of the program, 1 after an error, and 1 in place of 0 if a
+     file could not be written
   1  a comparison found more growth than its --fail-over allows
   2  the command line cannot be carried out
   3  a program needs more memory than it may have

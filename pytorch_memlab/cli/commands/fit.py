@@ -49,6 +49,7 @@ from ..common_options import (
     number_from,
     number_of_gpus,
 )
+from ..ending_signals import signals_as_interrupts
 from ..exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED, USAGE_ERROR
 from ..notices import tell, tell_assumed_values, tell_in_terminal, tell_usage_error
 from ..output import OutputFile
@@ -182,12 +183,17 @@ class _Found:
     exit_code: int
     error: str = ""  # the traceback of the program; empty without one
     interrupted: str = ""  # what is said of Ctrl-C; empty if it was not pressed
-    draw: Callable[[], object] = lambda: None
+    draw: Callable[[], bool] = lambda: True  # False if the picture cannot be written
     assumes_values: bool = False  # True if the program read values before the error
 
 
 def _show(find: Callable[[Settings], _Found], settings: Settings) -> int:
     """Run a program with a folder for what it prints, and show what is found; the exit code."""
+    with signals_as_interrupts():
+        return _find_and_show(find, settings)
+
+
+def _find_and_show(find: Callable[[Settings], _Found], settings: Settings) -> int:
     folder = tempfile.mkdtemp(prefix="pytorch-memlab-fit-")
     try:
         found = find(replace(settings, output=folder))
@@ -197,7 +203,7 @@ def _show(find: Callable[[Settings], _Found], settings: Settings) -> int:
         return code
     print_to_stdout(found.text)
     _tell_output(folder)
-    found.draw()
+    is_drawn = found.draw()
     if found.error:
         print(f"\n{found.error}", file=sys.stderr, end="")
         if found.assumes_values:
@@ -205,7 +211,7 @@ def _show(find: Callable[[Settings], _Found], settings: Settings) -> int:
     if found.interrupted:
         tell(found.interrupted)
         return INTERRUPTED
-    return found.exit_code
+    return found.exit_code or (0 if is_drawn else FAILED)
 
 
 def _tell_output(folder: str) -> None:

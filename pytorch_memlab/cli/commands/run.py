@@ -17,6 +17,7 @@ for example:
 
 exit codes:
   that of the program, 1 after an error, 0 after --steps; and
+  1  in place of 0, a file could not be written: the tables are printed
   2  the command line cannot be carried out, and nothing ran
   3  the program ended without an error, and reserved more than --max-peak
 
@@ -61,8 +62,10 @@ from ..common_options import (
     report_choice,
 )
 from ..configuration import add_configured
-from ..exit_codes import DOES_NOT_FIT
+from ..ending_signals import EndedBySignal, EndingSignals
+from ..exit_codes import DOES_NOT_FIT, FAILED
 from ..parser import CommandParser
+from ..process import CommandProcess
 from ..run.files import OutOfMemoryReport, RunFiles
 from ..run.remedies import RemedyTrials
 from ..run.sections import CategoryReport, StepLeaks
@@ -197,7 +200,7 @@ def add_arguments(parser: CommandParser) -> None:
     add("--others", argparse.SUPPRESS, dest="reserve")
 
 
-def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], int | None]:
+def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable[[], int | None]:
     from ...line_profiler.columns import checked_columns
     from ..run.profile import Profile, put_profile_in_builtins
 
@@ -246,31 +249,48 @@ def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], 
         profile.start,
     ]
     program = partial(exec, found.code, vars(main))
-    return partial(_run, program, starts, ending, process, tell, profile, limit)
+
+    def are_written() -> bool:
+        return files.are_written and explanation.is_written
+
+    return partial(_run, program, starts, ending, process, tell, profile, limit, are_written)
 
 
 def _run(
     program: Callable[[], None],
     starts: Sequence[Callable[[ExitStack], object]],
     ending: ExitStack,
-    process: ExitStack,
+    process: CommandProcess,
     tell: Callable[[], None],
     profile: Profile,
     limit: _MaxPeak,
+    are_written: Callable[[], bool],
 ) -> int:
     """Run the program; its tables follow its exception, or else its threads and exit handlers."""
     tell()
     for start in starts:
         start(process)
-    process.push(ending)
-    measured, threads = ExitStack(), threading.enumerate()
+    signals, measured, threads = EndingSignals(), ExitStack(), threading.enumerate()
+
+    def end() -> None:
+        with signals.report():
+            ending.close()
+        process.late_status = 0 if are_written() else FAILED
 
     def finish(status: int) -> int:
         measured.close()
         is_passed = not status and limit.is_passed(profile.peaks)
-        ending.close()
-        return DOES_NOT_FIT if is_passed else status
+        end()
+        return DOES_NOT_FIT if is_passed else status or process.late_status
 
+    def report(error: EndedBySignal) -> None:
+        try:
+            raise error  # the tables tell how the program ended
+        except EndedBySignal:
+            finish(128 + error.number)
+
+    signals.start(process, report)
+    process.callback(end)
     _before_exit(process, finish)
     with without_own_frames(process):
         try:
@@ -284,9 +304,11 @@ def _run(
                 main_program.join_other_threads(threads)
             has_ended_well = isinstance(error, SystemExit) and not error.code
             is_passed = has_ended_well and limit.is_passed(profile.peaks)
-            ending.close()
+            end()
             if is_passed:
                 return DOES_NOT_FIT
+            if has_ended_well and process.late_status:
+                return process.late_status
             raise
         main_program.join_other_threads(threads)
         return DOES_NOT_FIT if limit.is_passed(profile.peaks) else 0

@@ -16,7 +16,6 @@ import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ...errors import ProfileError, UsageError
@@ -27,6 +26,7 @@ from ..common_options import (
     add_report_options,
     report_choice,
 )
+from ..exit_codes import USAGE_ERROR
 from ..output import LIMITS, Results, is_profile, results_of, writer_to
 from ..parser import CommandParser
 
@@ -54,7 +54,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add("FILE", "the saved profile")
 
 
-def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
+def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
     from ...line_profiler.saved_profile import read_text
     from ...render import saved_profile
 
@@ -79,7 +79,7 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
         if options.functions is not None:
             profile = replace(profile, shown=_functions_called(options.functions, profile))
         results = results_of(profile, options.columns, choice, tells_runs=True)
-    return partial(write, results)
+    return lambda: 0 if write(results) else USAGE_ERROR
 
 
 def _functions_called(names: Sequence[str], profile: RecordedProfile) -> tuple[int, ...]:

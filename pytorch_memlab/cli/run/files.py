@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from ..._common.checked_file import CheckedFile
 from ..._common.ranks import path_of_rank, prints
+from ..._common.secrets_in_arguments import masked
 from ..._common.uncaught_errors import uncaught
 from ...errors import UsageError
 from ...history.whole_run import WholeRunHistory
 from ...simulation.inspect import active
-from ..output import FORMATS, OutputFile, is_profile, writer_to
+from ..output import FORMATS, OutputFile, Results, is_profile, writer_to
 
 if TYPE_CHECKING:
     from ..._common.uncaught_errors import Report
@@ -53,10 +54,12 @@ class RunFiles:
         pictures = [name for name in names if name.lower().endswith(_PICTURES)]
         reports = [name for name in names if name not in (*traces, *pictures)]
         force = options.force
-        command = " ".join([os.path.basename(options.script), *options.arguments])
+        command = " ".join([os.path.basename(options.script), *masked(options.arguments)])
         self.names = names
         self.has_report = bool(reports)
-        self.write = writer_to(reports, force=force)
+        self.are_written = True
+        """False once one of them could not be written."""
+        self._write_report = writer_to(reports, force=force)
         self.history = WholeRunHistory(keeps_events=len(reports) < len(names))
         self._traces = [CheckedFile(path_of_rank(one), keeps_older=not force) for one in traces]
         self._pictures = [TimelinePicture(one, command) for one in pictures]
@@ -72,27 +75,35 @@ class RunFiles:
         is_drawn = self._has_page and active.machine is not None
         return bool(self._pictures) or self._saves_history or is_drawn
 
+    def write(self, results: Results) -> None:
+        """Write the report, or print it."""
+        self._note(self._write_report(results))
+
     def finish_with(self, ending: ExitStack, profile: Profile) -> None:
         """Let traces and pictures be written when a stack closes, the traces first."""
         process = os.getpid()
 
-        def finish(write: Callable[..., None], *data: object) -> None:
+        def finish(write: Callable[..., bool], *data: object) -> None:
             if os.getpid() == process:  # not in one that the program forked
-                write(*data)
+                self._note(write(*data))
 
         for picture in reversed(self._pictures):  # the stack ends with the first one
             ending.callback(finish, picture.finish, profile, self.history)
         for trace in self._traces:
             ending.callback(finish, _write_trace, trace, self.history)
 
+    def _note(self, is_written: bool) -> None:
+        self.are_written &= is_written
 
-def _write_trace(file: CheckedFile, history: WholeRunHistory) -> None:
+
+def _write_trace(file: CheckedFile, history: WholeRunHistory) -> bool:
     """Write the memory history of a run, in PyTorch's own format."""
     found = history.snapshot()
     name = file.write_or_tell(lambda: lambda opened: pickle.dump(found, opened, _PROTOCOL))
     if name is not None and prints():
         count = sum(map(len, found["device_traces"]))
         print(f"memory history written to {name}: {count:,} events", file=sys.stderr)
+    return name is not None
 
 
 class TimelinePicture:
@@ -110,8 +121,8 @@ class TimelinePicture:
         )
         self._command = command
 
-    def finish(self, profile: Profile, whole_run: WholeRunHistory) -> None:
-        """Draw and write it."""
+    def finish(self, profile: Profile, whole_run: WholeRunHistory) -> bool:
+        """Draw and write it; False if it cannot be written."""
         import torch
 
         from ...history.timeline import timeline_of
@@ -120,7 +131,7 @@ class TimelinePicture:
         used = history.used_devices()
         if not used:
             print("no timeline is drawn: the program used no GPU", file=sys.stderr)
-            return
+            return True
         gpus = [torch.cuda.get_device_properties(device) for device in used]
         timelines = [
             timeline_of(history, device, gpu.total_memory)
@@ -128,7 +139,7 @@ class TimelinePicture:
         ]
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
         kind = ", simulated" if active.machine is not None else ""
-        self._file.write(
+        return self._file.write(
             (timelines, f"{self._command} · {names}{kind}"), "timeline", says_where=prints()
         )
 
@@ -153,6 +164,8 @@ class OutOfMemoryReport:
     def __init__(self, path: str | None, remedies: RemedyTrials | None) -> None:
         self._file = None if path is None else CheckedFile(path_of_rank(path))
         self._remedies = remedies
+        self.is_written = True
+        """False if there was a report, and it could not be written."""
 
     def start(self, process: ExitStack) -> None:
         """Begin to wait for an error, also one of a thread."""
@@ -182,4 +195,4 @@ class OutOfMemoryReport:
             from ...render.oom import data
 
             text = json.dumps(data(report.facts, report.advice), indent=1) + "\n"
-        self._file.write_or_tell(lambda: text)
+        self.is_written = self._file.write_or_tell(lambda: text) is not None

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..._common.main_program import Program
 from ..._common.patches import Patches
+from ..._common.secrets_in_arguments import masked
 from ...devices import simulated_machine
 from ...history.model import AllocationHistory
 from ...line_profiler.columns import DEFAULT_COLUMNS
@@ -26,6 +27,7 @@ from ...profiles.overview import Choice
 from ...profiles.recorded import RecordedProfile
 from ...records import Section
 from ...scopes import DevicePeaks, RunPeaks
+from ..ending_signals import EndedBySignal
 from ..exit_codes import FAILED, INTERRUPTED
 from ..notices import tell_unused_gpu
 from ..output import Results, results_of
@@ -131,7 +133,7 @@ class Profile:
         self._profiler.note_failure(error)
         global_line_profiler.note_failure(error)
 
-    def finish(self, write: Callable[[Results], None], is_asked_for: bool) -> None:
+    def finish(self, write: Callable[[Results], object], is_asked_for: bool) -> None:
         """End measuring, and show the tables; not in a process that the program forked."""
         self._profiler.disable()
         self._peaks.end()
@@ -174,7 +176,7 @@ class Profile:
         run = replace(
             own.runs[0],
             program=self._argv[0],
-            arguments=self._argv[1:],
+            arguments=masked(self._argv[1:]),
             exit_status=status,
             exception=exception,
         )
@@ -209,6 +211,8 @@ def _ending(error: BaseException | None) -> tuple[int, str]:
     """The exit status of a program that an exception ended, or none, and the exception."""
     if error is None:
         return 0, ""
+    if isinstance(error, EndedBySignal):
+        return 128 + error.number, error.name
     if isinstance(error, SystemExit):
         code = error.code
         return (code, "") if isinstance(code, int) else (int(code is not None), "")

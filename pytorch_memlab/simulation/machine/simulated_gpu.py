@@ -57,6 +57,11 @@ class _Alone:
 _alone = _Alone()
 
 
+def allocator_is_busy() -> bool:
+    """True while a thread changes the state of a simulated allocator."""
+    return _busy.locked()
+
+
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """The memory of one storage on a simulated GPU."""
