@@ -38,7 +38,7 @@ def _obstacle(path: str) -> str:
             os.path.dirname(os.path.realpath(path))
         )
     except OSError as error:  # such as links in a circle
-        return error.strerror
+        return error.strerror or str(error)
     else:
         is_possible = not stat.S_ISDIR(mode) and os.access(path, os.W_OK)
     return "" if is_possible else _NO_RIGHT
