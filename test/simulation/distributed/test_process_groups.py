@@ -103,6 +103,14 @@ def test_collectives_return_what_equal_ranks_give(rank_of_eight):
     assert x.tolist() == [0] * 8
 
 
+@WITH_VALUES
+@pytest.mark.parametrize("operation", [dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT])
+def test_truth_values_of_equal_ranks_are_those_of_one(rank_of_eight, operation):
+    tensor = torch.tensor([True, False], device="cuda")
+    dist.all_reduce(tensor, operation)
+    assert tensor.tolist() == [True, False]
+
+
 def test_autograd_does_not_learn_of_what_collectives_write(rank_of_eight):
     """As with NCCL: a graph that saved a tensor runs backward after a sum in place of it."""
     weight = torch.ones(3, 3, device="cuda", requires_grad=True)

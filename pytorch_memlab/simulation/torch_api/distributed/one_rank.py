@@ -268,10 +268,15 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return False  # nothing waits for collectives to end
 
     def _reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> None:
-        """Of equal tensors the mean, the least and the greatest are what they were."""
+        """Of equal tensors the mean, the least and the greatest are what they were.
+
+        So are sums and products of truth values: NCCL takes the greatest and the least.
+        """
         operation = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
         with torch.no_grad():
             for tensor in tensors:
+                if tensor.dtype == torch.bool:
+                    continue
                 if operation == dist.ReduceOp.SUM:
                     _unversioned(tensor).mul_(self._size)
                 elif operation == dist.ReduceOp.PRODUCT:
