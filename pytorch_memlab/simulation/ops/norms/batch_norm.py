@@ -16,6 +16,7 @@ from ..memory_formats import MAX_INT32, acc_type, can_view, has_channels_last, s
 from ..op_call import CUDNN_WORKSPACES, OpCall
 from ..reduction_workspace import last_power_of_2
 from ..registry import define, estimated, op
+from .parameter_types import refuse_mixed_statistics
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -166,6 +167,13 @@ def _native_backward_memory(call: OpCall) -> None:
     mask = call.args[9]
     grad_input, grad_weight, grad_bias = call.result
     if mask[0] and not has_channels_last(tensor):
+        if call.args[7] or mask[1] or mask[2]:
+            refuse_mixed_statistics(
+                tensor,
+                weight=call.args[2],
+                running_mean=call.args[3],
+                running_var=call.args[4],
+            )
         call.alloc_outputs()
         if not can_view(grad_output, (*grad_output.shape[:2], -1)):
             call.alloc_copy(grad_output)

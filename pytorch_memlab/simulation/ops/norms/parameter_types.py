@@ -6,6 +6,8 @@ from typing import Final
 
 import torch
 
+from ..memory_formats import acc_type
+
 _NAMES: Final = {
     torch.float64: "Double",
     torch.float32: "Float",
@@ -28,3 +30,23 @@ def refuse_mixed_types(tensor: torch.Tensor, *parameters: torch.Tensor | None) -
         if parameter is not None and parameter.dtype != tensor.dtype:
             name = _NAMES.get(parameter.dtype, str(parameter.dtype))
             raise RuntimeError(f"expected scalar type {wanted} but found {name}")
+
+
+def refuse_mixed_statistics(tensor: torch.Tensor, **parameters: torch.Tensor | None) -> None:
+    """Fail as the kernel that makes all gradients of a batch norm at once.
+
+    It takes parameters of one type, which the first of them decides: that of the tensor, or the one
+    that CUDA accumulates in.
+
+    Raises:
+        RuntimeError: a parameter has another type.
+    """
+    dtypes = {name: one.dtype for name, one in parameters.items() if one is not None}
+    first = next(iter(dtypes.values()), tensor.dtype)
+    wanted = tensor.dtype if first == tensor.dtype else acc_type(tensor.dtype)
+    for name, dtype in dtypes.items():
+        if dtype != wanted:
+            raise RuntimeError(
+                f"Expected {name} to have type {_NAMES.get(wanted, wanted)} but got "
+                f"{_NAMES.get(dtype, dtype)}"
+            )

@@ -212,3 +212,29 @@ def test_functional_batch_norms_return_statistics_when_they_do_not_train_too(com
         )
         == kept
     )
+
+
+@computed_or_dry
+@pytest.mark.parametrize(
+    ("size", "channels_last", "is_refused"),
+    [(IMAGES, False, True), (IMAGES, True, False), ((4, 8), False, False)],
+)
+def test_half_weights_with_single_statistics_have_no_gradients(
+    size, channels_last, is_refused, compute
+):
+    """PyTorch's test of FSDP2 with batch norm and mixed precision."""
+    with simulate("1GiB", compute=compute):
+        norm = (nn.BatchNorm2d if len(size) == 4 else nn.BatchNorm1d)(8, device="cuda")
+        norm.weight.data, norm.bias.data = norm.weight.data.half(), norm.bias.data.half()
+        tensor = torch.randn(size, device="cuda", dtype=HALF, requires_grad=True)
+        images = tensor.to(memory_format=torch.channels_last) if channels_last else tensor
+        loss = norm(images).float().sum()
+        if is_refused:
+            with pytest.raises(RuntimeError, match="running_mean to have type Half but got Float"):
+                loss.backward()
+        else:
+            loss.backward()
+        norm.float()
+        norm(images).float().sum().backward()
+        norm.half()
+        norm(images).float().sum().backward()
