@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,21 +19,37 @@ def in_single_precision(op: Any, *more_written: int) -> Callable[..., Any]:
         op: a ``torch._ops.OpOverload``.
         more_written: positions of arguments that it writes to though its schema does not say so.
     """
+    return _widening(op, dict.fromkeys(LOW_PRECISION, torch.float32), more_written)
+
+
+def in_complex_single(op: Any) -> Callable[..., Any]:
+    """The same for complex half precision, and for no other type of numbers.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+    """
+    return _widening(op, {torch.complex32: torch.complex64}, ())
+
+
+def _widening(
+    op: Any, wide_types: Mapping[torch.dtype, torch.dtype], more_written: tuple[int, ...]
+) -> Callable[..., Any]:
     infos = (argument.alias_info for argument in op._schema.arguments)
     marked = {place for place, info in enumerate(infos) if info is not None and info.is_write}
     written = sorted(marked.union(more_written))
 
     def compute(*args: Any, **kwargs: Any) -> Any:
         given = (tensor.dtype for tensor in tensors_in(args, kwargs))
-        dtype = next((one for one in given if one in LOW_PRECISION), None)
+        dtype = next((one for one in given if one in wide_types), None)
         if dtype is None:
             return op(*args, **kwargs)
+        wide_type = wide_types[dtype]
 
         def widened(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.float() if tensor.dtype is dtype else tensor
+            return tensor.to(wide_type) if tensor.dtype is dtype else tensor
 
         def narrowed(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(dtype) if tensor.dtype is torch.float32 else tensor
+            return tensor.to(dtype) if tensor.dtype is wide_type else tensor
 
         wide = tree_map_only(torch.Tensor, widened, args)
         found = op(*wide, **kwargs)

@@ -5,6 +5,7 @@ Kernels of attention, cuFFT's plans, and the recurrent modules ask them.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -127,13 +128,15 @@ def _install_convolutions(machine: Machine, patches: Patches) -> None:
 
 def _asks(machine: Machine, backend: Backend) -> Callable[..., bool]:
     def can_use(params: Any, debug: bool = False) -> bool:
-        del debug  # it would warn with the reason
         gpu = machine.gpu_of(params.query)
         if gpu is None:
             return False
         tensors = params.query, params.key, params.value, params.attn_mask
         grouped = getattr(params, "enable_gqa", False)
         call = Call(gpu.model, *tensors, params.dropout, params.is_causal, grouped)
-        return against(backend, call) is None
+        runs = against(backend, call) is None
+        if debug and not runs:
+            warnings.warn(f"{against(backend, call)}", stacklevel=2)
+        return runs
 
     return can_use

@@ -166,7 +166,10 @@ def test_a_remedy_that_the_program_has_already(tmp_path, name, program, reason):
         (
             "sdpa_flash",
             ATTENTION + "F.scaled_dot_product_attention(q, q, q)",
-            "it takes torch.float16, torch.bfloat16, not torch.float32",
+            (
+                "Expected query, key and value to all be of dtype: {Half, BFloat16}. "
+                "Got Query dtype: float, Key dtype: float, and Value dtype: float instead."
+            ),
         ),
         ("shard=2", MODEL + "train(model, None)", "no optimizer has the parameters of a module"),
         (

@@ -122,6 +122,24 @@ def test_complex_half_precision_is_reduced_in_complex_single(reduce, compute):
             )
 
 
+@computed_or_dry
+@pytest.mark.parametrize("name", ["exp", "sqrt", "tanh", "sigmoid", "log", "atan"])
+def test_functions_of_complex_half_precision(name, compute):
+    torch.manual_seed(0)
+    half = torch.randn(5, 6, dtype=torch.complex64).to(torch.complex32)
+    call = getattr(torch, name)
+    with simulate("1GiB", compute=compute):
+        found, written = call(half.cuda()), half.cuda()
+        assert getattr(written, f"{name}_")() is written
+        assert found.dtype == written.dtype == torch.complex32
+        if compute:
+            expected = call(half.to(torch.complex64))
+            for result in (found, written):
+                torch.testing.assert_close(
+                    result.cpu().to(torch.complex64), expected, rtol=2e-3, atol=2e-3
+                )
+
+
 def test_sums_widen_and_narrow_complex_numbers_by_their_type():
     with simulate("1GiB"):
         wide = torch.randn(5, 6, dtype=torch.complex64, device="cuda")

@@ -92,9 +92,15 @@ def select(call: Call) -> Backend:
                 raise RuntimeError("Invalid backend")
         elif against(Backend(choice), call) is None:
             return Backend(choice)
-    for backend, (name, _) in _FUSED.items():
-        warnings.warn(f"{name} not used because: {against(backend, call)}", stacklevel=1)
+    for backend in _FUSED:
+        warn_against(backend, call)
     raise RuntimeError("No available kernel. Aborting execution.")
+
+
+def warn_against(backend: Backend, call: Call) -> None:
+    """Warn in PyTorch's words, which programs search for, that a kernel cannot run, and why."""
+    warnings.warn(f"{_FUSED[backend][0]} kernel not used because:", stacklevel=2)
+    warnings.warn(f"{against(backend, call)}", stacklevel=2)
 
 
 def is_any_enabled() -> bool:
@@ -140,13 +146,16 @@ def against(backend: Backend, call: Call) -> str | None:
 
 def _against_flash(call: Call) -> Iterator[str]:
     if not torch._C._get_flash_sdp_enabled():
-        yield "it is switched off"
+        yield "Flash attention has been runtime disabled."
     yield from _against_dimensions(call)
     if call.mask is not None:
-        yield "it takes no mask"
+        yield "Flash Attention does not support non-null attn_mask."
     gpu, size = call.gpu, call.query.shape[-1]
     if not size == call.key.shape[-1] == call.value.shape[-1] or size > _MOST_FLASH_DIMENSIONS:
-        yield f"head dimensions must be equal and at most {_MOST_FLASH_DIMENSIONS}"
+        yield (
+            "Flash attention requires q,k,v to have the same last dimension and to be less than or "
+            f"equal to {_MOST_FLASH_DIMENSIONS}. Got {_last_sizes(call)} instead."
+        )
     if not has_major(gpu, 8):
         yield "it needs compute capability 8.0 or higher"
     # Some head dimensions have no backward kernel where a block has 99 KiB of shared memory.
@@ -155,7 +164,10 @@ def _against_flash(call: Call) -> Iterator[str]:
     if is_small and not has_backward and call.trains:
         yield f"{gpu.major}.{gpu.minor} has no backward pass for a head dimension of {size}"
     if call.causal and call.query.shape[-2] != call.key.shape[-2]:
-        yield "is_causal needs as many queries as keys"
+        yield (
+            "Flash attention does not support the is_causal flag when seqlen_q != seqlen_k. "
+            f"Got seqlen_q: {call.query.shape[-2]} seqlen_k: {call.key.shape[-2]}."
+        )
     yield from _against_dtypes(call, *LOW_PRECISION)
     yield from _against_heads(call, takes_groups=True)
     yield from _against_empty(call)
@@ -164,7 +176,7 @@ def _against_flash(call: Call) -> Iterator[str]:
 
 def _against_efficient(call: Call) -> Iterator[str]:
     if not torch._C._get_mem_efficient_sdp_enabled():
-        yield "it is switched off"
+        yield "Memory Efficient attention has been runtime disabled."
     yield from _against_dimensions(call)
     # The tiles of a matrix product read 4 to 16 bytes at once.
     is_half = call.query.dtype in LOW_PRECISION
@@ -176,7 +188,10 @@ def _against_efficient(call: Call) -> Iterator[str]:
         elements = 8
     query, key, value = (tensor.shape[-1] for tensor in call[1:4])
     if query != key or not query or not value or query % elements or value % elements:
-        yield f"head dimensions must be multiples of {elements}, equal for query and key"
+        yield (
+            "Mem efficient attention requires last dimension of inputs to be divisible by "
+            f"{elements}. Got {_last_sizes(call)} instead."
+        )
     nbytes = elements * call.query.element_size()
     if RELEASE >= (2, 13) and is_ampere:
         for tensor in call[1:4]:
@@ -194,7 +209,7 @@ def _against_efficient(call: Call) -> Iterator[str]:
 
 def _against_cudnn(call: Call) -> Iterator[str]:
     if RELEASE < (2, 5) or not torch._C._get_cudnn_sdp_enabled():
-        yield "it is switched off"
+        yield "cuDNN attention has been runtime disabled."
     if is_deterministic():
         yield "it is not deterministic"
     yield from _against_dimensions(call)
@@ -231,19 +246,47 @@ def _against_cudnn(call: Call) -> Iterator[str]:
         yield "a sequence of 1 key, or of 1 query with dropout"
 
 
+def _last_sizes(call: Call) -> str:
+    query, key, value = (tensor.shape[-1] for tensor in call[1:4])
+    return f"Query.size(-1): {query}, Key.size(-1): {key}, Value.size(-1): {value}"
+
+
+_DTYPES: Final = {
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.float32: "Float",
+}
+_NAMES: Final = {
+    torch.float16: "c10::Half",
+    torch.bfloat16: "c10::BFloat16",
+    torch.float32: "float",
+    torch.float64: "double",
+}
+"""Types of numbers as PyTorch lists what it allows, and as it names what it got."""
+
+
 def _against_dimensions(call: Call) -> Iterator[str]:
     if not call.query.dim() == call.key.dim() == call.value.dim() == 4:
-        yield "query, key and value must have 4 dimensions"
+        dims = (tensor.dim() for tensor in call[1:4])
+        yield (
+            "Both fused kernels requires query, key and value to be 4 dimensional, but got Query "
+            "dim: {}, Key dim: {}, Value dim: {} instead.".format(*dims)
+        )
 
 
 def _against_dtypes(call: Call, *dtypes: torch.dtype) -> Iterator[str]:
     if call.query.dtype not in dtypes:
-        yield f"it takes {', '.join(map(str, dtypes))}, not {call.query.dtype}"
+        allowed = ", ".join(_DTYPES[dtype] for dtype in dtypes)
+        query, key, value = (_NAMES.get(tensor.dtype, str(tensor.dtype)) for tensor in call[1:4])
+        yield (
+            f"Expected query, key and value to all be of dtype: {{{allowed}}}. Got Query dtype: "
+            f"{query}, Key dtype: {key}, and Value dtype: {value} instead."
+        )
 
 
 def _against_empty(call: Call) -> Iterator[str]:
     if not call.query.shape[-2] or not call.key.shape[-2]:
-        yield "a sequence is empty"
+        yield "Both fused kernels do not support zero seq_len_q or seq_len_kv."
 
 
 def _against_strides(call: Call, *, ignores_single: bool) -> Iterator[str]:
@@ -252,7 +295,13 @@ def _against_strides(call: Call, *, ignores_single: bool) -> Iterator[str]:
     if ignores_single:
         good = good or call.query.shape[-1] == 1
     if not good or (call.mask is not None and call.mask.stride(-1) != 1):
-        yield "the last dimension of query, key, value and mask must have stride 1"
+        strides = (tensor.stride(-1) for tensor in call[1:4])
+        yield (
+            "Both fused kernels require the last dimension of the input to have stride 1. Got "
+            "Query.stride(-1): {}, Key.stride(-1): {}, Value.stride(-1): {}".format(*strides)
+            + (f", Attn_mask.stride(-1): {call.mask.stride(-1)}" if call.mask is not None else "")
+            + " instead."
+        )
 
 
 def _against_heads(call: Call, *, takes_groups: bool, alike: bool = True) -> Iterator[str]:
@@ -270,7 +319,7 @@ def _against_heads(call: Call, *, takes_groups: bool, alike: bool = True) -> Ite
 
 
 _FUSED: Final[dict[Backend, tuple[str, Callable[[Call], Iterator[str]]]]] = {
-    Backend.EFFICIENT: ("Memory-efficient attention", _against_efficient),
+    Backend.EFFICIENT: ("Memory efficient", _against_efficient),
     Backend.FLASH: ("Flash attention", _against_flash),
-    Backend.CUDNN: ("cuDNN attention", _against_cudnn),
+    Backend.CUDNN: ("CuDNN attention", _against_cudnn),
 }

@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.utils._pytree import tree_map_only
 
+from ...machine.op_arguments import tensors_in
+from ...machine.unsupported import unsupported
 from ..autograd_reference import gradients
 from ..memory_formats import on_meta
 from ..op_call import OpCall, named_arguments
@@ -87,6 +89,8 @@ def forward_reference(op: Any, meta: Implementation, parts: Parts = _whole) -> I
     state = min(names.index(name) for name in ("rng_state", "philox_seed") if name in names)
 
     def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        if any(tensor.is_nested for tensor in tensors_in(args, kwargs)):
+            raise unsupported(f"{op.name()} with nested tensors")
         results: tuple[Any, ...] = meta(*args, **kwargs)
         output, logsumexp = results[:2]
         named = named_arguments(op, args, kwargs)

@@ -8,6 +8,7 @@ import torch
 
 from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
+from ..low_precision import in_complex_single
 from ..memory_formats import acc_type, is_dense, laid_out_as, made_contiguous
 from ..op_call import OpCall
 from ..pooling.pooling import formatted_inputs
@@ -81,6 +82,7 @@ def _are_alike(tensors: list[torch.Tensor]) -> bool:
     return all(tensor.dtype == first.dtype and is_dense(tensor) for tensor in tensors)
 
 
+_aten: Final = torch.ops.aten
 _MULTIPLIED: Final = frozenset(
     {"BinaryCrossEntropyBackward", "BinaryCrossEntropyWithLogitsBackward"}
 )
@@ -95,6 +97,17 @@ def _absolute(tensor: torch.Tensor) -> torch.Tensor:
 
 
 define("aten::abs", reference=_absolute)
+
+_OF_COMPLEX_HALF: Final = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "log", "rsqrt"),
+    *("sigmoid", "sin", "sinh", "sqrt", "tan", "tanh"),
+)
+"""Ops that take complex half precision on CUDA (``Unary*.cu``)."""
+
+for _name in _OF_COMPLEX_HALF:
+    for _variant in (_name, f"{_name}_"):
+        define(f"aten::{_variant}", reference=in_complex_single(getattr(_aten, _variant).default))
+    define(f"aten::{_name}.out")  # the CPU's
 define(
     "aten::copysign.Tensor",
     "aten::div.Tensor_mode",

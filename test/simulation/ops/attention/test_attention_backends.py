@@ -186,12 +186,48 @@ def test_no_backend_left_is_cudas_error_and_says_why():
         with pytest.raises(RuntimeError, match=r"^No available kernel\. Aborting execution\.$"):
             F.scaled_dot_product_attention(*parts)
     texts = [str(warning.message) for warning in caught]
-    assert texts[0] == "Memory-efficient attention not used because: it is switched off"
-    assert texts[1] == (
-        "Flash attention not used because: it takes torch.float16, torch.bfloat16, not "
-        "torch.float32"
+    dtypes = (
+        "Expected query, key and value to all be of dtype: {Half, BFloat16}. Got Query dtype: "
+        "float, Key dtype: float, and Value dtype: float instead."
     )
-    assert texts[2] == "cuDNN attention not used because: it is switched off"
+    assert texts == [
+        "Memory efficient kernel not used because:",
+        "Memory Efficient attention has been runtime disabled.",
+        "Flash attention kernel not used because:",
+        dtypes,
+        "CuDNN attention kernel not used because:",
+        "cuDNN attention has been runtime disabled.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda parts: [part[0] for part in parts], "query, key and value to be 4 dimensional, bu"),
+        (lambda parts: [part[:, :, :0] for part in parts], "do not support zero seq_len_q or seq"),
+        (lambda parts: [part.mT for part in parts], "dimension of the input to have stride 1. Got"),
+        (lambda parts: [part.double() for part in parts], "dtype: double, Key dtype: double, and"),
+    ],
+)
+@pytest.mark.parametrize("backend", [FLASH, EFFICIENT])
+def test_warnings_have_the_words_of_pytorch(change, message, backend):
+    with simulate("a100"), sdpa_kernel(backend):
+        parts = change(tensors())
+        with (
+            pytest.warns(UserWarning, match=message),
+            pytest.raises(RuntimeError, match="No available kernel"),
+        ):
+            F.scaled_dot_product_attention(*parts)
+        parameters = torch.backends.cuda.SDPAParams(*parts, None, 0.0, False, False)
+        can_use = {
+            FLASH: torch.backends.cuda.can_use_flash_attention,
+            EFFICIENT: torch.backends.cuda.can_use_efficient_attention,
+        }[backend]
+        with pytest.warns(UserWarning, match=message):
+            assert not can_use(parameters, debug=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert not can_use(parameters)
 
 
 @pytest.mark.parametrize("compute", [True, False])
@@ -275,6 +311,16 @@ def test_fused_attention_of_nested_tensors_is_refused_by_name():
                 pytest.raises(UnsupportedCUDACallError, match="fused attention of nested tensors"),
             ):
                 F.scaled_dot_product_attention(parts, parts, parts)
+
+
+def test_a_fused_kernel_that_is_called_by_its_name_refuses_nested_tensors_by_name():
+    with simulate("a100"):
+        parts = nested(3, 5)[1].half()
+        for name in ("flash", "efficient"):
+            op = getattr(torch.ops.aten, f"_scaled_dot_product_{name}_attention")
+            more = (None, False) if name == "efficient" else ()
+            with pytest.raises(UnsupportedCUDACallError, match=f"{name}_attention with nested"):
+                op(parts, parts, parts, *more)
 
 
 def test_attention_of_nested_tensors_by_its_formula_has_values_and_a_mark():
