@@ -51,6 +51,13 @@ def cached_memory(index: int) -> int:
     return _current(index, "reserved_bytes") - _current(index, "allocated_bytes")
 
 
+def caches() -> dict[str, int]:
+    """``cached_memory`` by the names of the CUDA devices that are in use; it initialises none."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return {}
+    return {f"cuda:{index}": cached_memory(index) for index in range(count_gpus())}
+
+
 def _current(index: int, kind: str) -> int:
     # torch.cuda.memory_allocated would leave 130 objects in reference cycles.
     stats: dict[str, Any] = torch.cuda.memory_stats_as_nested_dict(index)

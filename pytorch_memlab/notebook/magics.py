@@ -132,7 +132,13 @@ class MemlabMagics(Magics):
                 simulation.enter_context(simulate(args.simulate, args.num_gpus))
             draws = file is not None and file.is_page and active.machine is not None
             device = _checked_device(args.gpu)
-            run = CellRun(self.shell, args.function, device, keeps_history=draws)
+            run = CellRun(
+                self.shell,
+                args.function,
+                device,
+                keeps_history=draws,
+                empties_cache=args.empty_cache,
+            )
             try:
                 run.run(source, local_ns)
             except BaseException as error:

@@ -9,6 +9,14 @@ Note [Names that a statement brings]
 lines are to be measured from its first call on. So the cell then runs statement by statement, and
 after each the names that are still open are looked up. Otherwise the cell is one piece of code, as
 IPython has it.
+
+Note [Cache of earlier cells]
+
+What earlier cells freed is in the allocator's cache when a cell begins, and so part of what it
+finds reserved. The allocator gives it back to a request that finds no other memory, so it takes
+nothing from the cell: as much of it as lay unused at the cell's peak does not count as reserved in
+the verdict, and a note says how much. ``--empty-cache`` gives it back before the cell runs, as
+version 0.3 did. Otherwise nothing is emptied, so that the program's own counters stay.
 """
 
 from __future__ import annotations
@@ -23,13 +31,15 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from .._common.checked_file import CheckedFile
+from .._common.prose_size import prose_size
+from ..devices.allocations import caches, empty_caches
 from ..errors import MemlabError, UsageError
 from ..line_profiler.line_profiler import LineProfiler
 from ..line_profiler.line_records import RecordsDisplay
 from ..line_profiler.recorded import with_run_peaks
 from ..line_profiler.source_functions import SourceFunctions, nearest
 from ..profiles.overview import verdicts
-from ..profiles.recorded import RecordedProfile
+from ..profiles.recorded import MeasuredDevice, RecordedProfile
 from ..records import Report
 from ..render import report_page, saved_profile, text
 from ..render.run_notes import sentences
@@ -40,6 +50,8 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+
+_CACHED = "{} more reserved is cache of earlier cells: exact with --empty-cache"
 
 _CELL = "<cell>"
 """The name of a cell's code outside functions, in reports."""
@@ -82,8 +94,11 @@ class CellRun:
         target_gpu: str | None,
         *,
         keeps_history: bool = False,
+        empties_cache: bool = False,
     ) -> None:
         self._shell = shell
+        self._empties_cache = empties_cache
+        self._cache: dict[str, int] = {}
         self._asked = list(dict.fromkeys(names))
         self._found: set[str] = set()
         self._own: list[str] = []
@@ -123,6 +138,9 @@ class CellRun:
             self._add_own(SourceFunctions(part, python, _CELL))
         for one in known:
             self.profiler.add_function(one)
+        if self._empties_cache:
+            empty_caches()
+        self._cache = caches()
         self._peaks.begin()
         try:
             with self.profiler:
@@ -158,11 +176,34 @@ class CellRun:
         return self.profiler.records().display(None, columns).report
 
     def display(self, columns: tuple[str, ...]) -> RecordsDisplay:
-        """The tables, and whether the memory of each simulated GPU was enough."""
+        """The tables, and whether the memory of each simulated GPU was enough.
+
+        See Note [Cache of earlier cells].
+        """
         tables = self.tables(columns)
-        found = verdicts(self.recorded()) if tables.tables else ()
+        if not tables.tables:
+            return RecordsDisplay(tables)
+        recorded = self.recorded()
+        unused = {one.device.name: self._unused_cache(one) for one in recorded.devices}
+        own = [
+            replace(one, peak_reserved=one.peak_reserved - unused[one.device.name])
+            for one in recorded.devices
+        ]
+        found = verdicts(replace(recorded, devices=tuple(own)))
         simulated = [one for one in found if one.measured.device.simulated]
-        return RecordsDisplay(replace(tables, notes=(*sentences(simulated), *tables.notes)))
+        several = len(recorded.devices) > 1
+        about_cache = [
+            (f"{name}: " if several else "") + _CACHED.format(prose_size(size))
+            for name, size in unused.items()
+            if size
+        ]
+        notes = (*sentences(simulated), *about_cache, *tables.notes)
+        return RecordsDisplay(replace(tables, notes=notes))
+
+    def _unused_cache(self, device: MeasuredDevice) -> int:
+        """Bytes that were cached before the cell, and that it did not need at its peak."""
+        cached = self._cache.get(device.device.name, 0)
+        return min(cached, max(device.peak_reserved - device.peak_active, 0))
 
     def _add_own(self, source: SourceFunctions) -> None:
         """Profile functions that the source will define."""

@@ -38,6 +38,8 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "ID",
         "help": "Measure this device alone, such as 1 or cuda:1. Without it: every one in use.",
     },
+    "--empty-cache": _SWITCH
+    | {"help": "Give back what earlier cells left in the allocator's cache first, as 0.3 did."},
     "-q --quiet": _SWITCH | {"help": "Show nothing."},
     "-T --output --dump-profile": {
         "metavar": "FILE",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -21,6 +23,7 @@ from typing import Any
 
 import torch
 
+from .._common.ipython import ipython_shell
 from .._common.program_lines import folder_names, is_of_program
 from .._common.uncaught_errors import chain
 from ..tensors.live_objects import alive, states_of, tensors_in
@@ -189,7 +192,7 @@ def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, s
         filename = each.f_code.co_filename
         if not is_of_program(filename):
             continue
-        is_library = filename.startswith(_LIBRARIES)
+        is_library = filename.startswith((*_LIBRARIES, *_folders_of_ipython()))
         if not is_library:
             namespaces[id(each.f_globals)] = each.f_globals
         if each.f_code.co_flags & inspect.CO_OPTIMIZED:
@@ -197,14 +200,46 @@ def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, s
             (libraries if is_library else own).extend(_named(locals_of(each), prefix))
         is_first = False
     # What runs a program, such as IPython or runpy, holds its globals in variables too.
-    search = _Search(wanted, passed_over=namespaces)
+    search = _Search(wanted, passed_over={*namespaces, id(ipython_shell())})
     search.run(own)
     for namespace in namespaces.values():
         search.run(_named(namespace))
     search.run(libraries)
     del own, libraries
     search.run(pair for module in _other_modules(namespaces) for pair in module)
-    return search.names
+    return {key: result_name(name) for key, name in search.names.items()}
+
+
+def _folders_of_ipython() -> tuple[str, ...]:
+    """The folders of IPython, which may be in none of the interpreter's own: on PYTHONPATH."""
+    modules = (sys.modules.get(name) for name in ("IPython", "ipykernel", "traitlets", "tornado"))
+    files = [module.__file__ for module in modules if module is not None and module.__file__]
+    return folder_names(*map(os.path.dirname, files))
+
+
+_RESULT = re.compile(r"(?:_(?P<number>\d+)|(?P<last>_{1,3}))(?![A-Za-z0-9_])")
+
+
+def result_name(path: str) -> str:
+    """The name of what IPython keeps of a cell that ended with it: ``Out[2]`` in place of ``_2``.
+
+    >>> result_name("model.weight")
+    'model.weight'
+    """
+    shell = ipython_shell()
+    kept = None if shell is None else _RESULT.match(path)
+    if shell is None or kept is None:
+        return path
+    number = kept["number"]
+    if number is None:
+        value, results = shell.user_ns.get(kept["last"]), shell.user_ns.get("Out", {})
+        number = next((key for key, result in dict.items(results) if result is value), None)
+    return path if number is None else f"Out[{number}]{path[kept.end() :]}"
+
+
+def are_results(path: str) -> bool:
+    """True for the name of something that IPython keeps because it ended a cell."""
+    return path.startswith("Out[")
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

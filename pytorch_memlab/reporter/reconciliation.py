@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 
+from .._common.prose_size import prose_size
 from ..devices import get_device
 from ..devices.allocations import (
     Allocation,
@@ -18,6 +19,7 @@ from ..devices.allocations import (
 )
 from ..errors import MemlabError
 from ..tensors.lines import program_line
+from .names import are_results
 from .rows import Rows
 from .snapshot import SAVED, Reconciliation, TensorRow
 
@@ -92,6 +94,11 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
     found, are_known = workspaces_among(unclaimed, device)
     workspaces = sum(block.requested for block in found)
     notes = [_BY_SIZE] if found and not are_known else []
+    here = [row for row in rows.tensors if row.device == device]
+    results = sum(row.nbytes for row in here if are_results(row.name))
+    if results:
+        kept = f"IPython keeps {prose_size(results)} as results of cells"
+        notes.append(f"{kept}: %reset -f out frees all but _, __, ___")
     requested = sum(block.requested for block in blocks)
     allocated = sum(block.size for block in blocks)
     unknown = requested - tensors - saved - workspaces

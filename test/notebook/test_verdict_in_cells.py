@@ -66,3 +66,41 @@ def test_without_a_simulation_nothing_is_said(shown: Any) -> None:
     text = shown("", "pass").replace("'cuda'", "")
 
     assert "reserved of" not in text
+
+
+WORK = """\
+%%mlrun {options} -f work
+def work():
+    return torch.empty(4 << 20, dtype=torch.uint8, device="cuda").add(1).numel()
+work()
+"""
+
+
+def test_the_cache_of_earlier_cells_does_not_count(
+    shown: Any, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("%simulate 2GiB")
+    run("old = torch.empty(1900 << 20, dtype=torch.uint8, device='cuda'); del old")
+    capsys.readouterr()
+    run(WORK.format(options=""))
+    text = capsys.readouterr().out
+    assert "peak 8.0 MiB reserved of 2.00 GiB: fits, 1.99 GiB free\n" in text
+    assert "\n1.85 GiB more reserved is cache of earlier cells: exact with --empty-cache\n" in text
+    assert torch.cuda.memory_reserved() >= 1900 << 20  # nothing was emptied
+    run(WORK.format(options="--empty-cache"))
+    text = capsys.readouterr().out
+    assert "peak 20.0 MiB reserved of 2.00 GiB: fits, 1.98 GiB free\n" in text
+    assert "cache of earlier cells" not in text
+
+
+def test_a_cell_that_needs_the_cache_of_earlier_cells_counts_what_it_needs(
+    shown: Any, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("%simulate 2GiB")
+    run("old = torch.empty(800 << 20, dtype=torch.uint8, device='cuda'); del old")
+    run(
+        "%%mlrun\ndef work():\n    torch.empty(800 << 20, dtype=torch.uint8, device='cuda')\nwork()"
+    )
+    text = capsys.readouterr().out
+    assert "peak 800.0 MiB reserved of 2.00 GiB: fits, 1.22 GiB free\n" in text
+    assert "cache of earlier cells" not in text

@@ -1,0 +1,29 @@
+"""IPython keeps the results of cells, which the user may have forgotten."""
+
+from __future__ import annotations
+
+from ..._common.prose_size import prose_size
+from ..._common.quoted import listed
+from ...history.out_of_memory import OutOfMemory
+from ...reporter.names import are_results
+from ..cause import Cause, Remedy
+
+
+class ResultsOfCells(Cause):
+    """Tensors that ended a cell are in ``Out``, ``_`` and ``_2``, and some would make room."""
+
+    name = "results of cells"
+    order = 25
+
+    def remedy(self, oom: OutOfMemory) -> Remedy | None:
+        blocks = [one for one in oom.blocks if are_results(one.name)]
+        size = sum(one.size for one in blocks)
+        if not size or size < oom.shortage:
+            return None
+        names = listed(dict.fromkeys(one.name.partition("]")[0] + "]" for one in blocks))
+        return self.found(
+            size,
+            f"IPython keeps {prose_size(size)} as results of cells: {names}",
+            "%reset -f out",
+            "get_ipython().user_ns_hidden.update(_=0, __=0, ___=0)",
+        )
