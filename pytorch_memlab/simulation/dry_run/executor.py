@@ -19,8 +19,9 @@ A copy is made when the program copies, so that later writes to the original, al
 reach it.
 
 All else has no values: large tensors own memory that is never touched, small ones hold zeros (or
-what they held before an op wrote to them). Ops on small tensors go on to compute with those zeros;
-where a value or a shape depends on them, the read is counted.
+what they held before an op wrote to them). Ops on small tensors go on to compute with those zeros,
+and where these lead to infinity or to no number (0 / 0), it is zero: programs end, or go other
+ways, at such a loss. Where a value or a shape depends on such zeros, the read is counted.
 
 The program may read a value that is not there. It then gets 0 (False), and the line is marked. An
 op whose output shape depends on values mostly errs on the side of more memory: all elements of a
@@ -32,6 +33,7 @@ say the size (Note [Sizes that the user gives]). Each read is kept with the line
 
 from __future__ import annotations
 
+from math import isinf
 from typing import Any
 
 import torch
@@ -44,6 +46,9 @@ from ..ops.op_info import OpInfo, op_info
 from ..ops.registry import SELECTED
 from .kept_data import KeptData, is_overwritten
 
+_WITH_NAN = frozenset(
+    {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
+)
 _KNOWN, _ASSUMED, _ABSENT, _SPECIAL = range(4)
 _untyped_storage = torch._C.TensorBase.untyped_storage
 
@@ -161,9 +166,12 @@ class DryRunExecutor:
             raise _NotComputableError from None
         for tensor in info.written_in(args, kwargs):
             self._values.forget_values(tensor)
+            if tensor.dtype in _WITH_NAN:
+                _fill(tensor, tensor.ne(tensor))
         for tensor in tensors_in(result if isinstance(result, tuple) else (result,), {}):
             for storage in storages_of(tensor):
                 self._values.add(storage, True)
+            _fill_non_numbers(tensor, args, kwargs)
         return result
 
     def _returned(
@@ -217,6 +225,29 @@ class DryRunExecutor:
 
 class _NotComputableError(Exception):
     """An op fails on zeros that stand for values."""
+
+
+def _fill_non_numbers(tensor: torch.Tensor, args: Args, kwargs: Kwargs) -> None:
+    """Put zeros where zeros that stand for values led to infinity, or to no number."""
+    if tensor.dtype not in _WITH_NAN or tensor.layout is not torch.strided:
+        return
+    is_no_number = tensor.sub(tensor).ne(0)
+    if is_no_number.any():
+        if _has_infinity(args) or _has_infinity(tuple(kwargs.values())):
+            is_no_number = tensor.ne(tensor)
+        _fill(tensor, is_no_number)
+
+
+def _has_infinity(values: Args) -> bool:
+    """True if the program gave infinity to an op: as a number, or in a tensor."""
+    if any(isinstance(value, float) and isinf(value) for value in values):
+        return True
+    return any(bool(tensor.isinf().any()) for tensor in tensors_in(values, {}))
+
+
+def _fill(tensor: torch.Tensor, places: torch.Tensor) -> None:
+    if places.any():
+        tensor.masked_fill_(places, 0)
 
 
 def _is_small_output(output: OutputMeta) -> bool:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import torch
 
+from ..machine import active
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.tensor_values import TensorValues
 from .cuda_dispatch import values_of_dry_run
-from .op_call import named_arguments
 from .registry import define
 
 _aten: Final = torch.ops.aten
@@ -40,18 +40,31 @@ def _overlapping(_gpu: SimulatedGPU, *args: Any, **kwargs: Any) -> Any:
         return _aten.istft.default._op_dk(_COMPOSITE, *args, **kwargs)
 
 
+_ANSWERS: Final = {
+    _aten.ge.Scalar: True,  # no weight is below zero
+    _aten.ne.Scalar: True,  # their sum is not zero
+    _aten.le.Scalar: False,  # there is something to divide by
+}
+
+
 def _covariance(_gpu: SimulatedGPU, *args: Any, **kwargs: Any) -> Any:
     """``cov`` refuses weights below zero, those that sum to zero, and too few of them."""
+    machine = active.machine
     values = values_of_dry_run()
-    if values is None:
+    if machine is None or values is None:
         return NotImplemented
-    named = named_arguments(_aten.cov.default, args, kwargs)
-    weights = (named["fweights"], named["aweights"])
-    unknown = [True for one in weights if one is not None and values.lacks_values(one)]
-    # each weight, their sum, and whether that leaves nothing to divide by
-    answers = [*unknown, True, False] if unknown else []
-    with _answered(values, *answers):
-        return _aten.cov.default._op_dk(_COMPOSITE, *args, **kwargs)
+
+    def compare(op: Any) -> None:
+        if op in _ANSWERS:
+            values.answers = [_ANSWERS[op]]
+
+    observers = machine.op_observers
+    machine.op_observers = (*observers, compare)
+    try:
+        with _answered(values):
+            return _aten.cov.default._op_dk(_COMPOSITE, *args, **kwargs)
+    finally:
+        machine.op_observers = observers
 
 
 def _factorized(_gpu: SimulatedGPU, infos: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:

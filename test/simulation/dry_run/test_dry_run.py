@@ -218,3 +218,20 @@ def test_the_first_product_may_be_deep_in_calls():
     """In a new process: PyTorch's meta kernels import its compiler at their first call."""
     done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True, check=False)
     assert done.stdout == "torch.Size([4, 4])\n", done.stderr
+
+
+def test_a_loss_of_zeros_is_a_number(machine):
+    logits = torch.randn(64, 5000, device="cuda", requires_grad=True)
+    total, count = logits.exp().sum(), (logits > 9).sum()
+    mean = total / count
+    assert not torch.isnan(mean)
+    assert not torch.isnan(torch.zeros((), device="cuda").add_(total).div_(count))
+    mean.backward()
+    assert logits.grad is not None
+    assert not torch.isinf(mean.log() + 1 / mean)
+    # The program's own values, and its own infinities, are what they are.
+    assert torch.isnan(torch.zeros((), device="cuda") / 0)
+    worst = torch.full_like(mean, -torch.inf).clone()
+    assert torch.isinf(worst)
+    assert torch.maximum(worst, mean) == 0
+    assert {read.op for read in machine.data_dependent_reads} == {"aten::_local_scalar_dense"}
