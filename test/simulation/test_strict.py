@@ -134,6 +134,19 @@ def test_a_value_that_a_dry_run_assumes_is_an_error(strict):
         read()
 
 
+def test_a_size_that_a_dry_run_assumes_is_an_error_and_one_that_is_given_is_none():
+    dry = simulate("a100", compute=False, strict=True)
+    with dry, pytest.raises(AssumedValueError) as raised:
+        torch.rand(9000, device="cuda").nonzero()
+    assert str(raised.value).endswith(
+        ": nonzero reads values that a dry run does not have (assumed every element True "
+        "otherwise): do not read them, give the size (assume, --assume), or run without "
+        "compute=False (--dry-run); without strict=True (--strict) the line is marked *"
+    )
+    with simulate("a100", compute=False, strict=True, assume={"nonzero": 9}):
+        assert len(torch.rand(9000, device="cuda").nonzero()) == 9
+
+
 MARKS = {
     **dict.fromkeys(UNKNOWN, "?"), add_up: "~", multiply: "", read: "*", convolve_backward: "?"
 }  # fmt: skip

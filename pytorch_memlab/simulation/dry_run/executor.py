@@ -10,9 +10,9 @@ Larger data that the program brings is kept too, if all tensors of an op have va
 than 32 MiB (64 MiB of integers and bools), and what is kept has at most 128 MiB in all
 (``kept_data.py``). On the CPU every op on such data is computed but for those of models and of
 linear algebra; products of matrices are, up to 2**36 multiplications in all. From the CPU it goes
-to a GPU with its values, and there ops that make integers or bools of up to 2**24 elements are
-computed: comparisons, logic, sums, sorting. So a graph's matrix or a mask that is made on the CPU
-selects on a GPU what it selects in a run.
+to a GPU with its values, and there ops that make integers or bools, or few numbers, of up to 2**24
+elements are computed: comparisons, logic, sums, sorting. So a graph's matrix or a mask that is made
+on the CPU selects on a GPU what it selects in a run.
 Tensors that require gradients and parameters are not kept, and the CPU draws up to 2**26 random
 numbers, none of them in place: a model's weights and their initialisation cost nothing.
 A copy is made when the program copies, so that later writes to the original, also by NumPy, do not

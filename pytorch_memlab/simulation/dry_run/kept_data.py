@@ -13,7 +13,7 @@ from typing import Final
 import torch
 
 from ..machine.op_arguments import Args
-from ..machine.tensor_values import INTEGERS, TensorValues
+from ..machine.tensor_values import INTEGERS, TensorValues, is_small
 from ..ops.meta_results import OutputMeta, TensorMeta, tensors_of
 from ..ops.op_info import OpInfo
 
@@ -28,7 +28,7 @@ _MOST_DRAWS: Final = 2**26
 _MOST_PRODUCTS: Final = 2**36
 """Multiplications in products of matrices, in all."""
 
-_COPIES: Final = frozenset({"aten::_to_copy", "aten::copy_", "aten::clone"})
+_COPIES: Final = frozenset(f"aten::{name}" for name in ("_to_copy", "copy_", "clone"))
 _PRODUCTS: Final = frozenset(
     f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot")
 )
@@ -108,7 +108,7 @@ def _most_elements(dtype: torch.dtype) -> int:
 def _is_cheap_on_gpu(
     info: OpInfo, results: Sequence[TensorMeta], tensors: Sequence[torch.Tensor]
 ) -> bool:
-    """True for copies, and for ops that make integers and bools of what is not large."""
+    """True for copies, and for ops that make few numbers, or integers, of what is not large."""
     if info.draws or info.name in _PRODUCTS:
         return False
     numels = (*(one.numel for one in results), *(tensor.numel() for tensor in tensors))
@@ -117,6 +117,8 @@ def _is_cheap_on_gpu(
     if info.name in _COPIES:
         return True
     written = tensors[:1] if info.mutates_first else ()
+    if not written and all(is_small(one.numel, one.dtype) for one in results):
+        return True
     dtypes = {one.dtype for one in results} | {tensor.dtype for tensor in written}
     return bool(dtypes) and dtypes <= INTEGERS
 

@@ -66,10 +66,11 @@ class DataDependentReads:
         place = current_line()
         if self.strict and bound is not Bound.GIVEN:
             filename, line = place
+            size = "" if bound is Bound.VALUE else ", give the size (assume, --assume)"
             raise AssumedValueError(
                 f"{filename}:{line}: {name} reads values that a dry run does not have "
-                f"(assumed {assumption} otherwise): do not read them, or run without compute=False "
-                "(--dry-run); without strict=True (--strict) the line is marked *"
+                f"(assumed {assumption} otherwise): do not read them{size}, or run without "
+                "compute=False (--dry-run); without strict=True (--strict) the line is marked *"
             )
         with self._lock:
             self._counts[(op, name, assumption, bound, *place)] += 1

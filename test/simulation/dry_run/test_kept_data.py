@@ -160,6 +160,14 @@ def test_random_numbers_are_drawn_up_to_a_bound():
         assert known == [True] * 8 + [False] * 2
 
 
+def test_few_numbers_of_kept_data_are_computed_on_a_gpu():
+    with simulate("a100", compute=False) as machine:
+        data = torch.arange(10_000.0).cuda()
+        assert (data.sum().item(), data.max().item()) == (49_995_000, 9_999)
+        assert data.view(100, 100).mean(1)[3].item() == 349.5
+        assert machine.data_dependent_reads == ()
+
+
 def test_arithmetic_of_models_on_the_cpu_stays_skipped():
     with simulate("a100", compute=False) as machine:
         images = torch.ones(8, 3, 100, 100)
