@@ -10,6 +10,10 @@ when it looks for the device guard of a GPU. ``_ensureCUDADeviceGuardSet`` helps
 only. FakeTensorMode has the guard's problem too, and it computes no values, which programs read:
 losses, masks, sampled tokens. The meta device has no values either.
 
+Python's ``data_ptr()`` gives the label's address, which snapshots have too. Values are at
+``host_address`` of the storage; `ThreadState.host_addresses` lets ``data_ptr()`` give that to code
+that reads them, such as Triton's interpreter.
+
 The label belongs to the storage, not to the tensor: views, ``detach`` and ``set_`` share it without
 an op that would have to pass it on, and it goes when the storage is freed.
 
