@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 import weakref
 from contextlib import suppress
@@ -88,6 +89,7 @@ class LineProfiler(RecordedLines):
         self._code_infos: dict[int, FunctionInfo] = {}
         self._codes: dict[int, CodeType] = {}
         self._functions: dict[int, weakref.ref[FunctionType]] = {}
+        self._modules: dict[int, str] = {}
         self._stale: dict[str, None] = {}
         self._selection = DeviceSelection(target_gpu)
         self._target_gpu = target_gpu
@@ -190,6 +192,7 @@ class LineProfiler(RecordedLines):
         self._code_infos.clear()
         self._codes.clear()
         self._functions.clear()
+        self._modules.clear()
         self._stale.clear()
         self._stop_recording()
         self._recordings.clear()
@@ -376,6 +379,7 @@ class LineProfiler(RecordedLines):
             first_line, lines, is_stale = function_source(code, name)
             self._register_code(code, FunctionInfo(name, code.co_filename, first_line, lines))
             self._functions[id(code)] = weakref.ref(function)
+            self._modules[id(code)] = function.__module__
             if is_stale:
                 self._stale[name] = None
 
@@ -402,7 +406,7 @@ class LineProfiler(RecordedLines):
 
     def _notes(self) -> list[Note]:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
-        living = [(reference(), code_id) for code_id, reference in self._functions.items()]
+        living = [(self._function_now(code_id), code_id) for code_id in self._functions]
         edited = tuple(
             function.__qualname__
             for function, code_id in living
@@ -418,6 +422,16 @@ class LineProfiler(RecordedLines):
             *([Remark(NoteKind.STALE_SOURCES, tuple(self._stale))] if self._stale else []),
             *([Remark(NoteKind.EDITED_FUNCTIONS, edited)] if edited else []),
         ]
+
+    def _function_now(self, code_id: int) -> FunctionType | None:
+        """The function of a code, or what stands for it in its module since that was reloaded."""
+        function = self._functions[code_id]()
+        if function is not None:
+            return function
+        value: Any = sys.modules.get(self._modules[code_id])
+        for name in self._code_infos[code_id].qual_name.split("."):
+            value = getattr(value, "__dict__", {}).get(name)
+        return value if hasattr(value, "__code__") else None
 
     def _approximation_notes(self) -> list[Note]:
         """Approximations of these lines, and of the peaks that they are part of."""

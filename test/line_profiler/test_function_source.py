@@ -6,6 +6,7 @@ import ast
 import importlib
 import linecache
 import sys
+import types
 
 import pytest
 import torch
@@ -122,3 +123,17 @@ def test_lambdas_and_decorated_functions_have_their_lines():
         "    double = lambda n: n * 2  # noqa: E731",
     )
     assert function_source(decorated.__wrapped__.__code__, "decorated").lines[0].endswith("grad()")
+
+
+def test_a_function_that_a_reload_has_replaced_was_edited(monkeypatch):
+    module = types.ModuleType("reloaded_module")
+    monkeypatch.setitem(sys.modules, "reloaded_module", module)
+    exec("def work():\n    return 1\n", vars(module))
+    profiler = LineProfiler(module.work)
+    with profiler:
+        module.work()
+    assert "edited since" not in repr(profiler.display())
+    exec("def work():\n    return 2\n", vars(module))  # the former function is gone
+    assert "work was edited since: these lines are of the version before" in repr(
+        profiler.display()
+    )
