@@ -9,5 +9,8 @@ USAGE_ERROR = 2
 DOES_NOT_FIT = 3
 """The program needs more memory than it may have."""
 
+FITS_SO_FAR = 4
+"""The program fits as long as it was watched; its memory grows or does not repeat."""
+
 INTERRUPTED = 130
 """Ctrl-C ended the command; shells give this."""

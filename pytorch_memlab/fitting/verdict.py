@@ -10,6 +10,7 @@ from ..history.model import AllocationHistory, Stack
 from ..history.replay import ReplayResult, replay
 from ..records import Approximation
 from ..simulation.inspect import GPU
+from .growth import Growth, growth_of
 from .trial import Ending, ProgramError, Settings, Trial
 
 
@@ -38,6 +39,13 @@ class Verdict:
     taken: int  # bytes that the allocator does not get: the CUDA context, other processes
     failure: FailedAllocation | None = None  # the request that fails; None if the program fits
     retries: int = 0
+    growth: Growth | None = None  # of a program whose steps leave more and more memory
+
+    @property
+    def is_so_far(self) -> bool:
+        """True if the program fits as long as it was watched, and may not later."""
+        is_unsettled = self.trial.ending is Ending.UNSETTLED
+        return bool(self.fits) and (is_unsettled or self.growth is not None)
 
     @property
     def capacity(self) -> int:
@@ -143,7 +151,15 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
         taken=taken,
         failure=failure,
         retries=0 if limited is None else limited.retries or 0,
+        growth=_growth(trial, limited, gpu, taken) if fits else None,
     )
+
+
+def _growth(trial: Trial, limited: ReplayResult | None, gpu: GPU, taken: int) -> Growth | None:
+    if trial.ending not in (Ending.UNSETTLED, Ending.STEPS) or limited is None:
+        return None
+    assert trial.history is not None
+    return growth_of(trial.history, limited.device, capacity=gpu.total_memory, taken=taken)
 
 
 def _failed(

@@ -97,7 +97,8 @@ def heading(report: FitReport) -> Iterator[str]:
     elif fitting:
         smallest = f"{fitting[0].name} ({prose_size(fitting[0].capacity)})"
         more = f"; the smallest is {smallest}" if len(verdicts) > 1 else f": {smallest}"
-        yield from wrapped(f"fits on {len(fitting)} of {count}{more}")
+        so_far = " so far" * any(one.is_so_far for one in fitting)
+        yield from wrapped(f"fits{so_far} on {len(fitting)} of {count}{more}")
     elif not report.known:
         yield f"the program failed on {'all ' * (len(verdicts) > 1)}{count}"
     else:
@@ -119,7 +120,7 @@ def answer(verdict: Verdict) -> str:
         return "failed"
     if not verdict.fits:
         return "no"
-    return "so far" if verdict.trial.ending is Ending.UNSETTLED else "yes"
+    return "so far" if verdict.is_so_far else "yes"
 
 
 def fragment(report: FitReport) -> str:
@@ -172,6 +173,22 @@ def failures(report: FitReport) -> Iterator[str]:
     for (where, size), found in names.items():
         yield cut(f"out of memory at {where}")
         yield f"  asks for {prose_size(size)} on {', '.join(found)}"
+    yield from _growing(report)
+
+
+def _growing(report: FitReport) -> Iterator[str]:
+    """The line whose memory grows with every step, and the step at which each GPU is full."""
+    growing = [one for one in report.verdicts if one.growth is not None]
+    for one in growing[:1]:
+        assert one.growth is not None
+        where = (
+            _line(innermost_of_user(one.growth.stack)) if one.growth.stack else "an unknown line"
+        )
+        yield cut(f"grows by {prose_size(one.growth.nbytes)} a step at {where}")
+    for one in growing:
+        assert one.growth is not None
+        if one.growth.last_step is not None:
+            yield f"  out of memory at step {one.growth.last_step:,} on {one.name}, if it goes on"
 
 
 def _place(failure: FailedAllocation) -> str:

@@ -175,7 +175,7 @@ def test_a_peak_that_does_not_settle(write, capsys):
                 optimizer.step()
         """),
     )
-    assert code == 0
+    assert code == 4
     lines = out.splitlines()
     assert lines[0] == "script.py: 24 steps without values"
     assert lines[4].endswith("so far")
@@ -183,6 +183,9 @@ def test_a_peak_that_does_not_settle(write, capsys):
         "the peak did not repeat within 24 steps: their requests are 4.0 MiB to 26.0 MiB,"
         " and a later step may need more (--steps N runs N steps)"
     ) in " ".join(out.split())
+    assert lines[1] == "fits so far on 1 of 1 GPU: 1GiB (1.00 GiB)"
+    grows = "grows by 1.0 MiB a step at script.py:8 in <module>: kept.append(torch.zeros(2**…"
+    assert lines[6:8] == [grows, "  out of memory at step 1,022 on 1GiB, if it goes on"]
 
 
 def test_no_tensor_of_the_program_is_on_a_gpu(write, capsys):

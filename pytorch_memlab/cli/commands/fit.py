@@ -20,6 +20,7 @@ exit codes:
   1  the program failed
   2  the command line cannot be carried out, and nothing ran; or the program used no GPU
   3  the program fits on none of the GPUs
+  4  the program fits so far: its memory grows with every step, or its peak does not repeat
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from ..common_options import (
     number_of_gpus,
 )
 from ..ending_signals import signals_as_interrupts
-from ..exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED, USAGE_ERROR
+from ..exit_codes import DOES_NOT_FIT, FAILED, FITS_SO_FAR, INTERRUPTED, USAGE_ERROR
 from ..notices import tell, tell_assumed_values, tell_in_terminal, tell_usage_error
 from ..output import OutputFile
 from ..parser import CommandParser
@@ -246,6 +247,8 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
     exit_code = 0 if report.fitting else DOES_NOT_FIT if is_known else FAILED
     if report.uses_no_gpu:
         exit_code = USAGE_ERROR
+    elif report.fitting and all(one.is_so_far for one in report.fitting):
+        exit_code = FITS_SO_FAR
     kinds = {one.kind for one in report.approximations}
     return _Found(
         fit.text(report, names_error=False),

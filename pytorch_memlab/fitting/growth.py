@@ -1,0 +1,162 @@
+"""Memory that grows with every step of a program, and the step at which a GPU is full.
+
+Note [Steps that are repeated]
+The allocations of the last step are replayed again and again behind the recorded ones, with the
+memory of the GPU. A block that a step frees is the one that stands at the same place of this step,
+or of the step before it. So only steps that make the same requests in the same order can be
+repeated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from ..history.model import AllocationHistory, EventLog, Stack
+from ..history.replay import replay
+
+_STEPS_IN_A_ROW: Final = 3
+"""Steps that leave more memory than the one before, until they count as growth."""
+_MOST_STEPS: Final = 100_000
+_MOST_EVENTS: Final = 1_000_000
+"""Events to replay; a slow growth on a large GPU ends there."""
+_NEW_ADDRESSES: Final = 1 << 60
+"""Above all addresses of a recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Memory that every step leaves."""
+
+    nbytes: int  # of one step
+    stack: Stack  # of the allocation that leaves most
+    # number of the step that finds no room, counted from 1; None if it is not reached
+    last_step: int | None
+
+
+def growth_of(
+    history: AllocationHistory, device: int, *, capacity: int, taken: int
+) -> Growth | None:
+    """The growth of a program on a GPU; None if its last steps do not grow alike.
+
+    Args:
+        history: the run, with the times at which its steps ended.
+        device: index of the GPU in the history.
+        capacity: bytes of the GPU.
+        taken: bytes of it that the allocator does not get.
+    """
+    log = history.of_device(device).events
+    ends = [bisect_right(log.times, time) for time in history.steps or ()]
+    if len(ends) < _STEPS_IN_A_ROW + 2:
+        return None
+    steps = [_Step(log, *pair) for pair in pairwise(ends)][-_STEPS_IN_A_ROW - 1 :]
+    if any(step.requests() != steps[0].requests() for step in steps):
+        return None
+    left = [step.left_at(ends[-1]) for step in steps[:-1]]
+    if any(not step.total() for step in left):
+        return None
+    nbytes = left[-1].total()
+    events = _repeated(steps[-2], steps[-1])
+    count = min(capacity // nbytes + 2, _MOST_STEPS, _MOST_EVENTS // len(events))
+    longer = _continued(log, steps[-1], events, count)
+    devices = [
+        replace(one, events=longer) if one.device == device else one for one in history.devices
+    ]
+    result = replay(replace(history, devices=devices), device, capacity=capacity, taken=taken)
+    failure, last_step = result.out_of_memory, None
+    if failure is not None and failure.index >= ends[-1]:
+        last_step = len(ends) + 1 + (failure.index - ends[-1]) * count // (len(longer) - ends[-1])
+    [(stack, _)] = left[-1].most_common(1)
+    return Growth(nbytes, history.stacks[stack], last_step)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The events of one step of a recording."""
+
+    log: EventLog
+    first: int
+    end: int
+
+    def events(self, end: int | None = None) -> Iterator[tuple[int, str, int]]:
+        """Index, action and address of each event, up to the end of the step or a later event."""
+        log = self.log
+        for index in range(self.first, self.end if end is None else end):
+            yield index, log.action_names[log.actions[index]], log.addresses[index]
+
+    def requests(self) -> list[int]:
+        """The sizes of its allocations, in order."""
+        return [self.log.sizes[index] for index, action, _ in self.events() if action == "alloc"]
+
+    def left_at(self, end: int) -> Counter[int]:
+        """Bytes that it allocated and that are in use at an event, by their stacks."""
+        alive: dict[int, int] = {}
+        for index, action, address in self.events(end):
+            if action == "alloc" and index < self.end:
+                alive[address] = index
+            elif action in ("alloc", "free_completed"):
+                alive.pop(address, None)
+        left = Counter[int]()
+        for index in alive.values():
+            left[self.log.stacks[index]] += self.log.sizes[index]
+        return left
+
+    def owners(self) -> dict[int, int]:
+        """The addresses that are in use at its end, and which allocation of the step each is."""
+        owners: dict[int, int] = {}
+        made = 0
+        for _, action, address in self.events():
+            if action == "alloc":
+                owners[address] = made
+                made += 1
+            elif action == "free_completed":
+                owners.pop(address, None)
+        return owners
+
+
+class _Event(NamedTuple):
+    """An event that is repeated."""
+
+    recorded: int  # index of the recorded one
+    place: int  # of its allocation among those of a step
+    is_of_previous: bool  # whether the step before made that allocation
+
+
+def _repeated(before: _Step, last: _Step) -> list[_Event]:
+    """The events of the last step; those on memory of earlier steps happen once only."""
+    owners = {address: (place, True) for address, place in before.owners().items()}
+    events, made = [], 0
+    for index, action, address in last.events():
+        if action == "alloc":
+            owners[address] = made, False
+            events.append(_Event(index, made, is_of_previous=False))
+            made += 1
+        elif action in ("free_requested", "free_completed") and address in owners:
+            events.append(_Event(index, *owners[address]))
+            if action == "free_completed":
+                del owners[address]
+    return events
+
+
+def _continued(log: EventLog, last: _Step, events: Sequence[_Event], count: int) -> EventLog:
+    """A recording with its last step some more times, at addresses that no block has."""
+    longer = log.part(0, last.end)
+    previous = {place: address for address, place in last.owners().items()}
+    address = _NEW_ADDRESSES
+    for _ in range(count):
+        current: dict[int, int] = {}
+        for index, place, is_of_previous in events:
+            action = log.action_names[log.actions[index]]
+            if action == "alloc":
+                address += 1
+                current[place] = address
+            at = previous.get(place) if is_of_previous else current[place]
+            if at is not None:
+                size, stream, stack = log.sizes[index], log.streams[index], log.stacks[index]
+                longer.append(action, at, size, stream, 0, stack)
+        previous = current
+    return longer
