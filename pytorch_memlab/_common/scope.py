@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from .uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .whole_exit import WholeExit
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -89,8 +90,15 @@ class Scope(ABC):
             raise
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def _end(self, _error: BaseException | None, _mark: list[None]) -> None:
         self.stop()
+
+    if TYPE_CHECKING:
+
+        def __exit__(self, *error: object) -> None: ...
+
+    else:
+        __exit__ = WholeExit(_end)
 
     def __repr__(self) -> str:
         values = "not begun"

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import torch
 from torch._C import _functorch as functorch
@@ -32,6 +32,35 @@ def raise_kept() -> None:
     """Raise what a signal's handler raised while a storage died, in the thread of handlers."""
     if _kept and threading.current_thread() is threading.main_thread():
         raise _kept.pop(0)
+
+
+_to_die: dict[int, weakref.ref[Any]] = {}
+
+
+def after_death(living: object, work: Callable[[], object]) -> None:
+    """Do some work when an object has died; an interrupt in it is raised by `raise_kept`.
+
+    An interrupt in the beginning of a ``weakref.finalize`` would end it before it has begun. The
+    work is done once more after an error.
+    """
+    key = id(living)
+    waiting = _work_after_death(key, work)
+    next(waiting)
+    _to_die[key] = weakref.ref(living, waiting.send)
+
+
+def _work_after_death(key: int, work: Callable[[], object]) -> Generator[None, object, None]:
+    try:
+        yield
+        _to_die.pop(key, None)
+        work()
+    except GeneratorExit:
+        return
+    except BaseException as error:  # Python would print it and go on
+        _to_die.pop(key, None)
+        work()
+        _kept.append(error)
+    yield
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:

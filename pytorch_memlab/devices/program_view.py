@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .._common.patches import Patches
+from .._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from .device import ProgramView
 
 _PRIVATE = (
@@ -50,14 +51,14 @@ def counter_functions() -> CounterFunctions:
 
 def install(index: int, view: ProgramView) -> None:
     """Let a view answer for a GPU from now on."""
-    with _lock:
+    with uninterrupted(*STANDARD_SIGNALS), _lock:
         _replace()
         _views[index] = view
 
 
 def remove(index: int, view: ProgramView) -> None:
     """Let torch answer for a GPU again, if this view answers for it."""
-    with _lock:
+    with uninterrupted(*STANDARD_SIGNALS), _lock:
         if _views.get(index) is view:
             del _views[index]
         if not _views:

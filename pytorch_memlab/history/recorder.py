@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from time import time_ns
 from typing import Final
 
@@ -14,6 +14,8 @@ import torch
 from .._common.call_stacks import call_stacks
 from .._common.made_once import made_once
 from .._common.optimizer_steps import after_each_step
+from .._common.storages import after_death
+from .._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..devices import find_devices
 from ..errors import HistoryError
 from ..simulation.inspect import Machine, active
@@ -56,7 +58,7 @@ class Recording:
         self._cuda: CudaHistory | None = None
         self._steps: list[int] = []
         self._following_steps = ExitStack()
-        weakref.finalize(self, _leave, self._peaks).atexit = False
+        after_death(self, partial(_leave, self._peaks))
 
     def begin(self) -> None:
         if self._is_on:
@@ -272,11 +274,12 @@ def _is_highest(active: int, device: int, known: Mapping[int, PeakHolders]) -> b
 
 def _leave(all_peaks: _Peaks) -> None:
     """Follow no more what one recording has used."""
-    while all_peaks:
-        followed, peaks = all_peaks.popitem()
-        for device, peak in peaks.items():
-            followed.live[device].drop_peak(peak)
-        followed.leave()
+    with uninterrupted(*STANDARD_SIGNALS):
+        while all_peaks:
+            followed, peaks = all_peaks.popitem()
+            for device, peak in peaks.items():
+                followed.live[device].drop_peak(peak)
+            followed.leave()
 
 
 def _source_of(machine: Machine) -> FollowedSource:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .._common.switch import is_switched_off
 from .._common.uncaught_errors import chain, uncaught
 from .._common.uninterrupted import uninterrupted
+from .._common.whole_exit import WholeExit
 from .._common.wrapping import within
 from ..devices import find_devices, get_device
 from ..errors import HistoryError
@@ -342,17 +343,27 @@ class LineProfiler(RecordedLines):
         try:
             self.enable()
         except BaseException:  # Ctrl-C too, which waited until all was on
-            self.__exit__()
+            self._leave(None, [])
             raise
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        if len(exc) > 1 and isinstance(exc[1], BaseException):
-            uncaught.add(exc[1])
-            self.note_failure(exc[1])
-        self._depth -= 1
+    def _leave(self, error: BaseException | None, mark: list[None]) -> None:
+        if not mark:
+            if error is not None:
+                uncaught.add(error)
+                self.note_failure(error)
+            # No call comes between the two, and so no interrupt.
+            self._depth -= 1
+            mark += (None,)
         if self._depth <= 0:
             self.disable()
+
+    if TYPE_CHECKING:
+
+        def __exit__(self, *error: object) -> None: ...
+
+    else:
+        __exit__ = WholeExit(_leave)
 
     def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate: profile this function whenever it runs.

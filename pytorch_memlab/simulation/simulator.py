@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -26,6 +26,7 @@ from .._common.storages import raise_kept
 from .._common.traceback_frames import without_frames
 from .._common.uncaught_errors import uncaught
 from .._common.uninterrupted import uninterrupted
+from .._common.whole_exit import WholeExit
 from .._common.wrapping import decorated
 from ..errors import UsageError
 from . import third_party
@@ -198,7 +199,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             with uninterrupted():
                 machine = self._begin(machine)
         except BaseException:  # Ctrl-C too, which waited until all was on
-            self.__exit__()
+            self._end(None, [])
             raise
         return machine
 
@@ -240,15 +241,23 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             machine.execute = DryRunExecutor(values).execute
         return machine
 
-    def __exit__(self, *exc: Any) -> None:
+    def _end(self, error: BaseException | None, _mark: list[None]) -> None:
         """Put everything back as it was; explain an out-of-memory error that was not handled."""
-        if self._exits is not None and len(exc) > 1 and exc[1] is not None:
-            uncaught.add(exc[1])
+        if self._exits is not None and error is not None:
+            uncaught.add(error)
         with uninterrupted():
             active.simulations.pop(id(self), None)
             exits, self._exits = self._exits, None
             if exits is not None:
                 exits.close()
+
+    if TYPE_CHECKING:
+
+        def __exit__(self, *error: object) -> None:
+            """Put everything back as it was."""
+
+    else:
+        __exit__ = WholeExit(_end)
 
     def __del__(self) -> None:
         if not self._is_used and not sys.is_finalizing():

@@ -104,10 +104,14 @@ class CachingAllocator:
         block = self._alloc_found_block(block, rounded, size)
         address = block.address
         log = self._told.log
-        if log is not None:
-            log.allocated(address, block.size, size, stream)
-        for observer in self._told.observers:
-            observer("alloc", address, size, stream)
+        try:
+            if log is not None:
+                log.allocated(address, block.size, size, stream)
+            for observer in self._told.observers:
+                observer("alloc", address, size, stream)
+        except BaseException:
+            self.free(address)  # its address reaches no caller
+            raise
         return address
 
     def free(self, address: int) -> None:
@@ -125,14 +129,16 @@ class CachingAllocator:
             self._stats.oversize_allocations.change(-1)
         waits = bool(block.stream_uses)
         log = self._told.log
-        if log is not None:
-            log.freed(address, waits=waits)
-        for observer in self._told.observers:
-            observer("free_requested", address, block.requested_size, block.stream)
-        if waits:
-            self._events.record(block)
-        else:
-            self._free_block(block)
+        try:
+            if log is not None:
+                log.freed(address, waits=waits)
+            for observer in self._told.observers:
+                observer("free_requested", address, block.requested_size, block.stream)
+        finally:  # also where an observer fails
+            if waits:
+                self._events.record(block)
+            else:
+                self._free_block(block)
 
     def record_stream(self, address: int, stream: int) -> None:
         """Tell that `stream` uses an allocation too, so that a free waits for its work."""
@@ -377,8 +383,7 @@ class CachingAllocator:
         """Put a block that is no longer used into its pool, joined with free neighbours."""
         pool = block.pool
         size = block.size
-        for observer in self._told.observers:
-            observer("free_completed", block.address, block.requested_size, block.stream)
+        address = block.address
         blocks_change = size_change = 0
         for neighbour in (block.prev, block.next):
             gained = pool.merge(block, neighbour)
@@ -393,6 +398,8 @@ class CachingAllocator:
             self._count_inactive_split(pool, blocks_change, size_change)
         self._stats.total.free_completed(size, block.requested_size)
         pool.stats.free_completed(size, block.requested_size)
+        for observer in self._told.observers:
+            observer("free_completed", address, block.requested_size, block.stream)
 
     def _adopt(
         self,

@@ -89,21 +89,23 @@ class AllocationLog:
 
     def freed(self, address: int, *, waits: bool) -> None:
         """An allocation was given back."""
-        block = self.live.pop(address)
+        block = self.live.pop(address, None)
+        if block is None:  # an observer has failed before it was written down
+            return
         if waits:
             self.waiting[address] = block
+        self.requests.append(-address)
         if self.follower is not None:
             if waits:
                 self.follower.free_requested(block)
             else:
                 self.follower.freed(block)
         call_stacks.drop(block)
-        self.requests.append(-address)
 
     def completed(self, address: int) -> None:
         """An allocation that waited is free."""
-        block = self.waiting.pop(address)
-        if self.follower is not None:
+        block = self.waiting.pop(address, None)
+        if block is not None and self.follower is not None:
             self.follower.completed(block)
 
     def happened(self, action: str, address: int, size: int, stream: int) -> None:

@@ -294,9 +294,11 @@ class SimulatedGPU:
     def _free_dead(self) -> None:
         while self._dead:
             address = self._dead.popleft()
-            self.allocator.free(address)
-            if self._estimates:
-                self._estimated -= self._estimates.pop(address, 0)
+            try:
+                self.allocator.free(address)
+            finally:  # also where an observer fails
+                if self._estimates:
+                    self._estimated -= self._estimates.pop(address, 0)
 
 
 def _nothing_more() -> None:

@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensor, fake_tensor
 
 from ..._common.patches import Patches
 from ..._common.stack_room import check_room
+from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..dispatch.fake_tensors import BUILD_HAS_CUDA
 from ..dispatch.transfers import move
 from ..machine.machine import Machine
@@ -67,14 +68,16 @@ def _grad(machine: Machine) -> Any:
     class Gradient:
         """``Tensor.grad``: PyTorch's own, which refuses a gradient of another device.
 
-        PyTorch asks its class for it, and crashes if that raises: at the limit of recursion.
+        PyTorch asks its class for it, and crashes if that raises: at the limit of recursion, or for
+        an interrupt.
         """
 
         def __get__(self, tensor: torch.Tensor | None, kind: type | None = None) -> Any:
             if tensor is None:
                 return slot
             check_room()
-            return get(tensor)
+            with uninterrupted(*STANDARD_SIGNALS):
+                return get(tensor)
 
         def __set__(self, tensor: torch.Tensor, gradient: Any) -> None:
             check_room()
@@ -87,11 +90,13 @@ def _grad(machine: Machine) -> Any:
                 for observer in machine.gradient_observers if before is not None else ():
                     observer(before)
                 del before
-            put(tensor, gradient)
+            with uninterrupted(*STANDARD_SIGNALS):
+                put(tensor, gradient)
 
         def __delete__(self, tensor: torch.Tensor) -> None:
             check_room()
-            slot.__delete__(tensor)
+            with uninterrupted(*STANDARD_SIGNALS):
+                slot.__delete__(tensor)
 
     return Gradient()
 

@@ -1,0 +1,229 @@
+"""An interrupt at any place of a ``with`` statement: its end is run all the same."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from support.allocator_invariants import check_machine
+
+from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab._common.storages import after_death, raise_kept
+from pytorch_memlab._common.whole_exit import WholeExit
+from pytorch_memlab.devices import get_device, simulated_machine
+from pytorch_memlab.scopes import PeakScope, peak_tracker
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="signals of POSIX")
+
+
+class Interrupted(BaseException):
+    """The error that the handler raises."""
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    yield
+    assert signal.signal(signal.SIGUSR1, before) is interrupt
+
+
+def interrupt_at(place: int, work: Callable[[], object]) -> tuple[int, bool]:
+    """Let a signal arrive at a place where Python may run handlers.
+
+    Returns:
+        The places that there were up to there, and whether it was raised.
+    """
+    passed, raised = 0, False
+
+    def profile(frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal passed
+        if event in ("call", "c_return") and frame.f_code.co_filename != __file__:
+            passed += 1
+            if passed == place:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGUSR1)
+
+    sys.setprofile(profile)
+    try:
+        work()
+    except Interrupted:
+        raised = True
+    finally:
+        sys.setprofile(None)
+    return passed, raised
+
+
+def each_place(work: Callable[[], object], step: int = 1) -> Iterator[int]:
+    """Interrupt some work at one place after the other."""
+    place = 1
+    while True:
+        passed, _ = interrupt_at(place, work)
+        yield place
+        if passed < place:
+            return
+        place += step
+
+
+def profiled() -> None:
+    held = torch.empty(1000, device="cuda")
+    del held
+
+
+def scope() -> None:
+    with PeakScope("cuda:0"):
+        pass
+
+
+def profiler() -> None:
+    with LineProfiler(profiled):
+        pass
+
+
+def allocation() -> None:
+    held = torch.empty(1000, device="cuda")
+    held.resize_(3000)
+    del held
+
+
+def gradient() -> None:
+    tensor = torch.empty(10, device="cuda", requires_grad=True)
+    tensor.grad = None
+    assert tensor.grad is None
+    del tensor.grad
+
+
+@pytest.mark.parametrize(
+    ("work", "step"),
+    [(scope, 1), (profiler, 3), (allocation, 1), (gradient, 1)],
+    ids=["scope", "profiler", "alloc", "gradient"],
+)
+def test_no_place_of_a_short_section_leaves_anything(work: Callable[[], None], step: int) -> None:
+    with simulate("24GiB") as machine:
+        names = dict(vars(torch.nn.Module))
+        kept = torch.empty(1000, device="cuda")
+        work()
+        for place in each_place(work, step):
+            for _ in range(2):
+                with suppress(Interrupted):  # one in a finalizer is raised at the next question
+                    torch.empty(1, device="cuda")
+            assert sys.gettrace() is None, place
+            assert gc.isenabled(), place
+            assert peak_tracker(get_device(0)).segments == [], place
+            assert torch.cuda.memory_allocated() == 4096, place
+            assert dict(vars(torch.nn.Module)) == names, place
+        check_machine(machine)
+        assert place > 50
+        del kept
+
+
+def test_an_interrupt_at_the_beginning_of_each_end_of_a_simulation() -> None:
+    def work() -> None:
+        with simulate("24GiB"):
+            pass
+
+    work()
+    total, _ = interrupt_at(10**9, work)
+    for from_end in range(1, 60):
+        interrupt_at(total - from_end, work)
+        assert simulated_machine() is None
+
+
+class Manager:
+    def __init__(self) -> None:
+        self.ended: list[BaseException | None] = []
+        self.counted = 0
+
+    def __enter__(self) -> Manager:
+        return self
+
+    def _end(self, error: BaseException | None, mark: list[None]) -> None:
+        if not mark:
+            self.counted += 1
+            mark.append(None)
+        self.ended.append(error)
+
+    __exit__: Any = WholeExit(_end)
+
+
+def test_the_end_has_the_error_and_lets_it_pass() -> None:
+    manager, error = Manager(), ValueError("one")
+    with pytest.raises(ValueError, match="one"), manager:
+        raise error
+    with manager:
+        pass
+    with ExitStack() as exits:
+        exits.enter_context(manager)
+    exits = ExitStack()
+    exits.enter_context(manager)
+    with pytest.raises(ValueError, match="one"), exits:
+        raise error
+    assert manager.ended == [error, None, None, error]
+    assert manager.counted == 4
+
+
+def test_in_the_handler_of_another_error_that_error_does_not_end_it() -> None:
+    manager = Manager()
+    try:
+        raise KeyError
+    except KeyError:
+        with manager:
+            pass
+        manager.__exit__()
+    assert manager.ended == [None, None]
+
+
+def test_every_place_of_an_exit_comes_to_its_end() -> None:
+    for place in range(1, 20):
+        manager = Manager()
+
+        def work(manager: Manager = manager) -> None:
+            with manager:
+                pass
+
+        passed = 0
+
+        def profile(frame: FrameType, event: str, _arg: object, place: int = place) -> None:
+            nonlocal passed
+            if event in ("call", "c_return") and frame.f_code.co_name not in ("work", "__enter__"):
+                passed += 1
+                if passed == place:
+                    sys.setprofile(None)
+                    signal.raise_signal(signal.SIGUSR1)
+
+        raised = False
+        sys.setprofile(profile)
+        try:
+            work()
+        except Interrupted:
+            raised = True
+        finally:
+            sys.setprofile(None)
+        # Before the block, the exit is made: an interrupt there leaves nothing to end.
+        assert manager.ended or raised
+        if manager.ended:
+            assert manager.counted == 1
+
+
+class Mortal:
+    pass
+
+
+def test_work_after_a_death_is_done_though_an_interrupt_begins_it() -> None:
+    for place in range(1, 10):
+        done: list[int] = []
+        mortal = [Mortal()]
+        after_death(mortal[0], lambda done=done: done.append(1))
+        interrupt_at(place, mortal.clear)
+        assert done, place
+        with suppress(Interrupted):
+            raise_kept()
