@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import pickle
 import pickletools
 import tracemalloc
@@ -243,3 +244,47 @@ def test_a_gpu_that_no_machine_has_is_refused(tmp_path):
     path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
     with pytest.raises(SnapshotError, match="a segment of GPU 1000000000"):
         read_snapshot(path)
+
+
+def read_counted(data, monkeypatch, most):
+    """The content of a pickle, read with a limit of opcodes that are read one by one."""
+    monkeypatch.setattr(snapshot_pickle, "_MOST_OPCODES", most)
+    return snapshot_pickle.PickleReader(io.BytesIO(data), None).read()
+
+
+@pytest.mark.parametrize(
+    ("item", "value"),
+    [(b"N", None), (b"\x88", True), (b"\x89", False), (b")", ()), (b"K\x07", 7), (b"h\x00", [])],
+)
+def test_a_run_of_opcodes_is_read_together(item, value, monkeypatch):
+    data = b"\x80\x04]q\x00(" + item * 1_000_000 + b"e."
+
+    content = read_counted(data, monkeypatch, 100)
+
+    assert len(content) == 1_000_000
+    assert content[0] == content[-1] == (content if item == b"h\x00" else value)
+
+
+def test_runs_of_several_kinds_keep_their_order(monkeypatch):
+    expected = [None, True, False, 5, ()] * 3 + [None] * 40 + [True, False] * 30 + [9] * 50 + [1, 2]
+    data = pickle.dumps([*expected, [3] * 300], 4)
+
+    assert read_counted(data, monkeypatch, 200) == [*expected, [3] * 300]
+
+
+@pytest.mark.parametrize("item", [b"J\x01\x02\x03\x04", b"]", b"N]", b"(t", b"}"])
+def test_more_opcodes_than_any_snapshot_has_are_refused(item, monkeypatch):
+    data = b"\x80\x04](" + item * 2_000 + b"e."
+    with pytest.raises(snapshot_pickle.NotPlainPickleError, match="more than 1,000 objects"):
+        read_counted(data, monkeypatch, 1_000)
+
+
+def test_opcodes_of_events_do_not_count(snapshot, tmp_path, monkeypatch):
+    data = pickle.dumps(snapshot, 4)
+    opcodes = sum(1 for _ in pickletools.genops(data))
+    monkeypatch.setattr(snapshot_pickle, "_MOST_SHAPES", 0)  # all events are read one by one
+    monkeypatch.setattr(snapshot_pickle, "_MOST_OPCODES", opcodes // 2)
+
+    (tmp_path / "s.pickle").write_bytes(data)
+
+    assert read_snapshot(tmp_path / "s.pickle") == history_of(snapshot)
