@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
+from .._common.shared_paths import shown
 from ..utils import readable_size
 from .rows import place, source_line
 
@@ -100,6 +101,7 @@ def _environment() -> Environment:
         "code": lambda text: Markup(escape(_shown(text), quote=False)),
         "count": "{:,}".format,
         "escaped": lambda text: Markup(escape(_shown(text))),
+        "path": shown,
         "percent": "{:.1%}".format,
         "printable": printable,
         "prose_size": prose_size,

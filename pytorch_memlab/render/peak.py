@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 from io import StringIO
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
+from .._common.shared_paths import shown
 from .._common.version import __version__
 from ..history.holders import NO_MODULE, Holder, PeakHolders, Share, innermost_of_user
 from ..history.model import Frame
@@ -119,6 +120,8 @@ def csv_text(peaks: Sequence[PeakHolders], by: str = "line") -> str:
     for holders in peaks:
         peak = holders.peak
         for row in parts(holders, by):
+            if isinstance(row, Holder):
+                row = replace(row, file=shown(row.file))
             writer.writerow([peak.name if peak.run else peak.device, *astuple(row)])
     return output.getvalue().encode("utf-8", "replace").decode()
 
@@ -128,8 +131,9 @@ def speedscope(peaks: Sequence[PeakHolders]) -> str:
     numbers: dict[Frame, int] = {}
     profiles = [_profile(holders, numbers) for holders in peaks]
     frames = [
-        {"name": one.name, **({"file": one.filename, "line": one.line} if one.filename else {})}
-        for one in numbers
+        {"name": frame.name}
+        | ({"file": shown(frame.filename), "line": frame.line} if frame.filename else {})
+        for frame in numbers
     ]
     return json.dumps(
         {

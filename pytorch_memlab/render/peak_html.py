@@ -8,6 +8,7 @@ from typing import Final
 from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
+from .._common.shared_paths import shown
 from .._common.user_code import is_of_user
 from ..history.holders import NO_MODULE, Call, ModuleNode, PeakHolders, Share, call_tree
 from ..history.model import Stack
@@ -157,7 +158,7 @@ def _box(call: Call, total: int) -> dict[str, object]:
     else:
         file, line, name = call.frame
         is_users = is_of_user(file)
-        place = f"{file}:{line}" if file else ""
+        place = f"{shown(file)}:{line}" if file else ""
         label = f"{file_name(file)}:{line}" if file else ""
         source = printable(source_line(file, line)) if is_users else ""
     return {

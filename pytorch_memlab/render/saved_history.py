@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from .._common.ipython import source_name
+from .._common.shared_paths import restored, stored
 from ..history.holders import PeakHolders
 from ..history.model import (
     AllocationHistory,
@@ -215,7 +216,7 @@ def read_holders(data: Checked, run: str = "") -> PeakHolders:
 
 
 def _stack_data(stack: Stack, texts: Texts) -> list[list[int]]:
-    return [[texts[source_name(one.filename)], one.line, texts[one.name]] for one in stack]
+    return [[texts[stored(source_name(one.filename))], one.line, texts[one.name]] for one in stack]
 
 
 def _stack(data: Checked, frames: list[Any], texts: tuple[str, ...]) -> Stack:
@@ -226,7 +227,7 @@ def _stack(data: Checked, frames: list[Any], texts: tuple[str, ...]) -> Stack:
         file, line, name = frame
         found.append(
             Frame(
-                texts[data.index("stacks", len(texts), file)],
+                restored(texts[data.index("stacks", len(texts), file)]),
                 data.count("stacks", line),
                 texts[data.index("stacks", len(texts), name)],
             )

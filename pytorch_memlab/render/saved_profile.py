@@ -17,6 +17,7 @@ from typing import Any, Final
 from .._common.ipython import source_name
 from .._common.quoted import quoted
 from .._common.secrets_in_arguments import masked
+from .._common.shared_paths import restored, stored
 from .._common.version import __version__
 from ..errors import ProfileError, UsageError
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
@@ -50,18 +51,18 @@ def render(profile: RecordedProfile) -> str:
         "format": FORMAT,
         "version": VERSION,
         "written_by": __version__,
-        "runs": [asdict(run) for run in profile.runs],
+        "runs": [{**asdict(run), "program": stored(run.program)} for run in profile.runs],
         "devices": [asdict(device) for device in profile.devices],
         "columns": profile.columns,
         "shown": profile.shown,
         "notes": texts(profile.notes),
         "ends": texts(profile.ends),
         "functions": [
-            {**asdict(function), "filename": source_name(function.filename)}
+            {**asdict(function), "filename": stored(source_name(function.filename))}
             for function in profile.functions
         ],
         **_lines_data(profile),
-        "calls": [asdict(call) for call in profile.calls],
+        "calls": [{**asdict(call), "filename": stored(call.filename)} for call in profile.calls],
         "sections": [asdict(section) for section in profile.sections],
         "peaks": {device: holders_data(held) for device, held in profile.peaks.items()},
         "failures": [[*place, size] for place, size in profile.failures.items()],
@@ -212,7 +213,8 @@ def _run(data: Checked) -> Run:
     status = data.value("exit_status")
     status = None if status is None else data.number("exit_status")
     arguments = masked(data.texts("arguments"))  # an older release wrote them as they were
-    return data.record(Run, exit_status=status, arguments=arguments)
+    program = restored(data.text("program"))
+    return data.record(Run, exit_status=status, arguments=arguments, program=program)
 
 
 def _function(data: Checked) -> FunctionInfo:
@@ -221,6 +223,7 @@ def _function(data: Checked) -> FunctionInfo:
     folded = data.rows("folded", 2) if data.has("folded") else ()
     return data.record(
         FunctionInfo,
+        filename=restored(data.text("filename")),
         source=None if source is None else data.texts("source"),
         folded=tuple(tuple(data.count("folded", line) for line in pair) for pair in folded),
     )
@@ -233,6 +236,7 @@ def _call(data: Checked, functions: int, devices: Iterable[str]) -> Call:
         raise DamagedError("a call names a device that is not there")
     return data.record(
         Call,
+        filename=restored(data.text("filename")),
         callee=data.index("callee", functions),
         caller=None if caller is None else data.index("caller", functions),
         delta=delta,

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from .._common.prose_size import prose_size
+from .._common.shared_paths import shown
 from ..memory_fields import SHORT_NAMES
 from ..records import FunctionInfo, FunctionTable, Report
 from ..utils import readable_size
@@ -93,7 +94,7 @@ def headings(report: Report) -> list[str]:
     for table in report.tables:
         function, details = table.function, []
         if len(functions[function.qual_name]) > 1:
-            details.append(f"{function.filename}:{function.first_line}")
+            details.append(f"{shown(function.filename)}:{function.first_line}")
         if several_devices:
             details.append(table.device.name)
         found.append(function.qual_name + (f" ({', '.join(details)})" if details else ""))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytorch_memlab import load
+from pytorch_memlab._common import shared_paths
 from pytorch_memlab.cli.main import main
 
 SCRIPT = """\
@@ -66,3 +68,64 @@ def test_a_file_of_an_older_release_is_shown_without_its_secrets(script, capsys)
     assert SHOWN in capsys.readouterr().out
     for name in ("o.html", "new.json", "merged.json"):
         assert b"hunter2" not in Path(name).read_bytes(), name
+
+
+TRAIN = """\
+import os, sys
+sys.path.insert(0, os.path.expanduser("~/lib"))
+import shared_net
+kept = shared_net.make()
+"""
+NET = """\
+import torch
+def make():
+    return torch.ones(1 << 18, device='cuda')
+"""
+
+
+def test_paths_are_relative_to_the_working_folder_or_the_home(
+    script, tmp_path, monkeypatch, capsys
+):
+    home = tmp_path / "home"
+    (home / "lib").mkdir(parents=True)
+    (home / "lib" / "shared_net.py").write_text(
+        "import torch\ndef make():\n    return torch.ones(1 << 18, device='cuda')\n"
+    )
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "train.py").write_text(TRAIN)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path / "work")
+    outputs = [word for name in FILES if name != "o.pickle" for word in ("-o", name)]
+    functions = ["-f", "<module>", "-f", "shared*:make"]
+
+    assert main(["run", "--history", *outputs, *functions, f"{tmp_path}/work/train.py"]) == 0
+    assert main(["peak", "o.json", "-o", "p.html", "-o", "p.csv", "-o", "p.speedscope.json"]) == 0
+    capsys.readouterr()
+    assert main(["peak", "o.json"]) == 0
+    peak = capsys.readouterr().out
+
+    names = [*FILES, "p.html", "p.csv", "p.speedscope.json"]
+    for name in names:
+        content = Path(name).read_text() if Path(name).exists() else ""
+        assert str(tmp_path) not in content, name
+    data = json.loads(Path("o.json").read_text())
+    assert [one["filename"] for one in data["functions"]] == ["./train.py", "~/lib/shared_net.py"]
+    assert data["runs"][0]["program"] == "./train.py"
+    assert "return torch.ones(1 << 18, device='cuda')" in peak  # read from the file
+    loaded = load("o.json").recorded()
+    assert [one.filename for one in loaded.functions] == [
+        f"{tmp_path}/work/train.py",
+        f"{home}/lib/shared_net.py",
+    ]
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", str(tmp_path / "work" / "o.json")]) == 0
+    assert "shared_net.py:3 in make" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "path", ["train.py", "<stdin>", "", "/elsewhere/x.py", "In[3]", "../x.py", "/home"]
+)
+def test_other_paths_stay(path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert shared_paths.stored(path) == path
+    assert shared_paths.restored(path) == path
