@@ -148,7 +148,9 @@ def test_quiet_return_and_dump(run, magics, tmp_path):
     run("%simulate 24GiB")
     run("def f():\n    return torch.ones(256).cuda()")
     for name in ("p.txt", "p.html", "p.json", "profile.log", "profile"):
-        assert run(f"%mlrun -q -f f -c hits -D -T {tmp_path / name} f()").result is None
+        assert (
+            run(f"%mlrun -q --empty-cache -f f -c hits -D -T {tmp_path / name} f()").result is None
+        )
     assert "## f" in (tmp_path / "p.txt").read_text()
     for name in ("profile.log", "profile"):
         assert (tmp_path / name).read_text() == (tmp_path / "p.txt").read_text()
