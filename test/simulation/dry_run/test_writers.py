@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from programs import writers
 
+pytestmark = pytest.mark.timeout(900)  # one process tries all of them
+
 _MADE = {"unpacked": ["./tree/inner/first"]}
 """New files without tensors, which are made for real."""
 _TELLS_OF_ITS_OPENER = "with_opener"  # an event of ``open``, which does not open it then
