@@ -15,6 +15,8 @@ from enum import Enum
 from importlib import import_module
 from typing import Any, Final
 
+import torch
+
 from ..._common.program_lines import current_line
 from ..machine.tensor_values import Bound, TensorValues
 from .op_call import OpCall
@@ -274,7 +276,10 @@ def definition_of(op: Any) -> OpDefinition | None:
 
 def _into_outs(op: Any, reference: Implementation, *args: Any, **kwargs: Any) -> Any:
     """Write what the reference of the overload without ``out=`` returns."""
-    outs = [kwargs.pop(argument.name) for argument in op._schema.arguments if argument.is_out]
+    names = [argument.name for argument in op._schema.arguments if argument.is_out]
+    if any(kwargs[name].layout is not torch.strided for name in names):
+        return op(*args, **kwargs)
+    outs = [kwargs.pop(name) for name in names]
     found = reference(*args, **kwargs)
     for out, result in zip(outs, found if isinstance(found, tuple) else [found], strict=False):
         out.resize_(result.shape).copy_(result)

@@ -138,6 +138,9 @@ def _sparse(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any
         gpu = _sparse_gpu(machine, device, args)
         if gpu is None:
             return original(*args, device=device, **kwargs)
+        if len(args) == 1 and not isinstance(args[0], torch.Tensor):  # a size: no elements
+            kwargs.pop("check_invariants", None)
+            return torch.zeros(*args, layout=torch.sparse_coo, device=gpu.device, **kwargs)
         parts = [
             torch.as_tensor(part, device=gpu.device)
             if isinstance(part, torch.Tensor) or _is_data(part, position, args)

@@ -98,3 +98,20 @@ def test_indices_of_nonzero_elements_lie_in_rows(compute):
         rows, columns = torch.where(torch.ones(30, 20, device="cuda") > 0)
         assert rows.is_contiguous()
         assert columns.is_contiguous()
+
+
+@computed_or_dry
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_a_matrix_of_a_size_has_no_elements_and_takes_results(dtype, compute):
+    with simulate("24GiB", compute=compute):
+        for size in ((3, 4), [3, 4], torch.Size([3, 4])):
+            empty = torch.sparse_coo_tensor(size, device="cuda", dtype=dtype)
+            assert empty.is_cuda
+            assert (empty.shape, empty._nnz()) == ((3, 4), 0)
+            assert empty.dtype == (dtype or torch.float32)
+        assert not torch.sparse_coo_tensor((3, 4)).is_cuda
+        if compute:
+            matrix = -torch.eye(3, 4, device="cuda", dtype=empty.dtype).to_sparse()
+            torch.abs(matrix, out=empty)
+            assert empty.is_cuda
+            assert torch.equal(empty.to_dense(), torch.eye(3, 4, device="cuda", dtype=empty.dtype))
