@@ -81,6 +81,6 @@ def _ending(
         raise
     finally:
         _over.extend(running for reference in own if (running := reference()) is not None)
-    del end, error
+    del end, error, value  # they would live until the generator is closed
     while True:
         yield 0

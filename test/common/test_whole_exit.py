@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from types import FrameType
@@ -169,6 +170,25 @@ def test_the_end_has_the_error_and_lets_it_pass() -> None:
         raise error
     assert manager.ended == [error, None, None, error]
     assert manager.counted == 4
+
+
+class Fault(Exception):
+    pass
+
+
+def test_nothing_keeps_the_error() -> None:
+    alive = []
+
+    def fail() -> None:
+        error = Fault()
+        alive.append(weakref.ref(error))
+        with PeakScope("cuda:0"):
+            raise error
+
+    with simulate("24GiB"), suppress(Fault):
+        fail()
+    gc.collect()
+    assert alive[0]() is None
 
 
 def test_in_the_handler_of_another_error_that_error_does_not_end_it() -> None:
