@@ -117,6 +117,10 @@ simulation:
                         a GPU with a name, 0 for a size)
   --reserve SIZE        memory that other processes use on each simulated GPU
                         (default: 0)
+  --no-try              do not try remedies when the program runs out of
+                        memory. By default, the program runs again with each
+                        of them, in other processes and without values, for at
+                        most 30 s
   --strict              simulate, and fail at the first line that would be
                         marked ? or *: memory is not counted, or a dry run
                         assumes a value or a size

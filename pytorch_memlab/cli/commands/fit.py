@@ -18,9 +18,11 @@ for example:
 exit codes:
   0  the program fits on one of the GPUs at least, or with one of the remedies
   1  the program failed
-  2  the command line cannot be carried out, and nothing ran; or the program used no GPU
+  2  the command line cannot be carried out, and nothing ran; or the program
+     used no GPU
   3  the program fits on none of the GPUs
-  4  the program fits so far: its memory grows with every step, or its peak does not repeat
+  4  the program fits so far: its memory grows with every step, or its peak
+     does not repeat
 """
 
 from __future__ import annotations
