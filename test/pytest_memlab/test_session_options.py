@@ -170,7 +170,7 @@ def test_a_baseline_of_other_tests(run):
         (
             '{"format": "pytorch_memlab.tests", "version": 9, "written_by": "7.0"}',
             ["--memlab-baseline=main.json"],
-            "main.json was written by pytorch_memlab 7.0, this is 1.0.0.dev2: upgrade to read it",
+            "main.json was written by pytorch_memlab 7.0, this is 1.0.0.dev3: upgrade to read it",
         ),
         (
             None,
