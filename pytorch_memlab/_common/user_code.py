@@ -42,6 +42,25 @@ def is_of_user(filename: str) -> bool:
     return not filename.startswith(_LIBRARIES) and not _is_standard_library(parts)
 
 
+def path_of_library(filename: str) -> str:
+    """The part of a library's path that is the same for everybody; empty for other files.
+
+    >>> path_of_library("/venv/lib/python3.11/site-packages/torch/_ops.py")
+    'site-packages/torch/_ops.py'
+    >>> path_of_library("/usr/lib/python3.11/runpy.py"), path_of_library("/home/me/train.py")
+    ('lib/python3.11/runpy.py', '')
+    """
+    if filename.startswith(OWN_FOLDER):
+        parts = [_PACKAGES[0], *OWN_FOLDER.split(os.sep)[-2:-1], filename[len(OWN_FOLDER) :]]
+        return "/".join(parts).replace(os.sep, "/")
+    parts = filename.replace("\\", "/").split("/")
+    for place in reversed(range(len(parts) - 1)):
+        if parts[place] in _PACKAGES or _is_standard_library(parts[place : place + 2]):
+            return "/".join(parts[place:])
+    folder = next((folder for folder in _LIBRARIES if filename.startswith(folder)), None)
+    return "" if folder is None else f"lib/python3/{filename[len(folder) :]}".replace(os.sep, "/")
+
+
 def _is_standard_library(parts: Sequence[str]) -> bool:
     """True if a path runs through ``lib/python3.x``, as on the machine that recorded it."""
     return any(left == "lib" and right.startswith("python3") for left, right in pairwise(parts))

@@ -60,6 +60,17 @@ def add_output_files(add: Add, text: str, *, required: bool = False) -> None:
     add("-o --output FILE", text, dest="outputs", action="append", required=required)
 
 
+def add_private(add: Add, noun: str) -> None:
+    """Declare ``--private`` of a command that writes files; ``noun`` is which."""
+    add(
+        "--private",
+        f"leave the program's arguments, the message of its error, and the folders of its files"
+        f" out of {noun}: paths begin at the working folder, and a file elsewhere has its name"
+        " alone. Source code and names of functions stay",
+        action="store_true",
+    )
+
+
 def add_memory_overhead(add: Add, gpu: str) -> None:
     """Declare the memory of each GPU that is not the program's."""
     add(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._common.checked_file import CheckedFile
 from .._common.ranks import path_of_rank, prints
+from .._common.shared_paths import private_names
 from .._common.standard_output import write_to_stdout
 from ..errors import UsageError
 from .exit_codes import USAGE_ERROR
@@ -33,6 +34,7 @@ class OutputFile(Generic[T]):
         formats: Mapping[str, Callable[[T], str | bytes]],
         *,
         keeps_older: bool = False,
+        is_private: bool = False,
         instead_of_matplotlib: str | None = None,
     ) -> None:
         longest_first = sorted(formats, key=len, reverse=True)
@@ -41,6 +43,7 @@ class OutputFile(Generic[T]):
             raise UsageError(f"cannot tell the format of {name}: end it in {', '.join(formats)}")
         self._file = CheckedFile(name, keeps_older=keeps_older)
         self._content_of = formats[ending]
+        self._is_private = is_private
         self.ending = ending
         if ending in (".svg", ".png"):
             from ..render.picture import check_installed
@@ -49,7 +52,8 @@ class OutputFile(Generic[T]):
 
     def write(self, found: T, what: str, *, says_where: bool = True) -> bool:
         """Write it whole, or not at all."""
-        name = self._file.write_or_tell(lambda: self._content_of(found))
+        with private_names(self._is_private):
+            name = self._file.write_or_tell(lambda: self._content_of(found))
         if name is not None and says_where:
             print(f"{what} written to {name}", file=sys.stderr)
         return name is not None
@@ -108,7 +112,9 @@ def results_of(
     return Results(report, found, recorded, (recorded, of_each_device))
 
 
-def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results], bool]:
+def writer_to(
+    paths: Sequence[str], *, force: bool = False, is_private: bool = False
+) -> Callable[[Results], bool]:
     """A function that writes results to files, or without any to standard output.
 
     The files are checked now. Each process that ``torchrun`` started writes its own, and one of
@@ -118,7 +124,12 @@ def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results
     if not paths:
         return _to_terminal if prints() else lambda _results: True
     files = [
-        OutputFile(path_of_rank(path), FORMATS, keeps_older=is_profile(path) and not force)
+        OutputFile(
+            path_of_rank(path),
+            FORMATS,
+            keeps_older=is_profile(path) and not force,
+            is_private=is_private,
+        )
         for path in paths
     ]
 

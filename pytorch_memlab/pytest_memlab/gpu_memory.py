@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from .._common.shared_paths import stored
 from ..devices import Device, find_devices, simulated_machine
 from ..devices.allocations import Allocation, allocations_of, drop_workspaces
 from ..history.holders import PeakHolders
@@ -154,7 +155,7 @@ def _holding_lines(holders: PeakHolders | None, folder: Path) -> tuple[HoldingLi
         linecache.checkcache(file)
     return tuple(
         HoldingLine(
-            one.file.replace("\\", "/").removeprefix(prefix),
+            _name_of(one.file, prefix),
             one.line or 0,
             one.function,
             source_line(one.file, one.line),
@@ -162,6 +163,12 @@ def _holding_lines(holders: PeakHolders | None, folder: Path) -> tuple[HoldingLi
         )
         for one in lines
     )
+
+
+def _name_of(file: str, prefix: str) -> str:
+    """The path of a file in the folder of the project, or else as files keep it."""
+    path = file.replace("\\", "/")
+    return path.removeprefix(prefix) if path.startswith(prefix) else stored(file)
 
 
 _Address = tuple[int, int]

@@ -10,6 +10,7 @@ from typing import Any, Final
 from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from .._common.quoted import visible
+from .._common.shared_paths import shown
 from ..advice.cause import Remedy
 from ..advice.trials import Advice, Result, untried_advice
 from ..history.model import Category
@@ -50,7 +51,7 @@ def data(oom: OutOfMemory, tried: Advice | None = None) -> dict[str, Any]:
         "device": f"cuda:{request.device}",
         "gpu": oom.gpu,
         "simulated": oom.is_simulated,
-        "place": asdict(oom.frames[0].place) if oom.frames else None,
+        "place": _place_data(oom.frames[0].place) if oom.frames else None,
         "requested": request.requested,
         "segment": request.segment,
         "capacity": request.capacity,
@@ -63,7 +64,7 @@ def data(oom: OutOfMemory, tried: Advice | None = None) -> dict[str, Any]:
         "categories": {str(category): size for category, size in oom.by_category()},
         "lines": [
             {
-                "file": holder.place.file if holder.place else "",
+                "file": shown(holder.place.file) if holder.place else "",
                 "line": holder.place.line if holder.place else 0,
                 "bytes": holder.size,
                 "blocks": holder.blocks,
@@ -85,6 +86,10 @@ def data(oom: OutOfMemory, tried: Advice | None = None) -> dict[str, Any]:
         ],
         "missing": list(oom.missing),
     }
+
+
+def _place_data(place: Place) -> dict[str, Any]:
+    return {**asdict(place), "file": shown(place.file)}
 
 
 def _head(oom: OutOfMemory) -> Iterator[str]:

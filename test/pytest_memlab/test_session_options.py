@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from inner_runs import section
@@ -82,6 +83,39 @@ def test_the_saved_file_is_the_same_with_xdist(workers, run, pytester, monkeypat
         }
         for line, code in ((4, 'x = torch.ones(size << 18, device="cuda")'), (5, "return x * 2"))
     ]
+
+
+def test_the_saved_file_has_paths_from_the_project_or_the_home(run, pytester, monkeypatch):
+    home = pytester.path / "telling-home"
+    (home / "lib").mkdir(parents=True)
+    (home / "lib" / "of_home.py").write_text(
+        "import torch\ndef make():\n    return torch.ones(1 << 18, device='cuda')\n"
+    )
+    project = pytester.mkdir("project")
+    (project / "in_project.py").write_text(
+        "import torch\ndef make():\n    return torch.ones(1 << 18, device='cuda')\n"
+    )
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.syspath_prepend(home / "lib")
+    monkeypatch.syspath_prepend(project)
+    monkeypatch.chdir(project)
+    test = """\
+        def test_both():
+            import in_project, of_home
+            kept = [in_project.make(), of_home.make()]
+        """
+    (project / "test_both.py").write_text(dedent(test))
+    run(
+        "", "--memlab-gpu=t4", "--memlab-save", "tests.json", "--rootdir", str(project)
+    ).assert_outcomes(passed=1)
+
+    text = (project / "tests.json").read_text()
+    assert str(pytester.path) not in text
+    holders = json.loads(text)["tests"]["test_both.py::test_both"]["holders"]
+    assert {(one["file"], one["code"]) for one in holders} == {
+        (name, "return torch.ones(1 << 18, device='cuda')")
+        for name in ("in_project.py", "~/lib/of_home.py")
+    }
 
 
 GREW = """\

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError
+from ..common_options import add_private
 from ..notices import tell_usage_error
 from ..output import is_profile
 from ..parser import CommandParser
@@ -32,6 +33,7 @@ def add_arguments(parser: CommandParser) -> None:
     add = parser.group("output")
     add("-o --output FILE", "write this .json file", required=True)
     add("--force", "overwrite it if it is there already", action="store_true")
+    add_private(add, "the file")
     parser.add("FILE", "the saved profiles", dest="files", nargs="+")
 
 
@@ -39,6 +41,7 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
     from ..._common.checked_file import CheckedFile
     from ...line_profiler.saved_profile import load
     from ...profiles.merging import merged
+    from ...profiles.privacy import without_private_facts
 
     if not is_profile(options.output):
         raise UsageError(f"a profile is a .json file, not {options.output}")
@@ -48,14 +51,18 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
         raise UsageError("a file is given twice")
     file = CheckedFile(options.output, keeps_older=not options.force)
     found = merged({name: load(name).recorded() for name in options.files})
-    return partial(_write, found, file)
+    if options.private:
+        found = without_private_facts(found)
+    return partial(_write, found, file, is_private=options.private)
 
 
-def _write(profile: RecordedProfile, file: CheckedFile) -> int:
+def _write(profile: RecordedProfile, file: CheckedFile, *, is_private: bool) -> int:
+    from ..._common.shared_paths import private_names
     from ...render import saved_profile
 
     try:
-        name = file.write(saved_profile.render(profile))
+        with private_names(is_private):
+            name = file.write(saved_profile.render(profile))
     except UsageError as error:
         return tell_usage_error("merge", error)
     labels = ", ".join(run.label for run in profile.runs)

@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING
 
 from ..._common.standard_output import print_to_stdout
 from ...errors import UsageError
-from ..common_options import add_device, add_output_files, number_from, recorded_gpus
+from ..common_options import (
+    add_device,
+    add_output_files,
+    add_private,
+    number_from,
+    recorded_gpus,
+)
 from ..output import OutputFile, write_all
 from ..parser import CommandParser
 
@@ -43,12 +49,14 @@ def add_arguments(parser: CommandParser) -> None:
     add("--top N", "show the N largest rows (default: 20)", type=number_from(1, "rows"))
     add("--all", "show all rows", action="store_true")
     add_device(add, "show")
+    add = parser.group("output")
     add_output_files(
-        parser.group("output"),
+        add,
         "write a file instead: a page with tables, the tree of modules and a flame graph"
         " (.html), the rows (.txt, .csv), or stacks for other viewers (.speedscope.json,"
         " .collapsed.txt); repeatable",
     )
+    add_private(add, "the files")
     parser.add("FILE", "the snapshot or the saved profile")
 
 
@@ -95,6 +103,7 @@ def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequ
                 ".csv": partial(peak.csv_text, by=by),
                 ".txt": partial(_text, by=by, top=top if is_limited else None),
             },
+            is_private=options.private,
         )
         for path in options.outputs
     ]

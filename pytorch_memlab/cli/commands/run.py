@@ -20,6 +20,8 @@ exit codes:
   1  in place of 0, a file could not be written: the tables are printed
   2  the command line cannot be carried out, and nothing ran
   3  the program ended without an error, and reserved more than --max-peak
+  Of several, the first counts: the signal that ended the program, its own
+  code if that is not 0, 3, 1.
 
 Options can also stand in pyproject.toml, in the folder of the script or above it, under their
 long names: in a table [tool.pytorch-memlab], gpu = "t4" and dry-run = true. The command line
@@ -53,6 +55,7 @@ from ..common_options import (
     add_functions_and_columns,
     add_memory_overhead,
     add_output_files,
+    add_private,
     add_program,
     add_report_options,
     assumptions,
@@ -142,6 +145,7 @@ def add_arguments(parser: CommandParser) -> None:
         action="store_true",
     )
     add("--force", "overwrite the .json or .pickle file of an older run", action="store_true")
+    add_private(add, "all files")
     add(
         "--max-peak SIZE",
         "exit with 3 if PyTorch reserves more than this on a GPU, such as 20GiB. The CUDA"
@@ -222,7 +226,8 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
         *([CategoryReport()] if options.report else ()),
         *([StepLeaks()] if options.leaks else ()),
     ]
-    explanation = OutOfMemoryReport(options.oom_report, _remedy_trials(options, steps))
+    remedies = _remedy_trials(options, steps)
+    explanation = OutOfMemoryReport(options.oom_report, remedies, is_private=options.private)
     _simulate(options, process)
     with without_own_frames(process):
         found = _find(options, process)

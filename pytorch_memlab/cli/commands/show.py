@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 
 from ...errors import ProfileError, UsageError
 from ...profiles.overview import Choice
+from ...profiles.privacy import without_private_facts
 from ..common_options import (
     add_functions_and_columns,
     add_output_files,
+    add_private,
     add_report_options,
     report_choice,
 )
@@ -51,6 +53,7 @@ def add_arguments(parser: CommandParser) -> None:
         " columns (.txt, .html, .json); repeatable",
     )
     add("--force", "overwrite the .json file of an older run", action="store_true")
+    add_private(add, "the file, or the text")
     parser.add("FILE", "the saved profile")
 
 
@@ -60,7 +63,7 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
     outputs = options.outputs or ()
     choice = report_choice(options)
-    write = writer_to(outputs, force=options.force)
+    write = writer_to(outputs, force=options.force, is_private=options.private)
     text = read_text(options.file)
     if saved_profile.is_of_format_1(text):
         if any(map(is_profile, outputs)):
@@ -76,6 +79,8 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
         results = Results(_part(report, options.functions, options.columns))
     else:
         profile = saved_profile.load(text, options.file)
+        if options.private:
+            profile = without_private_facts(profile)
         if options.functions is not None:
             profile = replace(profile, shown=_functions_called(options.functions, profile))
         results = results_of(profile, options.columns, choice, tells_runs=True)

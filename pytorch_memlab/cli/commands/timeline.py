@@ -20,7 +20,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..common_options import GPU_SPEC, add_device, add_history_file, add_output_files, recorded_gpus
+from ..common_options import (
+    GPU_SPEC,
+    add_device,
+    add_history_file,
+    add_output_files,
+    add_private,
+    recorded_gpus,
+)
 from ..output import OutputFile, write_all
 from ..parser import CommandParser
 
@@ -41,12 +48,14 @@ def add_arguments(parser: CommandParser) -> None:
         " takes them",
     )
     add_device(add, "show")
+    add = parser.group("output")
     add_output_files(
-        parser.group("output"),
+        add,
         "write a page to explore (.html), or a picture (.svg, .png; these need matplotlib);"
         " repeatable",
         required=True,
     )
+    add_private(add, "the files")
     add_history_file(parser.add)
 
 
@@ -61,7 +70,7 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
         ".svg": partial(timeline.svg, title=title),
         ".png": partial(timeline.png, title=title),
     }
-    files = [OutputFile(path, formats) for path in options.outputs]
+    files = [OutputFile(path, formats, is_private=options.private) for path in options.outputs]
     capacity = None if options.gpu is None else find_gpu(options.gpu).total_memory
     timelines = [
         replace(timeline_of(history, device, capacity, options.by), run=run)

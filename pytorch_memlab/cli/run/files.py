@@ -9,13 +9,16 @@ import pickle
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..._common.checked_file import CheckedFile
 from ..._common.ranks import path_of_rank, prints
 from ..._common.secrets_in_arguments import masked
+from ..._common.shared_paths import private_names
 from ..._common.uncaught_errors import uncaught
 from ...errors import UsageError
+from ...history.private_snapshot import private_snapshot
 from ...history.whole_run import WholeRunHistory
 from ...simulation.inspect import active
 from ..output import FORMATS, OutputFile, Results, is_profile, writer_to
@@ -54,12 +57,14 @@ class RunFiles:
         pictures = [name for name in names if name.lower().endswith(_PICTURES)]
         reports = [name for name in names if name not in (*traces, *pictures)]
         force = options.force
-        command = " ".join([os.path.basename(options.script), *masked(options.arguments)])
+        shown = () if options.private else masked(options.arguments)
+        command = " ".join([os.path.basename(options.script), *shown])
         self.names = names
         self.has_report = bool(reports)
         self.are_written = True
         """False once one of them could not be written."""
-        self._write_report = writer_to(reports, force=force)
+        self._is_private = options.private
+        self._write_report = writer_to(reports, force=force, is_private=options.private)
         self.history = WholeRunHistory(keeps_events=len(reports) < len(names))
         self._traces = [CheckedFile(path_of_rank(one), keeps_older=not force) for one in traces]
         self._pictures = [TimelinePicture(one, command) for one in pictures]
@@ -90,20 +95,21 @@ class RunFiles:
         for picture in reversed(self._pictures):  # the stack ends with the first one
             ending.callback(finish, picture.finish, profile, self.history)
         for trace in self._traces:
-            ending.callback(finish, _write_trace, trace, self.history)
+            ending.callback(finish, self._write_trace, trace)
+
+    def _write_trace(self, file: CheckedFile) -> bool:
+        """Write the memory history of a run, in PyTorch's own format."""
+        found = self.history.snapshot()
+        if self._is_private:
+            found = private_snapshot(found)
+        name = file.write_or_tell(lambda: lambda opened: pickle.dump(found, opened, _PROTOCOL))
+        if name is not None and prints():
+            count = sum(map(len, found["device_traces"]))
+            print(f"memory history written to {name}: {count:,} events", file=sys.stderr)
+        return name is not None
 
     def _note(self, is_written: bool) -> None:
         self.are_written &= is_written
-
-
-def _write_trace(file: CheckedFile, history: WholeRunHistory) -> bool:
-    """Write the memory history of a run, in PyTorch's own format."""
-    found = history.snapshot()
-    name = file.write_or_tell(lambda: lambda opened: pickle.dump(found, opened, _PROTOCOL))
-    if name is not None and prints():
-        count = sum(map(len, found["device_traces"]))
-        print(f"memory history written to {name}: {count:,} events", file=sys.stderr)
-    return name is not None
 
 
 class TimelinePicture:
@@ -161,8 +167,11 @@ def _history(profile: Profile, whole_run: WholeRunHistory) -> AllocationHistory:
 class OutOfMemoryReport:
     """Explains an out-of-memory error that the program does not handle."""
 
-    def __init__(self, path: str | None, remedies: RemedyTrials | None) -> None:
+    def __init__(
+        self, path: str | None, remedies: RemedyTrials | None, *, is_private: bool
+    ) -> None:
         self._file = None if path is None else CheckedFile(path_of_rank(path))
+        self._is_private = is_private
         self._remedies = remedies
         self.is_written = True
         """False if there was a report, and it could not be written."""
@@ -190,9 +199,18 @@ class OutOfMemoryReport:
         if self._file is None or report.is_written:
             return
         report.is_written = True
-        text = report.text
-        if self._file.ending == ".json" and report.facts is not None:
-            from ...render.oom import data
-
-            text = json.dumps(data(report.facts, report.advice), indent=1) + "\n"
+        with private_names(self._is_private):
+            text = self._text(report)
         self.is_written = self._file.write_or_tell(lambda: text) is not None
+
+    def _text(self, report: Report) -> str:
+        facts, advice = report.facts, report.advice
+        if facts is None or self._file is None:
+            return report.text
+        from ...render import oom
+
+        if self._is_private and advice is not None:
+            advice = replace(advice, untried=advice.untried.partition(":")[0])
+        if self._file.ending == ".json":
+            return json.dumps(oom.data(facts, advice), indent=1) + "\n"
+        return oom.text(facts, advice) if self._is_private else report.text

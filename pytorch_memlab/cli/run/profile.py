@@ -24,6 +24,7 @@ from ...line_profiler.profile import global_line_profiler, profile, take_over_pr
 from ...line_profiler.recorded import combined, with_run_peaks
 from ...line_profiler.source_functions import Definition
 from ...profiles.overview import Choice
+from ...profiles.privacy import without_private_facts
 from ...profiles.recorded import RecordedProfile
 from ...records import Section
 from ...scopes import DevicePeaks, RunPeaks
@@ -65,6 +66,7 @@ class Profile:
         names, device = options.functions or (), options.device
         self._choice = choice
         self._saves_history = options.history
+        self._is_private = options.private
         self._others = others
         self._columns = columns
         self._decorated: list[tuple[Any, tuple[str, ...]]] = []
@@ -142,6 +144,8 @@ class Profile:
             error = sys.exc_info()[1]
             sections = tuple(each for other in self._others for each in other.sections())
             recorded = self._recorded(error, sections)
+            if self._is_private:
+                recorded = without_private_facts(recorded)
             results = results_of(recorded, self._columns, self._choice, tells_runs=False)
             if not self._saves_history:
                 results = replace(results, recorded=replace(recorded, history=None))

@@ -1,0 +1,58 @@
+"""Profiles without arguments, messages of errors and absolute paths."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final, TypeVar
+
+from .._common.shared_paths import private, private_text
+from ..records import NoteKind, Remark
+from .recorded import RecordedProfile, Run
+
+T = TypeVar("T")
+
+_COMMANDS: Final = frozenset({NoteKind.COMMANDS_STARTED, NoteKind.COMMANDS_REFUSED})
+
+
+def without_private_facts(profile: RecordedProfile) -> RecordedProfile:
+    """A profile without arguments, messages of exceptions, and absolute paths in its texts.
+
+    The paths of its files stay, by which the source is found; see Note [Private files].
+    """
+    entries = (
+        replace(entry, approximations=_without_paths(entry.approximations))
+        if entry.approximations
+        else entry
+        for entry in profile.entries
+    )
+    return replace(
+        profile,
+        runs=tuple(map(_private_run, profile.runs)),
+        entries=tuple(entries),
+        notes=_without_paths(profile.notes),
+        ends=_without_paths(profile.ends),
+        sections=_without_paths(profile.sections),
+    )
+
+
+def _private_run(run: Run) -> Run:
+    exception = run.exception.partition(":")[0]
+    return replace(run, program=private(run.program), arguments=(), exception=exception)
+
+
+def _without_paths(value: T) -> T:
+    """The same data, with no absolute path in any of its texts."""
+    return _mapped(value)  # type: ignore[no-any-return]
+
+
+def _mapped(value: Any) -> Any:
+    if isinstance(value, str):
+        return private_text(value)
+    if isinstance(value, Remark) and value.kind in _COMMANDS:
+        return replace(value, names=tuple(private(name.split(" ")[0]) for name in value.names))
+    if isinstance(value, tuple):
+        return tuple(map(_mapped, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {one.name: _mapped(getattr(value, one.name)) for one in fields(value)}
+        return replace(value, **parts)
+    return value
