@@ -752,6 +752,23 @@ def test_a_file_without_room_for_a_copy_is_an_error_that_says_what_to_do(machine
     assert PlainFile("old").read() == OLD
 
 
+def test_a_new_folder_that_lacks_a_file_goes_when_the_run_ends(tmp_path, monkeypatch):
+    # A program would resume from it, as it looks like the newest checkpoint.
+    monkeypatch.chdir(tmp_path)
+    Path("old").mkdir()
+    with simulate("8TiB", compute=False):
+        for folder in ("old", "checkpoint.tmp", "logs"):
+            os.makedirs(folder, exist_ok=True)
+            Path(folder, "step.json").write_text("7")
+        torch.save(checkpoint(), "checkpoint.tmp/weights.pt")
+        os.rename("checkpoint.tmp", "checkpoint-7")
+        torch.save(checkpoint(), "old/weights.pt")
+        torch.save(checkpoint(), "weights.pt")
+        assert sorted(os.listdir("checkpoint-7")) == ["step.json", "weights.pt"]
+    assert sorted(on_disk(tmp_path)) == ["logs", "old"]
+    assert (on_disk("old"), on_disk("logs")) == (["step.json"], ["step.json"])
+
+
 def test_reports_are_written_over_older_ones(machine):
     def work():
         torch.ones(3, device="cuda")

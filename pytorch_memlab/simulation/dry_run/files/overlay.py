@@ -545,8 +545,25 @@ class Overlay(Layers):
             self.is_open = False
             return
         self._final_names = self.paths()
+        incomplete = self._incomplete_folders()
         self.is_open = False
+        for folder in incomplete:
+            _remove_tree(folder)
         _remove_tree(self.folder)
+
+    def _incomplete_folders(self) -> set[str]:
+        """New folders that lack a file: a program would take them for whole checkpoints."""
+        folders = {
+            self.real_of(os.path.dirname(logical))
+            for logical in self.named.copy()
+            if self.real_of(logical) in self.lacking
+        }
+        upper = self.folder + "/"
+        return {
+            folder
+            for folder in folders
+            if folder and self.is_own(folder) and not f"{folder}/".startswith(upper)
+        }
 
 
 def new_overlay() -> Overlay:
