@@ -24,7 +24,7 @@ _HOME: Final = "~/"
 
 _ABSOLUTE: Final = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
 _IN_TEXT: Final = re.compile(
-    r"(?<![\w.~/\\])(?:~|\.\.|[A-Za-z]:)?[/\\](?=\S)(?:[^\n'\"`,;:()<>]*[/\\])?[^\s'\"`,;:()<>]+"
+    r"(?<![\w.~/\\])(?<!:(?=//))(?:~|\.\.|[A-Za-z]:)?[/\\](?=\S)(?:[^\n'\"`,;:()<>]*[/\\])?[^\s'\"`,;:()<>]+"
 )
 """A path, which may have spaces before its last part."""
 

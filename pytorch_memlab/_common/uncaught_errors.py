@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -192,6 +193,19 @@ def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseExc
         if suppressed or not one.__suppress_context__:
             left.append(one.__context__)
         left += getattr(one, "exceptions", ())
+
+
+def first_line(error: BaseException) -> str:
+    """The class of an error and the first line of its message, without notes that were added.
+
+    >>> error = ValueError("no file")
+    >>> first_line(error)
+    'ValueError: no file'
+    """
+    lines = traceback.format_exception_only(error)
+    # Before the message of a syntax error stands its place, and notes come after a message.
+    line = next((line for line in lines if not line.startswith(" ")), lines[-1])
+    return line.splitlines()[0]
 
 
 def forget_shown_error() -> None:

@@ -24,7 +24,6 @@ import __future__
 
 import ast
 import inspect
-import traceback
 from collections.abc import Iterable
 from dataclasses import replace
 from types import CodeType
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._common.checked_file import CheckedFile
 from .._common.prose_size import prose_size
+from .._common.uncaught_errors import first_line
 from ..devices.allocations import caches, empty_caches
 from ..errors import MemlabError, UsageError
 from ..line_profiler.line_profiler import LineProfiler
@@ -149,7 +149,7 @@ class CellRun:
                     for one in self._objects(namespace):
                         self.profiler.add_function(one)
         except BaseException as error:
-            self._exception = traceback.format_exception_only(error)[-1].splitlines()[0]
+            self._exception = first_line(error)
             raise
         finally:
             self._peaks.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -11,6 +12,7 @@ from .recorded import RecordedProfile, Run
 
 T = TypeVar("T")
 
+_CLASS: Final = re.compile(r"[\w.]+(?=:|$)")
 _COMMANDS: Final = frozenset({NoteKind.COMMANDS_STARTED, NoteKind.COMMANDS_REFUSED})
 
 
@@ -36,7 +38,8 @@ def without_private_facts(profile: RecordedProfile) -> RecordedProfile:
 
 
 def _private_run(run: Run) -> Run:
-    exception = run.exception.partition(":")[0]
+    named = _CLASS.match(run.exception)
+    exception = named[0] if named else "an exception" if run.exception else ""
     return replace(run, program=private(run.program), arguments=(), exception=exception)
 
 

@@ -6,7 +6,6 @@ import argparse
 import builtins
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 from ..._common.main_program import Program
 from ..._common.patches import Patches
 from ..._common.secrets_in_arguments import masked
+from ..._common.uncaught_errors import first_line
 from ...devices import simulated_machine
 from ...history.model import AllocationHistory
 from ...line_profiler.columns import DEFAULT_COLUMNS
@@ -221,4 +221,4 @@ def _ending(error: BaseException | None) -> tuple[int, str]:
         code = error.code
         return (code, "") if isinstance(code, int) else (int(code is not None), "")
     status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
-    return status, traceback.format_exception_only(error)[-1].splitlines()[0]
+    return status, first_line(error)
