@@ -14,7 +14,7 @@ from types import CodeType
 from typing import NamedTuple, cast
 
 _HEAD = re.compile(r"\s*(?:async\s+)?def\s+([^\s(\[\\]+)")
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class FunctionSource(NamedTuple):
@@ -49,6 +49,12 @@ def _defines(lines: tuple[str, ...], name: str) -> bool:
     return any(found[1] == name for found in map(_HEAD.match, heads) if found)
 
 
+def begins_definition(line: str, name: str) -> bool:
+    """True if a line is the first of a definition of this name, or a decorator."""
+    head = _HEAD.match(line)
+    return head[1] == name if head else line.lstrip().startswith("@")
+
+
 def _definitions(filename: str, qual_name: str) -> Iterator[tuple[str, ...]]:
     """The lines of what a file defines by this name, as they stand and as Python prints them."""
     file = _file("".join(linecache.getlines(filename)))
@@ -58,12 +64,19 @@ def _definitions(filename: str, qual_name: str) -> Iterator[tuple[str, ...]]:
         yield tuple(ast.unparse(node).splitlines())
 
 
+def defined_in(text: str) -> Iterator[tuple[str, Definition]]:
+    """The functions that the text of a file defines, with their names as people type them."""
+    for name, nodes in _file(text).named.items():
+        for node in nodes:
+            yield name, node
+
+
 class _File:
     """The functions that a file defines now."""
 
     def __init__(self, text: str) -> None:
         self.lines = text.splitlines()
-        self.named: dict[str, list[_Definition]] = {}
+        self.named: dict[str, list[Definition]] = {}
         with suppress(SyntaxError, ValueError):
             for name, node in _named(ast.parse(text), ""):
                 self.named.setdefault(name, []).append(node)
@@ -75,14 +88,14 @@ def _file(text: str) -> _File:
     return _File(text)
 
 
-def _named(tree: ast.AST, prefix: str) -> Iterator[tuple[str, _Definition]]:
+def _named(tree: ast.AST, prefix: str) -> Iterator[tuple[str, Definition]]:
     """Each function in a tree with its name, after those of the classes and functions around it."""
     for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, _Definition | ast.ClassDef):
+        if not isinstance(node, Definition | ast.ClassDef):
             yield from _named(node, prefix)
             continue
         name = prefix + node.name
-        if isinstance(node, _Definition):
+        if isinstance(node, Definition):
             yield name, node
         yield from _named(node, f"{name}.")
 

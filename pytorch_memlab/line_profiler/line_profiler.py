@@ -37,6 +37,7 @@ from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_c
 from .line_store import LineStore
 from .recorded import RunTime, calls_between, measured_devices
 from .registration import resolve
+from .reloaded_functions import number_all_as_in_files, number_as_in_file
 from .tracer import current_tracer
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ class LineProfiler(RecordedLines):
     def enable(self) -> None:
         """Begin to record; a second call has no effect, nor has any if ``PYTORCH_MEMLAB=0``."""
         if not self.enabled and not is_switched_off():
+            number_all_as_in_files()
             with uninterrupted():
                 self._selection.begin()
                 current_tracer().watch(self._listener, self._codes.values())
@@ -386,6 +388,7 @@ class LineProfiler(RecordedLines):
 
     def _register(self, functions: list[FunctionType]) -> None:
         for function in functions:
+            number_as_in_file(function)
             code, name = function.__code__, function.__qualname__
             first_line, lines, is_stale = function_source(code, name)
             self._register_code(code, FunctionInfo(name, code.co_filename, first_line, lines))
