@@ -251,6 +251,41 @@ def _cudnn_backward_memory(call: OpCall) -> None:
     call.unknown_workspace = CUDNN_WORKSPACES
 
 
+def _with_update(_gpu: SimulatedGPU, *args: Any) -> Tensors:
+    """``_batch_norm_with_update_cuda``."""
+    args = (*args[:5], True, *args[5:])
+    if _use_cudnn(*args[:6]):
+        return tuple(_aten.cudnn_batch_norm.default(*args))
+    reserve = args[0].new_empty(0, dtype=torch.uint8)
+    return (*_aten.native_batch_norm.default(*args), reserve)
+
+
+def _with_update_into(_gpu: SimulatedGPU, *args: Any, **outs: torch.Tensor) -> Tensors:
+    """``_batch_norm_with_update_cuda_out``."""
+    args = (*args[:5], True, *args[5:])
+    if _use_cudnn(*args[:6]):
+        numbered = {f"out{number}": out for number, out in enumerate(outs.values())}
+        return tuple(_aten.cudnn_batch_norm.out(*args, **numbered))
+    reserve = outs.pop("reserve")
+    return (*_aten.native_batch_norm.out(*args, **outs), reserve)
+
+
+def _backward_of_update(_gpu: SimulatedGPU, *args: Any) -> Tensors:
+    """``_new_batch_norm_backward_cuda``, which asks as if there were a bias."""
+    grad_output, tensor, weight, *of_channels, update, eps, mask, reserve = args
+    mean, var = of_channels[:2]
+    if _use_cudnn(tensor, weight, weight, mean, var, training=True):
+        given = (tensor, grad_output, weight, *of_channels, eps, reserve)
+        return tuple(_aten.cudnn_batch_norm_backward.default(*given))
+    given = (grad_output, tensor, weight, *of_channels, update, eps, mask)
+    return tuple(_aten.native_batch_norm_backward.default(*given))
+
+
+define("aten::_batch_norm_with_update", composite=_with_update)
+define("aten::_batch_norm_with_update.out", composite=_with_update_into)
+define("aten::batch_norm_backward", composite=_backward_of_update)
+
+
 def _stats(tensor: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     wide = tensor.to(acc_type(tensor.dtype))
     var, mean = torch.var_mean(wide, _but_channels(tensor), correction=0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.computed_or_dry import computed_or_dry
 from support.dry_run_comparison import events_of
-from support.op_memory import aten, events, randn
+from support.op_memory import aten, events, randn, temporaries
 from torch import nn
 from torch.nn import functional as F
 
@@ -212,6 +212,94 @@ def test_functional_batch_norms_return_statistics_when_they_do_not_train_too(com
         )
         == kept
     )
+
+
+ELEMENTS = 8 * 16 * 32 * 32
+STAGED = 16 * 16 * 4
+"""Bytes of one value for each of 16 channels in 16 rows of blocks of threads."""
+
+
+@computed_or_dry
+@pytest.mark.parametrize(
+    ("dtype", "weights", "layout", "forward", "backward"),
+    [
+        (
+            *(SINGLE, SINGLE, torch.contiguous_format),
+            *([ELEMENTS * 4, 64, 64], [ELEMENTS * 4, 64, 64]),
+        ),
+        (HALF, SINGLE, torch.channels_last, [ELEMENTS * 2, 64, 64], [ELEMENTS * 2, 64, 64]),
+        (HALF, HALF, torch.contiguous_format, [ELEMENTS * 2, 64, 64], [ELEMENTS * 2, 32, 32]),
+        (BFLOAT, BFLOAT, torch.contiguous_format, [ELEMENTS * 2, 64, 64], [ELEMENTS * 2, 32, 32]),
+        (
+            *(BFLOAT, BFLOAT, torch.channels_last),
+            [ELEMENTS * 2, 64, 64, *temporaries(4 * STAGED, 4)],
+            [64, 64, 32, 32, *temporaries(2 * STAGED, 4), ELEMENTS * 2, -64, -64],
+        ),
+    ],
+)
+def test_a_batch_norm_that_updates_has_the_memory_of_the_kernels_that_run(
+    dtype, weights, layout, forward, backward, compute
+):
+    def updated(tensor, *of_channels):
+        return aten._batch_norm_with_update(tensor, *of_channels, 0.1, 1e-5)
+
+    def gradients(result, gradient, tensor, weight):
+        others = (None, None, *result[1:3], True, 1e-5, [True] * 3, result[3])
+        return aten.batch_norm_backward(gradient, tensor, weight, *others)
+
+    def images():
+        return randn(8, 16, 32, 32, dtype=dtype).to(memory_format=layout)
+
+    def channels():
+        return torch.ones(16, device="cuda", dtype=weights)
+
+    assert events(updated, images, *[channels] * 4, compute=compute) == forward
+    assert (
+        events(
+            gradients,
+            lambda: updated(images(), *(channels() for _ in range(4))),
+            *(images, images, channels),
+            compute=compute,
+        )
+        == backward
+    )
+
+
+@pytest.mark.parametrize("size", [IMAGES, (4, 8)])
+def test_a_batch_norm_that_updates_computes_what_a_cpu_does(size):
+    torch.manual_seed(0)
+    made = (torch.randn(size, dtype=DOUBLE), *torch.rand(4, 8, dtype=DOUBLE))
+    outs = [torch.empty(0, dtype=dtype) for dtype in (DOUBLE, DOUBLE, DOUBLE, torch.uint8)]
+
+    def run(device):
+        tensor, weight, bias, mean, var = (one.to(device, copy=True) for one in made)
+        into = [out.to(device, copy=True) for out in outs]
+        statistics = mean.clone(), var.clone()
+        written = aten._batch_norm_with_update.out(
+            *(tensor, weight, bias, *statistics, 0.1, 1e-5),
+            **dict(zip(("out", "save_mean", "save_invstd", "reserve"), into, strict=True)),
+        )
+        leaves = [one.clone().requires_grad_() for one in (tensor, weight, bias)]
+        result = aten._batch_norm_with_update(*leaves, mean, var, 0.1, 1e-5)
+        result[0].sin().sum().backward()
+        found = (*written, *into, *statistics, *result, mean, var, *(leaf.grad for leaf in leaves))
+        return [one.detach().cpu() for one in found]
+
+    expected = run("cpu")
+    with simulate("1GiB"):
+        torch.testing.assert_close(run("cuda"), expected)
+
+
+@computed_or_dry
+@pytest.mark.parametrize("size", [(64, 8, 32, 32), (8192, 8)])
+def test_a_batch_norm_that_updates_writes_into_tensors_as_large_as_its_results(size, compute):
+    with simulate("1GiB", compute=compute):
+        tensor, *of_channels = (randn(*shape) for shape in (size, *[(8,)] * 4))
+        outs = [randn(0) for _output in range(3)]
+        reserve = torch.empty(0, device="cuda", dtype=torch.uint8)
+        named = dict(zip(("out", "save_mean", "save_invstd"), outs, strict=True))
+        aten._batch_norm_with_update.out(tensor, *of_channels, 0.1, 1e-5, **named, reserve=reserve)
+        assert [out.shape for out in outs] == [size, (8,), (8,)]
 
 
 @computed_or_dry
