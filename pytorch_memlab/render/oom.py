@@ -1,7 +1,8 @@
-"""An out-of-memory report as text: at most 24 lines of at most 80 columns."""
+"""An out-of-memory report as text: at most 24 lines of at most 80 columns, but for long code."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -22,6 +23,9 @@ LINES: Final = 24
 _HOLDERS: Final = 4
 _GROWN: Final = 2
 _NAME: Final = 22
+_STRING_COMMENT_OR_CHARACTER: Final = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|#.*|.""", re.DOTALL
+)
 
 _SHORT = {
     Category.SAVED: "saved for backward",
@@ -31,11 +35,15 @@ _SHORT = {
 
 def text(oom: OutOfMemory, tried: Advice | None = None) -> str:
     """The text that a terminal shows after the traceback."""
-    head = [*_head(oom), *_held(oom)]
+    head = _fitted([*_head(oom), *_held(oom)])
     advice = _advice(oom, tried or untried_advice(oom))
     room = LINES - len(advice)
-    lines = [*head[:room], *_lines(oom, room - len(head)), *advice][:LINES]
-    return "".join(f"{cut(visible(line))}\n" for line in lines)
+    lines = [*head[:room], *_fitted(_lines(oom, room - len(head))), *advice][:LINES]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _fitted(lines: Sequence[str]) -> list[str]:
+    return [cut(visible(line)) for line in lines]
 
 
 def fragment(report: str) -> str:
@@ -202,7 +210,7 @@ def _advice(oom: OutOfMemory, advice: Advice) -> list[str]:
             initial_indent="  ",
             subsequent_indent="     ",
         )
-        lines += [*why[:2], *_code(remedy)]
+        lines += [*_fitted(why[:2]), *_code(remedy)]
         if result is not None:
             lines.append(f"       {_outcome(result)}")
         elif is_tried:
@@ -211,7 +219,8 @@ def _advice(oom: OutOfMemory, advice: Advice) -> list[str]:
     notes += [f"settings of the allocator were not checked: {oom.unchecked}"] * bool(oom.unchecked)
     notes += [f"could not find out: {', '.join(oom.missing)}"] * bool(oom.missing)
     for note in notes:
-        lines += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")[:2]
+        wrapped = textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
+        lines += _fitted(wrapped[:2])
     if not advice.remedies:
         return ["no single cause stands out", *lines]
     return [f"what helps, the most likely cause first{'' if is_tried else ' (not tried)'}", *lines]
@@ -227,14 +236,29 @@ def _outcome(result: Result) -> str:
 
 
 def _code(remedy: Remedy) -> list[str]:
-    """Code whole: a line that is cut would not run."""
-    return [
-        part
-        for line in remedy.code
-        for part in textwrap.wrap(
-            line, WIDTH, initial_indent=" " * 7, subsequent_indent=" " * 11, break_long_words=False
-        )
-    ]
+    """Code whole, which goes on in the next line within brackets alone: it runs as it stands."""
+    lines = []
+    for line in remedy.code:
+        first, *others = _parts(visible(line))
+        lines.append(" " * 7 + first)
+        for part in others:
+            if len(lines[-1]) + 1 + len(part) <= WIDTH:
+                lines[-1] += f" {part}"
+            else:
+                lines.append(" " * 11 + part)
+    return lines
+
+
+def _parts(line: str) -> list[str]:
+    """A line of code, taken apart at the spaces within brackets."""
+    parts, depth = [""], 0
+    for piece in _STRING_COMMENT_OR_CHARACTER.findall(line):
+        depth += (piece in "([{") - (piece in ")]}")
+        if piece == " " and depth > 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return parts
 
 
 def _largest_free(oom: OutOfMemory) -> int:

@@ -10,6 +10,8 @@ from support.oom_programs import program
 
 from pytorch_memlab import simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab.advice.cause import Remedy
+from pytorch_memlab.advice.trials import Advice
 from pytorch_memlab.history.model import Category
 from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, Place, ProgramFrame
 from pytorch_memlab.render.oom import data, text
@@ -161,6 +163,33 @@ def test_twenty_four_lines_of_eighty_columns_whatever_the_names():
     lines = text(facts(frames=(frame,), blocks=tuple(blocks), missing=missing)).splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
+
+
+def test_code_to_copy_is_whole_and_goes_on_in_brackets_alone():
+    call = (
+        "self.out(torch.nn.functional.scaled_dot_product_attention(q.unsqueeze(1), k.unsqueeze(1), "
+    )
+    remedy = Remedy(
+        "attention",
+        GIB,
+        "attention stores matrices",
+        (
+            "# in place of lines 15 to 17:",
+            f"return {call}v.unsqueeze(1), scale=1.0).squeeze(1))",
+            "with torch.no_grad():  # around line 7: " + "find_batch(try_size, " * 3 + ")",
+            f"x[', (', {'a' * 40}] = {'b' * 40}",
+        ),
+    )
+    lines = text(facts(blocks=()), Advice((remedy,), (None,))).splitlines()
+    assert lines[-7:] == [
+        "  1. attention stores matrices",
+        "       # in place of lines 15 to 17:",
+        "       return self.out(torch.nn.functional.scaled_dot_product_attention(q.unsqueeze(1),",
+        "           k.unsqueeze(1), v.unsqueeze(1), scale=1.0).squeeze(1))",
+        f"       with torch.no_grad():  # around line 7: {'find_batch(try_size, ' * 3})",
+        "       x[', (',",
+        f"           {'a' * 40}] = {'b' * 40}",
+    ]
 
 
 def test_names_of_the_program_cannot_change_the_terminal():
