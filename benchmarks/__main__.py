@@ -7,6 +7,7 @@ NAMES = (
     "line_event",
     "unregistered_call",
     "display_time",
+    "many_functions",
     "reporter",
     "oom_report",
     "import_time",

@@ -97,8 +97,8 @@ def results_of(
     if limits and len(profile.runs) > 1:
         raise UsageError(f"the profile is of several runs: {LIMITS}")
     saved = SavedProfile(profile)
-    report = saved.display(None, columns).report
     of_each_device = saved.report_of_each_device(None, columns)
+    report = saved.over_devices(of_each_device)
     found = None
     shows_usual = columns is not None or profile.columns == DEFAULT_COLUMNS
     if choice is not None and len(profile.runs) == 1 and (shows_usual or limits):

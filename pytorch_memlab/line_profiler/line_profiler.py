@@ -6,7 +6,6 @@ import sys
 import traceback
 import weakref
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._common.switch import is_switched_off
@@ -231,11 +230,7 @@ class LineProfiler(RecordedLines):
         """Everything recorded so far and what is known of the run."""
         records = self.records()
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
-        entries = tuple(
-            replace(entry, code_id=places[entry.code_id])
-            for entry in self._raw_line_records
-            if entry.code_id in places
-        )
+        entries = tuple(self._raw_line_records.entries(places))
         bounds = {
             one.device: (one.is_lower_bound, one.assumed_sizes)
             for one in self._selection.peak_shares()
@@ -449,15 +444,14 @@ class LineProfiler(RecordedLines):
 
     def _approximation_notes(self) -> list[Note]:
         """Approximations of these lines, and of the peaks that they are part of."""
-        entries = list(self._raw_line_records)
-        in_lines = {one.key for entry in entries for one in entry.approximations}
+        in_lines = self._raw_line_records.approximations()
         kinds: dict[ApproximationKind, list[Approximation]] = {
             kind: [] for kind in ApproximationKind
         }
         for one in self._selection.approximations():
             if one.key in in_lines:
                 kinds[one.kind].append(one)
-        shares = self._selection.peak_shares() if entries else ()
+        shares = self._selection.peak_shares() if self._raw_line_records.has_entries() else ()
         return [
             *(Approximated(tuple(found)) for found in kinds.values() if found),
             *(share for share in shares if not share.is_exact),

@@ -7,9 +7,10 @@ import os
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from io import TextIOBase
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -334,12 +335,15 @@ def _tables(
     for entry in sorted(entries, key=lambda entry: entry.line):
         lines[entry.code_id].setdefault(entry.device, []).append(entry)
     tables = []
+    values = [_getter(column) for column in columns]
     for code_id, info in infos.items():
-        of_devices = sorted(lines[code_id].items(), key=lambda item: _device_order(item[0]))
+        of_devices = list(lines[code_id].items())
+        if len(of_devices) > 1:
+            of_devices.sort(key=lambda item: _device_order(item[0]))
         failed = {line: size for (code, line), size in failures.items() if code == code_id}
         in_use = [(device, found) for device, found in of_devices if _is_in_use(found)]
         for device, found in in_use or of_devices[:1]:
-            rows = {one.line: tuple(_value(one, column) for column in columns) for one in found}
+            rows = {one.line: tuple([value(one) for value in values]) for one in found}
             approximations = {one.line: one.approximations for one in found if one.approximations}
             tables.append(FunctionTable(info, device, rows, approximations, failed))
     return tuple(tables)
@@ -352,16 +356,15 @@ def _is_in_use(entries: Iterable[LineEntry]) -> bool:
     )
 
 
-def _value(entry: LineEntry, column: str) -> int | float | None:
+def _getter(column: str) -> Callable[[LineEntry], int | float | None]:
+    """A function for the value that a line has in a column."""
     match column:
-        case "hits":
-            return entry.hits
+        case "hits" | "time":
+            return attrgetter(column)
         case "delta" | "kept":
-            return entry.delta
-        case "time":
-            return entry.time
+            return attrgetter("delta")
         case _:
-            return statistic(entry, SHORT_NAMES.get(column, column))
+            return partial(statistic, name=SHORT_NAMES.get(column, column))
 
 
 def _device_order(device: DeviceInfo) -> tuple[str, int, str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import CodeType
 
 from .._common.user_code import is_of_user
 from ..devices import Approximations, Device, find_devices
 from ..records import Approximation, ApproximationKey, DeviceInfo, LineEntry, merge_approximations
-from ..scopes import FIELDS, HighestInterval, Sample
+from ..scopes import HighestInterval, Sample
 
 _PARTS_OF_FUNCTIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 """Code with own frames, some of them before Python 3.12, on lines of the function around."""
@@ -99,7 +99,7 @@ class LineApproximations:
 
     def all(self) -> tuple[Approximation, ...]:
         """All so far, in the order in which they first happened."""
-        return tuple(self._sums.copy().values())
+        return tuple(self._sums.copy().values()) if self._sums else ()
 
 
 class DeviceLine:
@@ -142,21 +142,30 @@ class Line:
         except KeyError:
             return self.devices.setdefault(device.name, DeviceLine(device))
 
-    def entries(self, code_id: int, number: int, devices: list[DeviceInfo]) -> Iterator[LineEntry]:
+    def all_approximations(self) -> Iterator[Approximation]:
+        """Those of all devices, none of a line that was never measured."""
+        if self.devices or self.on_every_device:
+            yield from self.approximations_before_use.all()
+            for one in list(self.devices.values()):
+                yield from one.approximations.all()
+
+    def entries(
+        self,
+        code_id: int,
+        number: int,
+        devices: list[DeviceInfo],
+        shared: dict[tuple[object, ...], dict[str, int]],
+    ) -> Iterator[LineEntry]:
         """This line as plain data. It used 0 B of devices that it found unused."""
         before = self.approximations_before_use.all()
         for device in devices:
             one = self.devices.get(device.name)
             key = (code_id, number, device, self.hits, self.time)
             if one is not None:
-                stats = dict(zip(FIELDS, one.highest.values().tolist(), strict=True))
-                stats["temporary"] = one.highest.temporary()
-                yield LineEntry(
-                    *key,
-                    one.delta,
-                    stats,
-                    merge_approximations((*before, *one.approximations.all())),
-                )
+                approximations = (*before, *one.approximations.all())
+                if approximations:
+                    approximations = merge_approximations(approximations)
+                yield LineEntry(*key, one.delta, one.highest.stats(shared), approximations)
             elif self.on_every_device:
                 yield LineEntry(*key, 0, {}, before)
 
@@ -201,9 +210,24 @@ class LineStore:
         return [seen[name] for name in sorted(seen)]
 
     def __iter__(self) -> Iterator[LineEntry]:
+        return self.entries()
+
+    def entries(self, places: Mapping[int, int] | None = None) -> Iterator[LineEntry]:
+        """All lines as plain data; with ``places``, those of its functions, under their places."""
         devices = self.devices()
+        shared: dict[tuple[object, ...], dict[str, int]] = {}
         for code_id, number, line in self._lines():
-            yield from line.entries(code_id, number, devices)
+            place = code_id if places is None else places.get(code_id)
+            if place is not None:
+                yield from line.entries(place, number, devices, shared)
+
+    def has_entries(self) -> bool:
+        """True if any line was measured."""
+        return any(line.devices or line.on_every_device for _, _, line in self._lines())
+
+    def approximations(self) -> set[ApproximationKey]:
+        """All that a simulation approximated in any line."""
+        return {one.key for _, _, line in self._lines() for one in line.all_approximations()}
 
     def _lines(self) -> Iterator[tuple[int, int, Line]]:
         for code_id, lines in list(self._functions.items()):

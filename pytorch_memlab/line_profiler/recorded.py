@@ -18,7 +18,7 @@ from .._common.secrets_in_arguments import masked
 from .._common.version import __version__
 from ..profiles.merging import renumbered
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
-from ..records import FunctionInfo, LineEntry, bound_of
+from ..records import DeviceInfo, FunctionInfo, LineEntry, bound_of
 from ..scopes import DevicePeaks
 from .line_store import CodeLines
 
@@ -71,26 +71,46 @@ class RunTime:
         )
 
 
+_PEAK_FIELDS = tuple(f"{kind}_bytes.all.peak" for kind in DevicePeaks._fields)
+
+
 def measured_devices(
     entries: Iterable[LineEntry],
     facts: Mapping[str, _Facts],
     peaks: Mapping[str, PeakHolders],
 ) -> tuple[MeasuredDevice, ...]:
     """The devices of lines, with the highest of the peaks of the lines and of the whole run."""
-    found: dict[str, MeasuredDevice] = {}
+    devices: dict[str, DeviceInfo] = {}
+    readings: dict[str, dict[int, Mapping[str, int]]] = {}  # by identity: idle lines share theirs
     for entry in entries:
         name = entry.device.name
-        if name not in found:
-            nothing = (0, None, None, False, "")
-            capacity, taken, context, is_lower_bound, sizes = facts.get(name, nothing)
-            found[name] = MeasuredDevice(
-                entry.device, capacity, 0, 0, 0, taken, context, is_lower_bound, sizes
+        if name not in devices:
+            devices[name] = entry.device
+            readings[name] = {}
+        readings[name][id(entry.stats)] = entry.stats
+    found = []
+    for name, device in devices.items():
+        nothing = (0, None, None, False, "")
+        capacity, taken, context, is_lower_bound, sizes = facts.get(name, nothing)
+        peak_active, peak_allocated, peak_reserved = (
+            max([0, *(stats.get(field, 0) for stats in readings[name].values())])
+            for field in _PEAK_FIELDS
+        )
+        found.append(
+            MeasuredDevice(
+                device,
+                capacity,
+                peak_active,
+                peak_allocated,
+                peak_reserved,
+                taken,
+                context,
+                is_lower_bound,
+                sizes,
             )
-        kinds = DevicePeaks._fields
-        of_line = DevicePeaks(*(entry.stats.get(f"{kind}_bytes.all.peak", 0) for kind in kinds))
-        found[name] = _raised(found[name], of_line)
+        )
     active = {name: DevicePeaks(holders.peak.active, 0, 0) for name, holders in peaks.items()}
-    return with_run_peaks(found.values(), active)
+    return with_run_peaks(found, active)
 
 
 def _raised(device: MeasuredDevice, peaks: DevicePeaks) -> MeasuredDevice:

@@ -89,12 +89,15 @@ class SavedProfile(RecordedLines):
         found = records.display(names, recorded.columns if columns is None else columns).report
         return replace(found, sections=(*found.sections, *recorded.sections))
 
+    def over_devices(self, report: Report) -> Report:
+        """A report of each device as it is displayed: that of several runs over all devices."""
+        return report if len(self._recorded.runs) < 2 else over_devices(report)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._recorded.summary()}>"
 
     def _display(self, func: object, columns: str | Iterable[str] | None) -> RecordsDisplay:
-        found = self.report_of_each_device(func, columns)
-        return RecordsDisplay(found if len(self._recorded.runs) < 2 else over_devices(found))
+        return RecordsDisplay(self.over_devices(self.report_of_each_device(func, columns)))
 
     def _records(self, infos: Mapping[int, FunctionInfo]) -> LineRecords:
         found = self._recorded

@@ -60,6 +60,8 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
 def renumbered(part: RecordedProfile, places: Sequence[int]) -> RecordedProfile:
     """A profile that names its functions, all of those that it shows too, by other indexes."""
     shown = range(len(part.functions)) if part.shown is None else part.shown
+    if all(place == number for number, place in enumerate(places)):
+        return replace(part, shown=tuple(shown))
     return replace(
         part,
         entries=tuple(replace(one, code_id=places[one.code_id]) for one in part.entries),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -193,7 +194,7 @@ class Overview:
 
 
 def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overview:
-    sizes = _sizes(profile)
+    sizes = _Sizes(profile)
     headlines = tuple(_headlines(profile, sizes))
     peaks = {(one.place, one.measured.device.name) for one in headlines if one.is_in_line}
     functions = [_Function(table, sizes, peaks) for table in report.tables]
@@ -207,13 +208,14 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
         listed = [one for one in listed if one.lines]
     lines = _LINES if choice.top is None else choice.top
     shown = [one.shown(None if choice.everything else lines, choice.sort) for one in listed[:top]]
-    listed_places = {place for one in listed[:top] for place in one.places(one.lines)}
-    ran = {place for one in listed[:top] for place in one.places(one.table.rows)}
-    seen = {
-        place
-        for one, part in zip(listed, shown, strict=False)
-        for place in one.places(one.table.rows if part.lines is None else part.lines)
-    }
+    listed_lines: defaultdict[FunctionInfo, set[int]] = defaultdict(set)
+    ran: defaultdict[FunctionInfo, set[int]] = defaultdict(set)
+    seen: defaultdict[FunctionInfo, set[int]] = defaultdict(set)
+    for one, part in zip(listed, shown, strict=False):
+        function = one.table.function
+        listed_lines[function].update(one.lines)
+        ran[function].update(one.table.rows)
+        seen[function].update(one.table.rows if part.lines is None else part.lines)
     names = {one.table.function for one in listed[:top]}
     hidden = {one.table.function for one in listed[top:]} - names
     idle = {one.table.function for one in functions} - names - hidden
@@ -223,9 +225,9 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
         _failure(profile),
         tuple(shown),
         len(hidden),
-        len(listed_places - seen),
+        sum(len(lines - seen[function]) for function, lines in listed_lines.items()),
         len(idle),
-        len(ran - listed_places - seen),
+        sum(len(lines - listed_lines[one] - seen[one]) for one, lines in ran.items()),
     )
 
 
@@ -241,38 +243,55 @@ class _LineSizes:
     is_caller: bool = False  # it calls the line that has its peak
 
 
-_Sizes = dict[tuple[Place, str], _LineSizes]
-"""By line and name of the device."""
+class _Sizes:
+    """The sizes of all lines; those of functions that are equal, as of a reload, together."""
 
+    def __init__(self, profile: RecordedProfile) -> None:
+        # Lines are looked up by the place of the first of the equal functions: to hash and
+        # to compare a function for each of its lines takes long.
+        self._places: dict[FunctionInfo, int] = {}
+        self._functions = profile.functions
+        firsts = [self._places.setdefault(one, at) for at, one in enumerate(profile.functions)]
+        self._of_lines: dict[tuple[int, int, str], _LineSizes] = {}
+        for entry, line in zip(profile.entries, lines_of(profile), strict=True):
+            key = firsts[entry.code_id], line.line, line.device
+            sizes = self._of_lines.get(key)
+            if sizes is None:
+                sizes = self._of_lines[key] = _LineSizes()
+            temporary = entry.stats.get("temporary", 0)
+            sizes.peak = max(sizes.peak, line.peak)
+            sizes.kept += entry.delta
+            sizes.temporary = max(sizes.temporary, temporary)
+            sizes.own_kept += line.kept
+            if line.calls:
+                sizes.is_caller = True
+            else:
+                sizes.own_temporary = max(sizes.own_temporary, temporary)
 
-def _sizes(profile: RecordedProfile) -> _Sizes:
-    found: _Sizes = {}
-    for entry, line in zip(profile.entries, lines_of(profile), strict=True):
-        key = Place(line.function, line.line), line.device
-        sizes = found.setdefault(key, _LineSizes())
-        temporary = entry.stats.get("temporary", 0)
-        sizes.peak = max(sizes.peak, line.peak)
-        sizes.kept += entry.delta
-        sizes.temporary = max(sizes.temporary, temporary)
-        sizes.own_kept += line.kept
-        if line.calls:
-            sizes.is_caller = True
-        else:
-            sizes.own_temporary = max(sizes.own_temporary, temporary)
-    return found
+    def of_table(self, table: FunctionTable) -> dict[int, _LineSizes]:
+        """The sizes of the lines of a function on a device."""
+        place, device = self._places.get(table.function, -1), table.device.name
+        return {
+            line: self._of_lines.get((place, line, device)) or _LineSizes() for line in table.rows
+        }
 
-
-def _highest(sizes: _Sizes, device: str) -> tuple[Place | None, int]:
-    """The line with the highest peak of a device; of several, one that adds to it itself."""
-    found = [
-        (-one.peak, one.kept <= 0 and not one.temporary, place.function.filename, place.line, place)
-        for (place, name), one in sizes.items()
-        if name == device and one.peak and not one.is_caller
-    ]
-    if not found:
-        return None, 0
-    first = min(found, key=itemgetter(0, 1, 2, 3))
-    return first[-1], -first[0]
+    def highest(self, device: str) -> tuple[Place | None, int]:
+        """The line with the highest peak of a device; of several, one that adds to it itself."""
+        found = [
+            (
+                -one.peak,
+                one.kept <= 0 and not one.temporary,
+                self._functions[place].filename,
+                line,
+                place,
+            )
+            for (place, line, name), one in self._of_lines.items()
+            if name == device and one.peak and not one.is_caller
+        ]
+        if not found:
+            return None, 0
+        first = min(found, key=itemgetter(0, 1, 2, 3))
+        return Place(self._functions[first[-1]], first[-2]), -first[0]
 
 
 class _Function:
@@ -282,17 +301,20 @@ class _Function:
         self, table: FunctionTable, sizes: _Sizes, peaks: set[tuple[Place | None, str]]
     ) -> None:
         self.table = table
-        places = {line: (Place(table.function, line), table.device.name) for line in table.rows}
-        self.sizes = {line: sizes.get(place, _LineSizes()) for line, place in places.items()}
-        self.peak_line = next((line for line, place in places.items() if place in peaks), None)
+        self.sizes = sizes.of_table(table)
+        of_table = {
+            place.line
+            for place, device in peaks
+            if place is not None
+            and device == table.device.name
+            and place.function == table.function
+        }
+        self.peak_line = next((line for line in table.rows if line in of_table), None)
         self.lines = [line for line in table.rows if self._is_listed(line)]
         found = list(self.sizes.values())
         self.peak = max((one.peak for one in found), default=0)
         self.kept = sum(one.own_kept for one in found)
         self.temporary = max((one.own_temporary for one in found), default=0)
-
-    def places(self, lines: Iterable[int]) -> Iterable[Place]:
-        return (Place(self.table.function, line) for line in lines)
 
     def shown(self, most: int | None, sort: str | None) -> ShownFunction:
         if most is None:
@@ -305,8 +327,10 @@ class _Function:
         sizes = self.sizes[line]
         if sizes.kept or sizes.temporary or self._is_marked(line):
             return True
-        approximations = self.table.approximations.get(line, ())
-        return any(one.kind is not ApproximationKind.ESTIMATED for one in approximations)
+        approximations = self.table.approximations.get(line)
+        return approximations is not None and any(
+            one.kind is not ApproximationKind.ESTIMATED for one in approximations
+        )
 
     def _is_marked(self, line: int) -> bool:
         return line == self.peak_line or line in self.table.failed
@@ -335,7 +359,7 @@ def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
     uncounted = _not_counted(profile)
     for measured in in_use or profile.devices[:1]:
         name = measured.device.name
-        place, peak = _highest(sizes, name)
+        place, peak = sizes.highest(name)
         held = profile.peaks.get(name)
         is_whole = held is not None and held.peak.active == measured.peak_active
         categories = tuple(held.by_category()) if held is not None and is_whole else ()

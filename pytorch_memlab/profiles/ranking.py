@@ -45,15 +45,15 @@ def lines_of(profile: RecordedProfile) -> list[RankedLine]:
     kept, callers = kept_by_line(profile), calling_lines(profile)
     return [
         RankedLine(
-            profile.functions[entry.code_id],
-            entry.line,
-            entry.device.name,
+            profile.functions[place[0]],
+            place[1],
+            place[2],
             entry.hits,
-            kept[_place(entry)],
+            kept[place],
             peak_of(entry),
-            _place(entry) in callers,
+            place in callers,
         )
-        for entry in profile.entries
+        for entry, place in zip(profile.entries, map(_place, profile.entries), strict=True)
     ]
 
 

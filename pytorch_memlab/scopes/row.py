@@ -290,6 +290,13 @@ _ACTIVE = ROW_FIELDS.index("active_bytes.all.current")
 _ACTIVE_PEAK = ROW_FIELDS.index("active_bytes.all.peak")
 
 
+_NO_INTERVAL: Row = np.append(_LEAST, 0)
+"""The maximum of none; the last entry as in ``HighestInterval``. Nothing writes to it."""
+
+_Shared = dict[tuple[object, ...], dict[str, int]]
+"""The fields of intervals that were added up already, by the row and the readings."""
+
+
 class HighestInterval:
     """The entrywise maximum of intervals; what was allocated and freed counts from their start."""
 
@@ -300,7 +307,7 @@ class HighestInterval:
 
     def __init__(self) -> None:
         # The last entry is how far the active bytes went above the larger of start and end.
-        self._row: Row = np.append(_LEAST, 0)
+        self._row = _NO_INTERVAL
         self._pending: list[tuple[bytes, bytes]] = []
         self._lock = threading.RLock()
         self._is_merging = False
@@ -312,19 +319,24 @@ class HighestInterval:
         if len(pending) >= _BATCH:
             self._merge()
 
-    def values(self) -> Row:
-        """The maximum of each of ``FIELDS`` so far, 0 without any interval."""
-        values: Row = self._now()[FIELD_ORDER]
-        return values
+    def stats(self, shared: _Shared | None = None) -> dict[str, int]:
+        """The maximum of each of ``FIELDS`` so far, 0 without any interval, and ``temporary``.
 
-    def temporary(self) -> int:
-        """The most bytes that an interval had in use beyond those of its start and its end."""
-        return int(self._now()[-1])
-
-    def _now(self) -> Row:
+        That one is the most bytes that an interval had in use beyond those of its start and its
+        end. Those with the same readings have one dictionary together, if they share ``shared``.
+        """
         # In this order: what a merge takes out of the list is in the row by then.
         pending = self._pending.copy()
-        return _with_intervals(self._row, pending)
+        row = self._row
+        key = (row.tobytes(), *pending)
+        known = {} if shared is None else shared
+        stats = known.get(key)
+        if stats is None:
+            merged = _with_intervals(row, pending)
+            stats = dict(zip(FIELDS, merged[FIELD_ORDER].tolist(), strict=True))
+            stats["temporary"] = int(merged[-1])
+            known[key] = stats
+        return stats
 
     def _merge(self) -> None:
         with self._lock:

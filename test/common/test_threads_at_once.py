@@ -15,11 +15,11 @@ import torch
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab._common.made_once import made_once
 from pytorch_memlab.devices import get_device
-from pytorch_memlab.scopes import FIELDS, HighestInterval, PeakScope, Sample, peak_tracker
+from pytorch_memlab.scopes import HighestInterval, PeakScope, Sample, peak_tracker
 from pytorch_memlab.scopes.row import ROW_FIELDS
 from pytorch_memlab.simulation.machine import simulated_gpu
 
-PEAK = FIELDS.index("allocated_bytes.all.peak")
+PEAK = "allocated_bytes.all.peak"
 MIB = 2**20
 THREADS = 4
 
@@ -67,12 +67,12 @@ def test_no_interval_is_lost_while_others_are_merged():
         def add(first: int, highest: HighestInterval = highest, missed: list[int] = missed) -> None:
             for peak in range(first, first + 200 * THREADS, THREADS):
                 highest.add(sample(0), sample(peak))
-                if highest.values()[PEAK] < peak:
+                if highest.stats()[PEAK] < peak:
                     missed.append(peak)
 
         assert at_once(*(lambda i=i: add(i) for i in range(turn, turn + THREADS))) == []
         assert missed == [], "a thread did not find what it had just added"
-        assert highest.values()[PEAK] == turn + 200 * THREADS - 1
+        assert highest.stats()[PEAK] == turn + 200 * THREADS - 1
 
 
 def test_an_interval_added_in_the_middle_of_a_merge_by_the_same_thread_counts(monkeypatch):
@@ -92,7 +92,7 @@ def test_an_interval_added_in_the_middle_of_a_merge_by_the_same_thread_counts(mo
     monkeypatch.setattr(row, "_with_intervals", interrupted)
     for peak in range(16):
         highest.add(sample(0), sample(peak))
-    assert highest.values()[PEAK] == 1039
+    assert highest.stats()[PEAK] == 1039
 
 
 def test_one_function_in_several_threads_has_all_hits_and_its_peak():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from pytorch_memlab import LineProfiler
+import torch
+
+from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.line_profiler import recorded as recorded_module
 from pytorch_memlab.line_profiler.line_store import CodeLines
 from pytorch_memlab.records import FunctionInfo
+from pytorch_memlab.scopes import row as row_module
 
 
 def calls_of(count):
@@ -71,3 +74,20 @@ def test_a_function_is_looked_up_without_its_source():
 
     assert {info: 1}[info] == 1
     assert info != FunctionInfo("f", "x.py", 1, ("def f():", "    return"))
+
+
+def test_the_readings_of_idle_lines_are_added_up_once(monkeypatch):
+    with simulate("2GiB"):
+        kept = torch.ones(1, device="cuda")
+        profiler, _ = calls_of(50)
+        add_up, calls = row_module._with_intervals, []
+        monkeypatch.setattr(
+            row_module, "_with_intervals", lambda *given: calls.append(1) or add_up(*given)
+        )
+
+        entries = profiler.recorded().entries
+
+    assert kept.nbytes == 4
+    assert len(entries) > 100
+    assert {entry.stats["active_bytes.all.peak"] for entry in entries} == {512}
+    assert len(calls) == len({id(entry.stats) for entry in entries}) <= 2

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from ..._common.garbage_collection import no_garbage_collection
 from ..._common.main_program import Program
 from ..._common.patches import Patches
 from ..._common.secrets_in_arguments import masked
@@ -135,6 +136,7 @@ class Profile:
         self._profiler.note_failure(error)
         global_line_profiler.note_failure(error)
 
+    @no_garbage_collection()  # which takes most of the time of a report of many functions
     def finish(self, write: Callable[[Results], object], is_asked_for: bool) -> None:
         """End measuring, and show the tables; not in a process that the program forked."""
         self._profiler.disable()
