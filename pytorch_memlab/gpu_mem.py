@@ -26,13 +26,20 @@ __all__ = [
     "gpu_mem_get",
     "gpu_mem_get_all",
     "gpu_mem_get_free",
+    "gpu_mem_get_free_mbs",
     "gpu_mem_get_free_no_cache",
+    "gpu_mem_get_free_no_cache_mbs",
+    "gpu_mem_get_mbs",
+    "gpu_mem_get_total_mbs",
     "gpu_mem_get_used",
     "gpu_mem_get_used_fast",
+    "gpu_mem_get_used_mbs",
     "gpu_mem_get_used_no_cache",
+    "gpu_mem_get_used_no_cache_mbs",
     "gpu_mem_leave_free_mbs",
     "gpu_with_max_free_mem",
     "preload_pytorch",
+    "reduce_mem_usage",
 ]
 
 _MB = 2**20
