@@ -27,6 +27,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
+from .._common.working_folder import make_within
 from ..errors import UsageError
 
 Request = TypeVar("Request")
@@ -161,11 +162,13 @@ class _NewPython(subprocess.Popen[bytes]):
 
 
 _NEW_PYTHON: Final = """\
-import pickle, sys
+import os, pickle, sys
 with open(sys.argv[1], "rb") as file:
     sys.path[:] = pickle.load(file)
     function, request = pickle.load(file)
+from pytorch_memlab._common.working_folder import make_within
 from pytorch_memlab.fitting.child import write
+make_within(os.path.dirname(sys.argv[2]))
 write(function(request), sys.argv[2])
 """
 
@@ -197,6 +200,7 @@ def _be_fork(work: Work[Any, Any], result: str) -> NoReturn:
         _end_with_parent()
         _forget_exit_handlers()
         _redirect(work.output)
+        make_within(os.path.dirname(result))
         found = work.function(work.request) if _can_train() else _CannotTrain()
         if os.getpid() == process:  # not one that the program forked
             write(found, result)

@@ -220,6 +220,23 @@ def test_ctrl_c_shows_what_is_known(write, capsys, monkeypatch):
     assert err.endswith("pytorch-memlab: interrupted: 1 of 3 GPUs are known\n")
 
 
+def test_ctrl_c_leaves_no_copies_of_files(write, capsys, temporary_folder):
+    script = write(
+        """\
+        import os, signal, torch
+
+        torch.ones(1, device="cuda")
+        os.kill(os.getppid(), signal.SIGINT)
+        while True:
+            signal.pause()
+        """
+    )
+    code, _, _ = fitted(capsys, "--gpu", "t4", script)
+    assert code == 130
+    names = [path.name for path in temporary_folder.iterdir() if "memlab" in path.name]
+    assert [name for name in names if not name.startswith("pytorch-memlab-fit-")] == []
+
+
 def test_a_full_disk_is_no_failure_of_the_program(write, temporary_folder):
     limited = (
         "import resource, sys\n"

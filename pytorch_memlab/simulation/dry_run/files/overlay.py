@@ -9,12 +9,12 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from ...._common.real_files import is_direct, on_disk
+from ...._common.working_folder import new_folder
 from .layers import GONE, Layers, Place, path_of_descriptor
 from .marks import MARK
 
@@ -568,8 +568,7 @@ class Overlay(Layers):
 
 def new_overlay() -> Overlay:
     """An overlay in which nothing is changed yet."""
-    folder = os.path.realpath(tempfile.mkdtemp(prefix="pytorch_memlab_dry_run_"))
-    return Overlay(folder)
+    return Overlay(new_folder("pytorch_memlab_dry_run_"))
 
 
 def _is_path(path: Any) -> bool:
