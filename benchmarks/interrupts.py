@@ -161,7 +161,8 @@ def _temporary_files() -> Iterator[str]:
 def _children() -> Iterator[str]:
     folder = Path("/proc/self/task")
     for thread in folder.iterdir() if folder.is_dir() else ():
-        yield from (thread / "children").read_text().split()
+        with contextlib.suppress(OSError):  # the thread has ended
+            yield from (thread / "children").read_text().split()
 
 
 def _files() -> Iterator[str]:

@@ -35,7 +35,13 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 from .._common.patches import Patches
-from .._common.uninterrupted import DEFAULT_ACTION, set_handler, signal_handler
+from .._common.uninterrupted import (
+    DEFAULT_ACTION,
+    STANDARD_SIGNALS,
+    set_handler,
+    signal_handler,
+    uninterrupted,
+)
 from ..simulation.inspect import active
 
 _PATIENCE: Final = 3.0
@@ -53,6 +59,9 @@ NUMBERS: Final = tuple(
     int(getattr(signal, name)) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 """The signals that schedulers, launchers and closed terminals send."""
+
+_OTHERS: Final = tuple(number for number in STANDARD_SIGNALS if number not in NUMBERS)
+"""Those of the standard signals that this module sets no handler of."""
 
 # Those of this moment: the program may replace them, as gevent does.
 _exit, _kill, _read, _write = os._exit, os.kill, os.read, os.write
@@ -89,19 +98,20 @@ class EndingSignals:
         if os.name != "posix" or threading.current_thread() is not threading.main_thread():
             return
         self._make_report = make_report
-        numbers = [number for number in NUMBERS if signal_handler(number) == signal.SIG_DFL]
-        reading, writing = self._pipe = os.pipe()
-        os.set_blocking(writing, False)
-        _set_wakeup(writing, only_instead_of=-1)
-        process.callback(self._stop)
-        for number in numbers:
-            set_handler(number, self._handle)
-        patches = process.enter_context(Patches())
-        patches.around(signal, "signal")(self._signal)
-        patches.around(signal, "getsignal")(self._getsignal)
-        patches.around(signal, "set_wakeup_fd")(self._set_wakeup_fd)
-        _in_force.append(self)
-        _thread.start_new_thread(self._watch, (reading,))
+        with uninterrupted(*_OTHERS):
+            numbers = [number for number in NUMBERS if signal_handler(number) == signal.SIG_DFL]
+            reading, writing = self._pipe = os.pipe()
+            os.set_blocking(writing, False)
+            _set_wakeup(writing, only_instead_of=-1)
+            process.callback(self._stop)
+            for number in numbers:
+                set_handler(number, self._handle)
+            patches = process.enter_context(Patches())
+            patches.around(signal, "signal")(self._signal)
+            patches.around(signal, "getsignal")(self._getsignal)
+            patches.around(signal, "set_wakeup_fd")(self._set_wakeup_fd)
+            _in_force.append(self)
+            _thread.start_new_thread(self._watch, (reading,))
 
     @contextmanager
     def report(self) -> Iterator[None]:
@@ -183,15 +193,16 @@ class EndingSignals:
             signal.default_int_handler(number, frame)
 
     def _stop(self) -> None:
-        _in_force.remove(self)
-        pipe, self._pipe = self._pipe, None
-        if pipe is None or os.getpid() != self._process:
-            return
-        _forget(self._handle)
-        _set_wakeup(-1, only_instead_of=pipe[1])
-        with suppress(OSError):
-            _write(pipe[1], _STOP)
-        os.close(pipe[1])
+        with uninterrupted(*_OTHERS):
+            _in_force.remove(self)
+            pipe, self._pipe = self._pipe, None
+            if pipe is None or os.getpid() != self._process:
+                return
+            _forget(self._handle)
+            _set_wakeup(-1, only_instead_of=pipe[1])
+            with suppress(OSError):
+                _write(pipe[1], _STOP)
+            os.close(pipe[1])
 
     def be_fork(self) -> None:
         """In a process that the program forked, signals do what they do by default."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -18,6 +20,7 @@ from support.allocator_invariants import check_machine
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab._common.storages import after_death, raise_kept
 from pytorch_memlab._common.whole_exit import WholeExit
+from pytorch_memlab.cli import ending_signals
 from pytorch_memlab.devices import get_device, simulated_machine
 from pytorch_memlab.scopes import PeakScope, peak_tracker
 
@@ -247,3 +250,30 @@ def test_work_after_a_death_is_done_though_an_interrupt_begins_it() -> None:
         assert done, place
         with suppress(Interrupted):
             raise_kept()
+
+
+def test_no_place_of_the_start_of_ending_signals_leaves_anything() -> None:
+    begun = [ExitStack()]
+
+    def state() -> tuple[object, ...]:
+        wakeup = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(wakeup)
+        handlers = [signal.getsignal(number) for number in ending_signals.NUMBERS]
+        return handlers, wakeup, list(ending_signals._in_force), vars(signal)["signal"]
+
+    def start() -> None:
+        begun.append(ExitStack())
+        ending_signals.EndingSignals().start(begun[-1], lambda _error: None)
+
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+    before, files = state(), open_files()
+    for place in each_place(start):
+        begun[-1].close()
+        assert state() == before, place
+    assert place > 20
+    until = time.monotonic() + 30
+    while open_files() > files and time.monotonic() < until:
+        time.sleep(0.01)  # the threads that wait for signals close their ends
+    assert open_files() <= files
