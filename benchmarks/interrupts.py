@@ -470,6 +470,9 @@ def child(scenario: str, seed: int, count: int, output: Path) -> None:
                 came = interrupt(doing.work, draw.random() * seconds)
             doing.settle()
             left = differences(before, state()) + changed(attributes)
+            if left:  # a thread that was told to end may still be at it
+                time.sleep(0.5)
+                left = differences(before, state()) + changed(attributes)
             file.write(json.dumps([scenario, kind, came, where, left]) + "\n")
             file.flush()
             if left:
