@@ -263,6 +263,9 @@ class PeakTracker:
         with self.lock:
             if not window.is_open:
                 return None
+            if not any(segment is window.segment for segment in self.segments):
+                self._count_out(window)  # what an error left of it, which ended it half way
+                return None
             result = self.since(window.segment, self.sample())
             try:
                 self._count_out(window)

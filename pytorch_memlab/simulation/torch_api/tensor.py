@@ -35,7 +35,9 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set_all(torch.Tensor, _attributes(machine))
     methods = (*_moves(machine), *_reads(machine), *_others(machine), backward, new_tensor)
     patches.set_all(torch.Tensor, {method.__name__: method for method in methods})
-    allowed = [*_Uninitialized._allowed_methods, *methods]
+    # Calls name what stands for the method, or what the class has.
+    found = [vars(torch.Tensor)[method.__name__] for method in methods]
+    allowed = [*_Uninitialized._allowed_methods, *methods, *found]
     patches.set(_Uninitialized, "_allowed_methods", allowed)
     patches.set(torch.Tensor, "data_ptr", _address_reader(machine, _Base.data_ptr))
     patches.set(torch._C, "_data_address", _address_reader(machine, _data_address))

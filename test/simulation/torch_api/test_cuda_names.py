@@ -182,14 +182,16 @@ def _fault(full_name: str, value: Any) -> str | None:
     return None
 
 
-_REFUSED_BY_TORCH = {"torch.cuda.profiler.init": "CUDA12+ does not need profiler initialization!"}
+_REFUSED_BY_TORCH = {
+    "torch.cuda.profiler.init": "CUDA12+ does not need profiler initialization!",
+    "torch.cuda.tunable.tune_gemm_in_file": "TunableOp is not enabled",
+}
 """What releases that have such a name say on a GPU too."""
 
 _REFUSED_INSIDE = {
     "GdsFile": "its handle is refused",
     "caching_allocator_disabled": "switching the allocator off is",
     "mgpu_tune_gemm_in_file": "the first call that it makes is",
-    "tune_gemm_in_file": "the first call that it makes is",
 }
 
 
