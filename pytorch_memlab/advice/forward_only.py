@@ -70,10 +70,8 @@ def forward_only_place(oom: OutOfMemory) -> ForwardOnly | None:
             line,
             is_function=True,
         )
-    first, *others = ast.unparse(statement).splitlines()
-    text = f"{first} ..." if others else first
     return ForwardOnly(
-        (f"with torch.no_grad():  # around line {statement.lineno}: {text}",),
+        (f"with torch.no_grad():  # around line {statement.lineno}",),
         chain[index].place.file,
         statement.lineno,
         is_function=False,

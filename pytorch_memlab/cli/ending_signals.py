@@ -88,6 +88,7 @@ class EndingSignals:
         self._make_report: Callable[[EndedBySignal], object] = lambda _error: None
         self._claim = _thread.allocate_lock()  # taken once, by the thread that ends the process
         self._claimed_by = 0
+        self._claimed_at = 0.0
         self._reports = 0  # how many blocks of ``report`` are running
         self._began = 0.0  # when the first of them did
         self._waiting = 0  # the signal that waits for a right moment, or for the end of the report
@@ -148,11 +149,14 @@ class EndingSignals:
             self._wake(number)
             if not self._reports:
                 self._end(number)
+        elif time.monotonic() - self._claimed_at > _COPIES:
+            end_by(number)  # a block that held signals has put this handler back
 
     def _claims(self, number: int) -> bool:
         if not self._claim.acquire(blocking=False):
             return False
         self._claimed_by = _thread.get_ident()
+        self._claimed_at = time.monotonic()
         self._waiting = number
         return True
 

@@ -107,7 +107,7 @@ def test_the_default_device_holds_in_the_run():
 
 def test_a_simulation_without_values_has_none_in_the_run_either():
     with simulate("2GiB", compute=False):
-        used = torch.zeros(MIB, dtype=torch.uint8, device="cuda")
+        used = torch.randn(MIB, device="cuda")
         frame = pytorch_memlab.fit(lambda: used.sum().item(), gpus="t4", steps=1)
     assert [one.name for one in frame.report.approximations] == ["Tensor.item"]
 

@@ -77,7 +77,7 @@ def test_explain_oom_explains_the_last_error(cell, shell):
     assert report.count("Out of memory on cuda:0 at In[5]:1, in <module>") == 1
     out, err = cell("explain_oom()")
     assert (out.removeprefix("Out[6]: ").strip(), err) == (report.strip(), "")
-    assert shell.user_ns["_"]._repr_html_().count("Out of memory on cuda:0") == 1
+    assert shell.user_ns["_oh"][6]._repr_html_().count("Out of memory on cuda:0") == 1
     out, err = cell(f"try:\n    {FAILS}\nexcept torch.OutOfMemoryError:\n    explain_oom()")
     assert out.startswith("Out of memory on cuda:0 at In[7]:2, in <module>\n")
     assert err == ""

@@ -69,6 +69,7 @@ held by these lines:
      5.0 MiB   55.6%  test_it.py:6  fill
                         return torch.empty(size << 20, dtype=torch.uint8, devic…
      4.0 MiB   44.4%  allocated before the recording
+as: 5.0 MiB unknown, 4.0 MiB inputs and other tensors
 """
 
 

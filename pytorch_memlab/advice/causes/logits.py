@@ -51,6 +51,4 @@ def _advice(oom: OutOfMemory) -> str:
     files = [file.replace("\\", "/") for _, file in oom.functions]
     if any(file.endswith("transformers/trainer.py") for file in files):
         return "TrainingArguments(use_liger_kernel=True), or a smaller per-device batch"
-    return (
-        f"compute the last layer and its loss in {_PARTS} parts of the rows, each in checkpoint()"
-    )
+    return f"the last layer and its loss in {_PARTS} parts of the rows, with checkpoint()"
