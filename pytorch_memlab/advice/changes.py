@@ -29,7 +29,8 @@ class EditedSource(Change):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        texts = {os.path.realpath(file): text for file, text in self._texts().items()}
+        by_name = self._texts()
+        texts = {os.path.realpath(file): text for file, text in by_name.items()}
 
         def edited(path: Any) -> str | None:
             return texts.get(os.path.realpath(os.fspath(path)))
@@ -49,7 +50,7 @@ class EditedSource(Change):
                     return original(loader, fullname)
                 return compile(text, path, "exec", dont_inherit=True)
 
-            for file, text in self._texts().items():  # for tracebacks
+            for file, text in by_name.items():  # for tracebacks
                 linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
             yield
 
