@@ -11,7 +11,7 @@ PROGRAMS_INSTALLED := $(PROGRAMS)/.installed
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo      profile examples/quickstart.py, on a simulated GPU where there is no other"
+	@echo "make demo      run an example out of memory, try remedies, write a page; then profile another"
 	@echo "make test      run the tests"
 	@echo "make test-gpu  run the tests that need a CUDA GPU"
 	@echo "make programs  run programs of other libraries, simulated"
@@ -36,7 +36,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+# The example fails, with exit code 1: it shows what the tool says then.
 demo: $(INSTALLED)
+	@mkdir -p build
+	@$(VENV)/bin/pytorch-memlab run --gpu 2GiB -o build/demo.html examples/out_of_memory.py; [ $$? -eq 1 ]
+	@printf '\nThe page is build/demo.html: open it in a browser.\n'
+	@printf 'And the table of pytorch_memlab 0.3, of examples/quickstart.py:\n\n'
 	@$(VENV)/bin/pytorch-memlab run examples/quickstart.py
 
 # Byte code is kept, whatever the shell says: each process that a test starts would compile all.

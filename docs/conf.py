@@ -41,7 +41,6 @@ autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
 napoleon_use_rtype = False
-linkcheck_ignore = [r"https://github\.com/OWNER/"]
 
 GENERATED = Path(__file__).parent / "_generated"
 

@@ -30,7 +30,6 @@ SLOW = ("--large", "llama_step", "trainer", "accelerate_loop", "generate")
 """Programs that `make programs` runs: they need other packages, or half a minute."""
 
 BY_HAND = {
-    "git clone https://github.com/OWNER/pytorch_memlab.git && cd pytorch_memlab",
     "make demo",
     "make test",
     "pip install .",
