@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import groupby
 from types import TracebackType
+from typing import Final
 
+from .shared_paths import shown
 from .uncaught_errors import chain
 from .user_code import FILES_OF_MODES, OWN_FOLDER
 
@@ -18,6 +22,8 @@ _CALLING_FILES = (
     "<frozen importlib._bootstrap_external>",
 )
 """Files on the way to this package: those of modes, and those that import modules."""
+
+_FILE: Final = re.compile(r'^([ |]+File )"([^"\n]+)"', re.MULTILINE)
 
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -41,17 +47,36 @@ def without_own_frames(process: ExitStack) -> Iterator[None]:
 def _show(
     hook: ExceptHook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    while trace is not None and not _is_own(trace):
-        trace = trace.tb_next  # who launched us
-    error.__traceback__ = trace
+    error.__traceback__ = _from_program(trace)
     drop_own_frames(error)
     hook(kind, error, error.__traceback__)
+
+
+def text_of(error: BaseException) -> str:
+    """The traceback of an error as it will be shown, with the paths that files show."""
+    errors = list(chain(error, suppressed=True))
+    traces = [one.__traceback__ for one in errors]
+    try:
+        error.__traceback__ = _from_program(error.__traceback__)
+        drop_own_frames(error)
+        text = "".join(traceback.format_exception(error))
+    finally:
+        for one, trace in zip(errors, traces, strict=True):
+            one.__traceback__ = trace
+    return _FILE.sub(lambda found: f'{found[1]}"{shown(found[2])}"', text)
 
 
 def drop_own_frames(error: BaseException) -> None:
     """Let an error, and those that led to it, name no frame of this package."""
     for one in chain(error, suppressed=True):
         one.__traceback__ = _without_own(one.__traceback__)
+
+
+def _from_program(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of who launched us."""
+    while trace is not None and not _is_own(trace):
+        trace = trace.tb_next
+    return trace
 
 
 def _is_own(trace: TracebackType) -> bool:

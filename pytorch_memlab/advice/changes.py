@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib.machinery
 import io
 import linecache
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .._common.patches import Patches
+from .._common.shared_paths import shown
 from ..fitting.remedies.program_lines import Line, after_imports, around_statements, has_name
 from ..fitting.remedies.remedy import Edit
 from ..fitting.target import Change
@@ -53,6 +55,15 @@ class EditedSource(Change):
             for file, text in by_name.items():  # for tracebacks
                 linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
             yield
+
+    def diff(self) -> str:
+        """The edits, as ``diff -u`` shows them."""
+        parts: list[str] = []
+        for file, text in self._texts().items():
+            old = [line.rstrip("\r\n") for line in linecache.getlines(file)]
+            name = shown(file)
+            parts += difflib.unified_diff(old, text.splitlines(), name, name, lineterm="")
+        return "".join(f"{line}\n" for line in parts)
 
     def _texts(self) -> dict[str, str]:
         edits: defaultdict[str, list[Edit]] = defaultdict(list)

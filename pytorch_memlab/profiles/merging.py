@@ -54,6 +54,7 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
         peaks={name: held for part in parts for name, held in part.peaks.items()},
         failures={place: size for part in parts for place, size in part.failures.items()},
         histories={label: one for part in parts for label, one in part.histories.items()},
+        errors=tuple(dict.fromkeys(error for part in parts for error in part.errors)),
     )
 
 

@@ -17,7 +17,7 @@ _COMMANDS: Final = frozenset({NoteKind.COMMANDS_STARTED, NoteKind.COMMANDS_REFUS
 
 
 def without_private_facts(profile: RecordedProfile) -> RecordedProfile:
-    """A profile without arguments, messages of exceptions, and absolute paths in its texts.
+    """A profile without arguments, tracebacks, messages, and absolute paths in its texts.
 
     The paths of its files stay, by which the source is found; see Note [Private files].
     """
@@ -34,6 +34,12 @@ def without_private_facts(profile: RecordedProfile) -> RecordedProfile:
         notes=_without_paths(profile.notes),
         ends=_without_paths(profile.ends),
         sections=_without_paths(profile.sections),
+        # A message of an error can have anything in it.
+        errors=tuple(
+            replace(_without_paths(error), traceback="")
+            for error in profile.errors
+            if error.explanation
+        ),
     )
 
 

@@ -70,6 +70,27 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownRemedy:
+    """A way out of an out-of-memory error, as the terminal shows it."""
+
+    why: str
+    code: str  # lines that a person writes; empty if there are none
+    diff: str  # of the files of the program; empty where their lines are not known
+    outcome: str  # of trying it, or that it was not tried
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramError:
+    """The error that ended a program, as the terminal shows it."""
+
+    traceback: str
+    # what asked for how much, and what held the memory; empty if a GPU did not run out of it
+    explanation: str = ""
+    remedies: tuple[ShownRemedy, ...] = ()
+    notes: tuple[str, ...] = ()  # what is not known of the remedies
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedProfile:
     """Everything that was recorded of one run, or of several that were merged."""
 
@@ -93,6 +114,7 @@ class RecordedProfile:
     history: AllocationHistory | None = None
     # those of the runs of a merged profile, by their labels
     histories: Mapping[str, AllocationHistory] = field(default_factory=dict)
+    errors: tuple[ProgramError, ...] = ()  # that ended the runs
 
     def all_histories(self) -> dict[str, AllocationHistory]:
         """The histories by the labels of their runs; the label of a single run is empty."""

@@ -13,9 +13,11 @@ from .._common.prose_size import prose_size
 from .._common.quoted import visible
 from .._common.shared_paths import shown
 from ..advice.cause import Remedy
+from ..advice.changes import EditedSource
 from ..advice.trials import Advice, Result, untried_advice
 from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, Place
+from ..profiles.recorded import ProgramError, ShownRemedy
 from .page import notebook_text
 from .rows import WIDTH, cut, filled
 
@@ -94,6 +96,27 @@ def data(oom: OutOfMemory, tried: Advice | None = None) -> dict[str, Any]:
         ],
         "missing": list(oom.missing),
     }
+
+
+def program_error(oom: OutOfMemory, tried: Advice | None, traceback: str) -> ProgramError:
+    """The report as a page shows it: the reason, each remedy with its edit, and its outcome."""
+    advice = tried or untried_advice(oom)
+    lines = [*_head(oom), *_held(oom), *_lines(oom, LINES)]
+    return ProgramError(
+        traceback,
+        "".join(f"{line}\n" for line in _fitted(lines)),
+        tuple(map(_shown_remedy, advice.remedies, advice.results)),
+        tuple(_notes(oom, advice)),
+    )
+
+
+def _shown_remedy(remedy: Remedy, result: Result | None) -> ShownRemedy:
+    change = remedy.change
+    diff = change.diff() if isinstance(change, EditedSource) else ""
+    effect = f" ({remedy.effect})" if remedy.effect and result is None else ""
+    outcome = "not tried" if result is None else _outcome(result)
+    code = "".join(f"{line}\n" for line in remedy.code)
+    return ShownRemedy(f"{remedy.why}{effect}", code, diff, outcome)
 
 
 def _place_data(place: Place) -> dict[str, Any]:
@@ -215,15 +238,19 @@ def _advice(oom: OutOfMemory, advice: Advice) -> list[str]:
             lines.append(f"       {_outcome(result)}")
         elif is_tried:
             lines.append("       not tried")
-    notes = [f"not tried: {advice.untried}"] * bool(advice.untried and advice.remedies)
-    notes += [f"settings of the allocator were not checked: {oom.unchecked}"] * bool(oom.unchecked)
-    notes += [f"could not find out: {', '.join(oom.missing)}"] * bool(oom.missing)
-    for note in notes:
+    for note in _notes(oom, advice):
         wrapped = textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
         lines += _fitted(wrapped[:2])
     if not advice.remedies:
         return ["no single cause stands out", *lines]
     return [f"what helps, the most likely cause first{'' if is_tried else ' (not tried)'}", *lines]
+
+
+def _notes(oom: OutOfMemory, advice: Advice) -> list[str]:
+    notes = [f"not tried: {advice.untried}"] * bool(advice.untried and advice.remedies)
+    notes += [f"settings of the allocator were not checked: {oom.unchecked}"] * bool(oom.unchecked)
+    notes += [f"could not find out: {', '.join(oom.missing)}"] * bool(oom.missing)
+    return notes
 
 
 def _outcome(result: Result) -> str:

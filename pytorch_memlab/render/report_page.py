@@ -76,6 +76,7 @@ def _body(
         "report_page.html",
         headline=highest and _headline(views.index(highest), highest, several=len(views) > 1),
         failed=_failure(report),
+        errors=profile.errors,
         facts=_facts(profile, report, views),
         devices=devices,
         reasons=() if report.tables else no_data(report),
@@ -85,7 +86,11 @@ def _body(
         ],
         notes=texts(report.notes) if report.tables else (),
     )
-    return Fragment(html, "report_page.css", ("report_page.js",), tuple(inner))
+    scripts = (
+        "report_page.js",
+        *(("copy.js",) if any(one.remedies for one in profile.errors) else ()),
+    )
+    return Fragment(html, "report_page.css", scripts, tuple(inner))
 
 
 def _parts(number: int, view: _DeviceView, report: Report) -> list[tuple[str, Fragment]]:

@@ -20,7 +20,14 @@ from .._common.secrets_in_arguments import masked
 from .._common.shared_paths import restored, stored
 from .._common.version import __version__
 from ..errors import ProfileError, UsageError
-from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
+from ..profiles.recorded import (
+    Call,
+    MeasuredDevice,
+    ProgramError,
+    RecordedProfile,
+    Run,
+    ShownRemedy,
+)
 from ..records import (
     ASSUMED_SIZES,
     Approximation,
@@ -66,6 +73,7 @@ def render(profile: RecordedProfile) -> str:
         "sections": [asdict(section) for section in profile.sections],
         "peaks": {device: holders_data(held) for device, held in profile.peaks.items()},
         "failures": [[*place, size] for place, size in profile.failures.items()],
+        "errors": [asdict(error) for error in profile.errors],
         "history": None if profile.history is None else history_data(profile.history),
     }
     if profile.histories:
@@ -185,6 +193,7 @@ def _profile(data: Checked) -> RecordedProfile:
         },
         None if data.value("history") is None else read_history(data.object("history")),
         {run: read_history(one) for run, one in histories.items()},
+        tuple(map(_error, data.objects("errors"))) if data.has("errors") else (),
     )
 
 
@@ -207,6 +216,11 @@ def _section(data: Checked) -> Section:
         if len(values) != len(columns):
             raise DamagedError("a row of a section has other values than the columns")
     return Section(data.text("title"), columns, tuple(rows), data.texts("notes"))
+
+
+def _error(data: Checked) -> ProgramError:
+    remedies = (one.record(ShownRemedy) for one in data.objects("remedies"))
+    return data.record(ProgramError, remedies=tuple(remedies), notes=data.texts("notes"))
 
 
 def _run(data: Checked) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,60 @@ def test_a_program_that_fails_has_its_page_too(write):
     assert "Out of memory at script.py:2." in page
     assert "# out of memory: asked for 2.00 GiB" in page
     assert "ended with torch.OutOfMemoryError: CUDA out of memory" in page
+
+
+OOM = """\
+import torch
+
+def evaluate():
+    kept = []
+    for _ in range(99):
+        kept.append(torch.ones(1 << 18, device="cuda"))
+
+try:
+    int("no number")
+except ValueError:
+    evaluate()
+"""
+
+
+def test_a_page_and_a_recording_have_the_error_as_the_terminal_shows_it(write, capsys):
+    script = write(OOM)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        main(["run", "--gpu", "16MiB", "--no-try", "-o", "report.html", "-o", "p.json", script])
+    (error,) = load("p.json").recorded().errors
+    lines = error.traceback.splitlines()
+    assert lines[1] == '  File "script.py", line 9, in <module>'
+    assert [line for line in lines if line.startswith("  File")] == [
+        '  File "script.py", line 9, in <module>',
+        '  File "script.py", line 11, in <module>',
+        '  File "script.py", line 6, in evaluate',
+    ]
+    assert lines[-1] == f"torch.OutOfMemoryError: {caught.value}"
+    assert error.explanation.startswith("Out of memory on cuda:0 at script.py:6, in evaluate")
+    assert "  in use 16.0 MiB, cached 0 B" in error.explanation
+    page = Path("report.html").read_text()
+    assert error.explanation in unescape(page)
+    capsys.readouterr()
+    main(["show", "-o", "shown.html", "p.json"])
+    assert lines[-1] in unescape(Path("shown.html").read_text())
+
+
+def test_a_private_page_has_no_traceback(write):
+    with pytest.raises(torch.OutOfMemoryError):
+        main(["run", "--gpu", "16MiB", "--no-try", "--private", "-o", "p.html", write(OOM)])
+    page = Path("p.html").read_text()
+    assert "Out of memory on cuda:0 at script.py:6, in evaluate" in page
+    assert "Traceback" not in page
+
+
+def test_an_ordinary_error_is_on_the_page_and_an_interrupt_is_not(write):
+    with pytest.raises(ZeroDivisionError):
+        main(["run", "--gpu", "1GiB", "-o", "p.html", write(f"{SCRIPT}\n1 / 0\n")])
+    page = Path("p.html").read_text()
+    assert "ZeroDivisionError: division by zero\n</pre>" in page
+    with pytest.raises(KeyboardInterrupt):
+        main(
+            ["run", "--gpu", "1GiB", "-o", "i.html", write(f"{SCRIPT}\nraise KeyboardInterrupt\n")]
+        )
+    assert "Traceback" not in Path("i.html").read_text()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytorch_memlab.profiles.privacy import without_private_facts
-from pytorch_memlab.profiles.recorded import RecordedProfile, Run
+from pytorch_memlab.profiles.recorded import ProgramError, RecordedProfile, Run, ShownRemedy
 from pytorch_memlab.records import (
     Approximation,
     ApproximationKind,
@@ -41,6 +41,15 @@ PROFILE = RecordedProfile(
     {},
     None,
     {},
+    (
+        ProgramError(
+            'File "/srv/secret/train.py", line 3',
+            "Out of memory",
+            (ShownRemedy("why", "x = 1", "--- /srv/secret/train.py\n+x = 1\n", "not tried"),),
+            ("not tried: no /srv/secret/train.py",),
+        ),
+        ProgramError("ValueError: /srv/secret"),
+    ),
 )
 
 
@@ -61,6 +70,14 @@ def test_everything_but_arguments_and_folders_stays():
         ),
         ends=(TracingEnded("at train.py:12", True, False),),
         sections=(Section("of x", ("bytes",), (("y", (512, None)),), ("ends",)),),
+        errors=(
+            ProgramError(
+                "",
+                "Out of memory",
+                (ShownRemedy("why", "x = 1", "--- train.py\n+x = 1\n", "not tried"),),
+                ("not tried: no train.py",),
+            ),
+        ),
     )
     assert without_private_facts(private) == private
 

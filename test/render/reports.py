@@ -20,7 +20,14 @@ from pytorch_memlab.history.model import (
 )
 from pytorch_memlab.line_profiler.saved_profile import SavedProfile
 from pytorch_memlab.profiles.merging import merged
-from pytorch_memlab.profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
+from pytorch_memlab.profiles.recorded import (
+    Call,
+    MeasuredDevice,
+    ProgramError,
+    RecordedProfile,
+    Run,
+    ShownRemedy,
+)
 from pytorch_memlab.records import Approximation, ApproximationKind, FunctionInfo, LineEntry
 from pytorch_memlab.render import report_page
 
@@ -53,6 +60,23 @@ STEP = FunctionInfo(
 )
 UNUSED = FunctionInfo("unused", "/nowhere/other.py", 1, ("def unused():", "    return 1"))
 MYSTERY = Approximation(ApproximationKind.UNMODELLED, "mystery", 2, 4096)
+
+
+ERROR = ProgramError(
+    "Traceback (most recent call last):\ntorch.OutOfMemoryError: no room\n",
+    "Out of memory on cuda:0 at train.py:11, in step\n  in use 16.0 MiB\n",
+    (
+        ShownRemedy(
+            "train.py:3 keeps its graph",
+            "step(model).item()\n",
+            "--- train.py\n+++ train.py\n@@ -1,3 +1,3 @@\n def main():\n-    step(model)\n"
+            "+    step(model).item()\n",
+            "tried: peak 16.0 MiB -> 8.0 MiB, runs to its end",
+        ),
+        ShownRemedy("the batch is too large", "train.py --batch 8\n", "", "not tried"),
+    ),
+    ("not tried: the program cannot run twice",),
+)
 
 
 def line(function, number, peak, kept=0, *, hits=1, device=CUDA0, approximations=()):
@@ -130,6 +154,14 @@ def hostile():
         calls=(),
         notes=(HOSTILE,),
         failures={(0, 2): 5},
+        errors=(
+            ProgramError(
+                HOSTILE,
+                HOSTILE,
+                (ShownRemedy(HOSTILE, HOSTILE, f"+{HOSTILE}", HOSTILE),),
+                (HOSTILE,),
+            ),
+        ),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from browser import CHROMIUM, title_of
 from contrast_script import CONTRAST
 from reports import (
+    ERROR,
     MAIN,
     PROFILE,
     STEP,
@@ -149,11 +150,43 @@ def test_tabs_sorting_filter_and_links(tmp_path):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_all_text_stands_out(theme, tmp_path):
     options = ["--blink-settings=preferredColorScheme=0"] if theme == "dark" else []
-    page = page_of(with_history(two_devices())).replace("</body>", f"{CONTRAST}</body>")
+    profile = replace(with_history(two_devices()), errors=(ERROR,))
+    page = page_of(profile).replace("</body>", f"{CONTRAST}</body>")
     found = title_of(page, tmp_path, *options)
     assert found["dark"] is (theme == "dark")
     assert found["count"] > 200
     assert found["low"] == []
+
+
+COPY = """<script>
+const copied = [];
+const buttons = [...document.querySelectorAll("button.copy")];
+Object.defineProperty(navigator, "clipboard", {configurable: true, value: {
+  writeText: async (text) => { copied.push(text); },
+}});
+buttons[0].click();
+setTimeout(() => {
+  Object.defineProperty(navigator, "clipboard", {value: undefined});
+  buttons[1].click();
+  setTimeout(() => {
+    document.title = JSON.stringify({
+      copied, said: buttons.map((one) => one.textContent), selected: String(getSelection()),
+      hidden: buttons.some((one) => one.hidden),
+    });
+  }, 20);
+}, 20);
+</script></body>"""
+
+
+def test_a_button_copies_the_edit_of_a_remedy(tmp_path):
+    page = page_of(replace(PROFILE, errors=(ERROR,)))
+    found = title_of(page.replace("</body>", COPY), tmp_path, WAITS)
+    assert found == {
+        "copied": [ERROR.remedies[0].diff],
+        "said": ["Copied", "Selected: press Ctrl+C"],
+        "selected": ERROR.remedies[1].code.rstrip(),
+        "hidden": False,
+    }
 
 
 PHONE = """<script>

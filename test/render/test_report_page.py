@@ -9,6 +9,7 @@ import pytest
 from contrast import colours_of, contrast
 from read_page import check_self_contained, read
 from reports import (
+    ERROR,
     MAIN,
     MIB,
     PROFILE,
@@ -23,6 +24,7 @@ from reports import (
 from timelines import HOSTILE
 
 from pytorch_memlab.line_profiler import intervals, line_store, settrace_tracer
+from pytorch_memlab.profiles.recorded import ProgramError
 from pytorch_memlab.records import FunctionInfo, Section
 from pytorch_memlab.render.page import asset
 from pytorch_memlab.render.source_view import highlighted
@@ -221,6 +223,46 @@ def test_a_failed_run_and_its_sections_are_shown():
     page = read(page_of(replace(PROFILE, runs=(run,), sections=(section,))))
     assert facts_of(page)["Ended"] == ["ended with RuntimeError: no luck"]
     assert "4.00K" in page.one("pre").text
+
+
+def test_an_out_of_memory_error_is_explained_with_its_remedies():
+    page = check_self_contained(page_of(replace(PROFILE, errors=(ERROR,))))
+    error = page.one("section", "error")
+    assert [one.text for one in error.all("h2")] == [
+        "Why it ran out of memory",
+        "What helps, the most likely cause first",
+    ]
+    first, second = error.one("ol", "remedies").all("li")
+    assert [one.text for one in first.all("p")] == [
+        "train.py:3 keeps its graph",
+        "tried: peak 16.0 MiB -> 8.0 MiB, runs to its end",
+    ]
+    classes = [(one.attributes["class"], one.text) for one in first.all("span")]
+    assert classes == [
+        ("plain", "--- train.py"),
+        ("plain", "+++ train.py"),
+        ("plain", "@@ -1,3 +1,3 @@"),
+        ("plain", "def main():"),
+        ("removed", "- step(model)"),
+        ("added", "+ step(model).item()"),
+    ]
+    assert [one.text for one in second.all("p")] == ["the batch is too large", "not tried"]
+    assert [(one.attributes["class"], one.text) for one in second.all("span")] == [
+        ("plain", "train.py --batch 8")
+    ]
+    # Without a script there is no button that does nothing.
+    assert all("hidden" in one.attributes for one in error.all("button"))
+    assert [one.text for one in error.all("p", "quiet")] == list(ERROR.notes)
+    traceback = error.one("details")
+    assert "open" not in traceback.attributes
+    assert traceback.one("pre").text == " ".join(ERROR.traceback.split())
+
+
+def test_another_error_has_its_traceback_open():
+    error = ProgramError("Traceback (most recent call last):\nValueError: no\n")
+    page = read(page_of(replace(PROFILE, errors=(error,))))
+    assert not list(page.one("section", "error").all("h2"))
+    assert "open" in page.one("section", "error").one("details").attributes
 
 
 def _long(count):

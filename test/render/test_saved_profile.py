@@ -39,7 +39,14 @@ from pytorch_memlab.history.model import (
     Segment,
 )
 from pytorch_memlab.history.peak import Peak
-from pytorch_memlab.profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
+from pytorch_memlab.profiles.recorded import (
+    Call,
+    MeasuredDevice,
+    ProgramError,
+    RecordedProfile,
+    Run,
+    ShownRemedy,
+)
 from pytorch_memlab.records import FunctionInfo, Section
 from pytorch_memlab.render import saved_profile
 
@@ -111,6 +118,12 @@ PROFILE = RecordedProfile(
         {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
         (6, 2**50),
     ),
+    errors=(
+        ProgramError(
+            "Traceback: \udc80", "Out of memory", (ShownRemedy("a", "b", "c", "d"),), ("a note",)
+        ),
+        ProgramError("Traceback"),
+    ),
 )
 
 
@@ -125,6 +138,13 @@ def test_a_profile_loads_as_it_was() -> None:
     assert loaded.history.stacks == PROFILE.history.stacks
     assert loaded.history.settings == PROFILE.history.settings
     assert loaded.history.steps == PROFILE.history.steps
+
+
+def test_a_file_of_an_older_release_has_no_errors() -> None:
+    data = fields_of(saved_profile.render(PROFILE))
+    del data["errors"]
+    loaded = saved_profile.load(json.dumps(data), "p.json")
+    assert replace(loaded, history=None) == replace(PROFILE, history=None, errors=())
 
 
 def test_fields_keep_their_order() -> None:
@@ -276,6 +296,8 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
         (of_peak(blocks=[[0, 1536, 5, 9, 0, 0, 0]]), "'blocks' has 9, expected is an index below"),
         (of_peak(blocks=[[-1, 1536, 5, 0, 0, 0, 0]]), "'blocks' has -1, expected is an index"),
         (damaged(failures=[[9, 1, 1]]), "'failures' has 9, expected is an index below 3"),
+        (with_first("errors", notes=[1]), "'notes' has [1], expected is a list of texts"),
+        (with_first("errors", remedies=[{"why": 1}]), "'why' has 1, expected is a text"),
         (damaged(history={"zlib": "?"}), "its history cannot be unpacked"),
         (damaged(history={"zlib": "aGVsbG8="}), "its history cannot be unpacked"),
         (packed(b"[]"), "its history is no object"),
@@ -293,7 +315,9 @@ def test_each_damaged_field_is_named(text: str, message: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("field", [*fields_of(saved_profile.render(PROFILE))][3:])
+@pytest.mark.parametrize(
+    "field", [one for one in [*fields_of(saved_profile.render(PROFILE))][3:] if one != "errors"]
+)
 def test_each_missing_field_is_named(field: str) -> None:
     data = fields_of(saved_profile.render(PROFILE))
     del data[field]

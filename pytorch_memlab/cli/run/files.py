@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..._common.checked_file import CheckedFile
+from ..._common.own_frames import text_of
 from ..._common.ranks import path_of_rank, prints
 from ..._common.secrets_in_arguments import masked
 from ..._common.shared_paths import private_names
@@ -20,6 +21,7 @@ from ..._common.uncaught_errors import uncaught
 from ...errors import UsageError
 from ...history.private_snapshot import private_snapshot
 from ...history.whole_run import WholeRunHistory
+from ...profiles.recorded import ProgramError
 from ...simulation.inspect import active
 from ..output import FORMATS, OutputFile, Results, is_profile, writer_to
 
@@ -164,6 +166,18 @@ def _history(profile: Profile, whole_run: WholeRunHistory) -> AllocationHistory:
     return history_of(whole_run.snapshot())
 
 
+def _program_error(error: BaseException, report: Report | None) -> ProgramError | None:
+    """The error that ended the program, as the terminal shows it; None for an interrupt."""
+    if not isinstance(error, Exception):
+        return None
+    text = text_of(error)
+    if report is None or report.facts is None:
+        return ProgramError(text)
+    from ...render import oom
+
+    return oom.program_error(report.facts, report.advice, text)
+
+
 class OutOfMemoryReport:
     """Explains an out-of-memory error that the program does not handle."""
 
@@ -192,6 +206,7 @@ class OutOfMemoryReport:
         profile.note_failure(error)
         if report is not None and self._remedies is not None:
             self._remedies.add_to(report)
+        profile.error = _program_error(error, report)
         if report is not None:
             self._write(error, report)
 

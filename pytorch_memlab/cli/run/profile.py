@@ -26,7 +26,7 @@ from ...line_profiler.recorded import combined, with_run_peaks
 from ...line_profiler.source_functions import Definition
 from ...profiles.overview import Choice
 from ...profiles.privacy import without_private_facts
-from ...profiles.recorded import RecordedProfile
+from ...profiles.recorded import ProgramError, RecordedProfile
 from ...records import Section
 from ...scopes import DevicePeaks, RunPeaks
 from ..ending_signals import EndedBySignal
@@ -65,6 +65,8 @@ class Profile:
         keeps_history: bool,
     ) -> None:
         names, device = options.functions or (), options.device
+        self.error: ProgramError | None = None
+        """The error that ended the program, once it is explained."""
         self._choice = choice
         self._saves_history = options.history
         self._is_private = options.private
@@ -193,6 +195,7 @@ class Profile:
             runs=(run,),
             devices=with_run_peaks(found.devices, self._peaks.highest),
             sections=sections,
+            errors=() if self.error is None else (self.error,),
         )
 
     def _unmatched(self) -> list[str]:
