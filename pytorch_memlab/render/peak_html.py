@@ -63,7 +63,7 @@ def table(holders: PeakHolders, number: int) -> Fragment:
         rest=details[_MOST_LINES:],
         named=_named,
     )
-    return Fragment(html, "peak.css")
+    return Fragment(html, "peak.css", ("sortable.js",))
 
 
 def _named(shares: Sequence[Share]) -> str:

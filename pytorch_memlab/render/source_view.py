@@ -94,7 +94,7 @@ def fragment(
         most_rows=_MOST_ROWS,
         balance=balance,
     )
-    return Fragment(html, "source_view.css", ("source_view.js",))
+    return Fragment(html, "source_view.css", ("source_view.js", "sortable.js"))
 
 
 def _order(one: MeasuredTable) -> tuple[bool, int, int]:

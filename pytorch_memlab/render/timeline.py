@@ -29,8 +29,8 @@ _HEIGHT: Final = 400
 _MOST_ROWS: Final = 40
 _MOST_STEPS: Final = 100
 _GREY: Final = 8
-_FAR: Final = 4
-"""A capacity so many times what is reserved would press the bands together."""
+_FAR: Final = 2
+"""A capacity that is more times what is reserved would leave most of the picture empty."""
 
 
 def render(timelines: Sequence[Timeline], title: str = "GPU memory over time") -> str:

@@ -192,10 +192,16 @@ def test_a_button_copies_the_edit_of_a_remedy(tmp_path):
 PHONE = """<script>
 const lines = document.querySelector("tr.peak").closest(".lines");
 lines.style.contentVisibility = "visible";  // as if it were in sight
+const code = [...lines.querySelectorAll("tbody td:last-child")]
+  .find((one) => one.textContent.includes("yyyy")).getBoundingClientRect();
+const found = { wider: lines.scrollWidth > lines.clientWidth, inside: code.right <= innerWidth };
+lines.querySelector("table").style.minWidth = "800px";
 lines.scrollLeft = 200;
 const number = lines.querySelector("tbody th").getBoundingClientRect();
 document.title = JSON.stringify({
-  wider: document.documentElement.scrollWidth > innerWidth,
+  ...found,
+  wraps: code.height > 40,
+  pageIsWider: document.documentElement.scrollWidth > innerWidth,
   sticks: Math.abs(number.left - lines.getBoundingClientRect().left) < 1,
   scrolled: lines.scrollLeft > 0,
   width: innerWidth,
@@ -204,7 +210,7 @@ parent.postMessage(document.title, "*");
 </script></body>"""
 
 
-def test_line_numbers_stay_on_a_phone(tmp_path):
+def test_code_wraps_and_line_numbers_stay_on_a_phone(tmp_path):
     """Chromium has no window of 390 pixels, but a frame can be as wide."""
     wide = replace(STEP, source=(*STEP.source[:2], f"    return {'y' * 80}"))
     page = page_of(with_history(replace(PROFILE, functions=(MAIN, wide, UNUSED))))
@@ -215,7 +221,56 @@ def test_line_numbers_stay_on_a_phone(tmp_path):
         '<iframe src="inner.html" width="390" height="800" style="border:0"></iframe>'
     )
     found = title_of(frame, tmp_path, WAITS)
-    assert found == {"wider": False, "sticks": True, "scrolled": True, "width": 390}
+    assert found == {
+        "wider": False,
+        "inside": True,
+        "wraps": True,
+        "pageIsWider": False,
+        "sticks": True,
+        "scrolled": True,
+        "width": 390,
+    }
+
+
+SORT = """<script>
+const seen = (selector) =>
+  [...document.querySelectorAll(selector)].filter((one) => one.checkVisibility());
+const table = seen(".memlab-source table")[1];
+const numbers = () => [...table.tBodies[0].rows].map((row) =>
+  parseInt(row.cells[0].textContent, 10));
+const [line, peak, kept, hits, code] = table.querySelectorAll("thead button");
+const states = () => [...table.querySelectorAll("th[aria-sort]")].map((one) =>
+  `${one.textContent} ${one.ariaSort}`);
+const found = {heads: [...table.tHead.rows[0].cells].map((one) => one.textContent), orders: []};
+for (const button of [kept, kept, kept, peak, code]) {
+  button.click();
+  found.orders.push([numbers(), states()]);
+}
+const filter = seen("input[type=search]")[0];
+filter.value = "One Of";
+filter.dispatchEvent(new Event("input"));
+found.byCode = seen(".functions h3 code").map((one) => one.textContent);
+found.marked = seen("tr.found").map((one) => parseInt(one.cells[0].textContent, 10));
+filter.value = "";
+filter.dispatchEvent(new Event("input"));
+found.unmarked = seen("tr.found").length;
+document.title = JSON.stringify(found);
+</script></body>"""
+
+
+def test_tables_sort_by_a_head_and_the_filter_finds_code(tmp_path):
+    found = title_of(page_of(PROFILE).replace("</body>", SORT), tmp_path, WAITS)
+    assert found["heads"] == ["line", "peak", "kept", "hits", "code"]
+    assert found["orders"] == [
+        [[2, 5, 1, 3, 4], ["kept descending"]],
+        [[5, 2, 1, 3, 4], ["kept ascending"]],
+        [[1, 2, 3, 4, 5], []],
+        [[3, 5, 2, 1, 4], ["peak descending"]],
+        [[3, 2, 5, 1, 4], ["code descending"]],
+    ]
+    assert found["byCode"] == ["main"]
+    assert found["marked"] == [3]
+    assert found["unmarked"] == 0
 
 
 RANKS = """<script>

@@ -275,7 +275,14 @@ def _long(count):
 
 def shared_bytes():
     """Of the style and the script, which a page has once."""
-    names = ("page.css", "report_page.css", "source_view.css", "source_view.js", "report_page.js")
+    names = (
+        "page.css",
+        "report_page.css",
+        "source_view.css",
+        "source_view.js",
+        "sortable.js",
+        "report_page.js",
+    )
     return sum(len(asset(name).encode()) for name in names)
 
 

@@ -14,6 +14,7 @@
       place: Number(element.id.split("-").pop()),
       name: element.dataset.name,
       text: `${element.dataset.name} ${element.dataset.file}`.toLowerCase(),
+      lines: [...element.querySelectorAll("tbody tr")],
       adds: Number(element.dataset.adds),
       peak: Number(element.dataset.peak),
       idle: items[place].classList.contains("idle"),
@@ -31,11 +32,19 @@
       list.append(...functions.map((one) => one.element));
     };
 
+    const codeOf = (row) => row.lastElementChild.textContent.toLowerCase();
+
     const select = () => {
       const wanted = filter.value.trim().toLowerCase();
       let count = 0;
       for (const one of functions) {
-        const shown = one.text.includes(wanted);
+        let inCode = false;
+        for (const row of one.lines) {
+          const found = wanted !== "" && codeOf(row).includes(wanted);
+          row.classList.toggle("found", found);
+          inCode ||= found;
+        }
+        const shown = inCode || one.text.includes(wanted);
         one.element.hidden = !shown;
         one.item.hidden = !shown;
         count += shown;
