@@ -10,13 +10,13 @@ from .._common.ipython import file_name
 from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable
 from ..history.holders import PeakHolders
-from ..history.model import Frame
+from ..history.model import AllocationHistory, Frame
 from ..history.timeline import Timeline, timeline_of
 from ..profiles.overview import verdicts
 from ..profiles.ranking import kept_by_line, lines_with_peaks
 from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
 from ..records import DeviceInfo, FunctionTable, Report
-from . import peak_html, source_view, timeline
+from . import blocks_view, peak_html, source_view, timeline
 from .notes import texts
 from .page import Fragment, fill, page
 from .rows import section_lines
@@ -37,6 +37,7 @@ class _DeviceView:
     measured: MeasuredDevice
     tables: tuple[MeasuredTable, ...]
     timeline: Timeline | None
+    history: AllocationHistory | None  # that the timeline is of
     holders: PeakHolders | None
     peak: Frame | None  # the line of the program at the peak
 
@@ -100,6 +101,8 @@ def _parts(number: int, view: _DeviceView, report: Report) -> list[tuple[str, Fr
         peak = None if view.peak is None else (view.peak.filename, view.peak.line)
         source = source_view.fragment(number, view.tables, report.columns, peak)
         parts.append(("Source", source))
+    if view.history is not None and view.timeline is not None:
+        parts.append(("Blocks", blocks_view.fragment(number, view.history, view.timeline)))
     if view.holders is not None:
         names = ("At the peak", "Modules", "Flame graph")
         parts += zip(names, peak_html.fragments(view.holders, number), strict=True)
@@ -114,9 +117,11 @@ def _views(profile: RecordedProfile, report: Report) -> list[_DeviceView]:
     for one in profile.devices:
         name = one.device.name
         if name in used:
-            drawn, holders = timelines.get(name), profile.peaks.get(name)
+            drawn, history = timelines.get(name, (None, None))
             peak = _peak_line(profile, one, drawn)
-            views.append(_DeviceView(one, tuple(tables.get(name, ())), drawn, holders, peak))
+            of_device = tuple(tables.get(name, ()))
+            holders = profile.peaks.get(name)
+            views.append(_DeviceView(one, of_device, drawn, history, holders, peak))
     return views
 
 
@@ -140,14 +145,14 @@ def _measured_tables(
     return found
 
 
-def _timelines(profile: RecordedProfile) -> dict[str, Timeline]:
-    """The timelines of the devices whose history is there, by their names."""
+def _timelines(profile: RecordedProfile) -> dict[str, tuple[Timeline, AllocationHistory]]:
+    """The timelines of the devices whose history is there, with it, by their names."""
     capacities = {one.device.name: one.capacity or None for one in profile.devices}
     found = {}
     for run, history in profile.all_histories().items():
         for device in history.used_devices():
             drawn = replace(timeline_of(history, device), run=run)
-            found[drawn.name] = replace(drawn, capacity=capacities.get(drawn.name))
+            found[drawn.name] = replace(drawn, capacity=capacities.get(drawn.name)), history
     return found
 
 

@@ -117,12 +117,12 @@ def test_tabs_sorting_filter_and_links(tmp_path):
     longest = line(0, 2, 1023, -1023, hits=999_999)
     page = page_of(with_history(replace(profile, entries=(longest, *profile.entries[2:]))))
     found = title_of(page.replace("<head>", WATCH).replace("</body>", USE), tmp_path, WAITS)
-    views = ["Source*0", "At the peak-1", "Modules-1", "Flame graph-1"]
+    views = ["Source*0", "Blocks-1", "At the peak-1", "Modules-1", "Flame graph-1"]
     assert found["tabs"] == ["cuda:0*0", "cuda:1-1", *views]
     assert found["panels"] == ["memlab-device-0-tab", "memlab-view-0-0-tab"]
-    assert found["next"][2:] == ["Source-1", "At the peak*0", "Modules-1", "Flame graph-1"]
-    assert found["focus"] == "At the peak"
-    assert found["shown"][2].startswith("cuda:0: 16.0 MiB in use at the peak")
+    assert found["next"][2:] == ["Source-1", "Blocks*0", *views[2:]]
+    assert found["focus"] == "Blocks"
+    assert found["shown"][2] == "Blocks in use"
     assert "Lines of the program" not in found["shown"]
     assert found["flame"] < 4  # the picture has its width, so that calls have room for their names
     assert found["round"][2:] == views
@@ -230,6 +230,64 @@ def test_code_wraps_and_line_numbers_stay_on_a_phone(tmp_path):
         "scrolled": True,
         "width": 390,
     }
+
+
+BLOCKS = """<script>
+const seen = (selector, root = document) =>
+  [...root.querySelectorAll(selector)].filter((one) => one.checkVisibility());
+const texts = (selector, root) => seen(selector, root).map((one) => one.innerText.trim());
+const found = {};
+const buttons = () => texts("button.holds");
+const rowOf = (line) => [...document.querySelectorAll("#memlab-source-0 tbody tr")]
+  .find((row) => parseInt(row.cells[0].textContent, 10) === line);
+const press = (element, key) =>
+  element.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+found.lines = seen("button.holds").map((one) => one.getAttribute("aria-label"));
+rowOf(10).lastElementChild.click();
+found.expanded = seen("button.holds")[0].ariaExpanded;
+found.below = texts("tr.held");
+seen("tr.held summary")[0].click();
+const plot = seen(".plot")[0];
+setTimeout(() => {
+  found.facts = texts("tr.held .facts");
+  found.links = seen("tr.held .facts a").map((one) => one.getAttribute("href"));
+  press(plot, "Home");
+  press(plot, "Enter");
+  found.before = texts("tr.held");
+  found.marker = seen(".chosen").length;
+  press(plot, "Escape");
+  found.again = texts("tr.held");
+  found.noMarker = seen(".chosen").length;
+  rowOf(10).querySelector("button").click();
+  found.closed = [seen("tr.held").length, seen("button.holds")[0].ariaExpanded];
+  rowOf(10).querySelector("button").click();
+  seen("thead button").find((one) => one.closest("table").contains(rowOf(10))).click();
+  found.sorted = [seen("tr.held").length, seen("button.holds")[0].ariaExpanded];
+  seen("[role=tab]").find((one) => one.textContent === "Blocks").click();
+  found.all = texts(".memlab-blocks .list");
+  document.title = JSON.stringify(found);
+}, 50);
+</script></body>"""
+
+
+def test_a_line_shows_its_blocks_at_the_chosen_moment(tmp_path):
+    page = page_of(with_history()).replace("</body>", BLOCKS)
+    found = title_of(page, tmp_path, WAITS)
+    block = "16.0 MiB activations saved for backward train.py:10 step"
+    at_peak = f"At the peak, event 1: 16.0 MiB in 1 block\n{block}"
+    assert found["lines"] == ["blocks of line 10"]
+    assert found["expanded"] == "true"
+    assert found["below"] == [at_peak]
+    assert found["facts"] == [
+        "allocated at event 1, not freed\nallocated by, innermost first\ntrain.py:10 step"
+    ]
+    assert found["links"] == ["#d0-1-10"]
+    assert found["before"] == ["At the chosen moment, event 0: 0 B in 0 blocks"]
+    assert (found["marker"], found["noMarker"]) == (1, 0)
+    assert found["again"] == [at_peak]
+    assert found["closed"] == [0, "false"]
+    assert found["sorted"] == [0, "false"]
+    assert found["all"] == [at_peak]
 
 
 SORT = """<script>

@@ -35,12 +35,13 @@
   const begin = (figure) => {
     const data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
     const plot = figure.querySelector(".plot");
-    const [cursor, selection, reading, peak] = ["cursor", "selection", "reading", "peak"].map(
-      (name) => figure.querySelector(`.${name}`),
-    );
+    const [cursor, selection, reading, peak, choice] = [
+      "cursor", "selection", "reading", "peak", "chosen",
+    ].map((name) => figure.querySelector(`.${name}`));
     const view = { from: 0, to: data.events, top: 1 };
     const hidden = new Set(data.capacityShown ? [] : ["capacity"]);
     let current = null;
+    let chosen = null;  // the moment that other parts of the page show
     let dragged = null;
 
     const shownSizes = (upTo) => {
@@ -116,7 +117,17 @@
       peak.style.left = `${left / 10}%`;
       peak.style.top = `${y(total[data.peak]) / 4}%`;
       peak.classList.toggle("left", left > 600);
+      const at = chosen === null ? -1 : x(chosen);
+      choice.hidden = at < 0 || at > WIDTH;
+      choice.style.left = `${at / 10}%`;
       mark();
+    };
+
+    const choose = (moment) => {
+      if (!("choosesMoment" in figure.dataset)) return;  // nothing else on the page shows it
+      chosen = moment;
+      figure.dispatchEvent(new CustomEvent("memlab-moment", { detail: moment }));
+      draw();
     };
 
     const facts = (index) => {
@@ -219,6 +230,7 @@
       const [from, to] = [dragged, momentOf(event)].sort((one, other) => one - other);
       dragged = null;
       if (!selection.hidden) show(from, to);
+      else if (current !== null) choose(data.points[current]);
       selection.hidden = true;
     });
     plot.addEventListener("pointercancel", () => {
@@ -247,7 +259,11 @@
       "+": () => zoom(0.5),
       "=": () => zoom(0.5),
       "-": () => zoom(2),
-      Escape: () => show(0, data.events),
+      Enter: () => { if (current !== null) choose(data.points[current]); },
+      Escape: () => {
+        show(0, data.events);
+        choose(null);
+      },
     };
     plot.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in keys)) return;
