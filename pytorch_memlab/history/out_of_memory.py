@@ -165,6 +165,7 @@ class OutOfMemory:
                 tuple(dict.fromkeys(block.name for block in found if block.name)),
                 tuple(dict.fromkeys(block.category for block in found)),
                 sum(block.size for block in found if block.name),
+                found[0].size,
             )
             for found in lines.values()
         ]
@@ -181,3 +182,4 @@ class LineHolder:
     names: tuple[str, ...]
     categories: tuple[Category, ...]
     named: int  # bytes of the blocks that a variable leads to
+    largest: int  # bytes of its largest block

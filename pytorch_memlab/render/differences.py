@@ -11,9 +11,10 @@ from ..profiles.differences import Change, Differences, LineChange
 from ..profiles.recorded import RecordedProfile
 from ..records import hardware
 from .page import fill
-from .rows import code_of, document, padded, place_of, ranked
+from .rows import WIDTH, code_of, cut_place, document, padded, place_of, ranked
 from .run_notes import command
 
+_HOLDER: Final = WIDTH - 37  # behind the change and both sizes
 _KEPT: Final = "lines that keep more or less, without the functions that they call:"
 _PEAKS: Final = "lines whose peak is higher or lower:"
 
@@ -202,11 +203,19 @@ def _former(line: LineChange) -> str:
     return f" (was line {number})" if number != line.line else ""
 
 
+def _holder(name: str) -> str:
+    return cut_place(printable(name), _HOLDER)
+
+
 def _holders(found: Differences, rows: int) -> Iterator[list[str]]:
     """Tables of the changes at the peak, one for each way of adding up."""
     for one in found.holders:
         entries = [
-            (change_of(change.growth), f"{_sizes(change):24} {printable(name)}", "")
+            (
+                change_of(change.growth),
+                f"{_sizes(change):24} {_holder(name)}",
+                "",
+            )
             for name, change in one.changes
             if change.growth
         ]

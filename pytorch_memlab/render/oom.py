@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from .._common.ipython import file_name
-from .._common.prose_size import prose_size
+from .._common.prose_size import counted, prose_size
 from .._common.quoted import visible
 from .._common.shared_paths import shown
 from ..advice.cause import Remedy
@@ -19,12 +18,14 @@ from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, Place
 from ..profiles.recorded import ProgramError, ShownRemedy
 from .page import notebook_text
-from .rows import WIDTH, cut, filled
+from .rows import WIDTH, cut, file_and_line, filled, wrapped
 
 LINES: Final = 24
 _HOLDERS: Final = 4
 _GROWN: Final = 2
+_MANY: Final = 4
 _NAME: Final = 22
+_PLACE: Final = 32
 _STRING_COMMENT_OR_CHARACTER: Final = re.compile(
     r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|#.*|.""", re.DOTALL
 )
@@ -127,17 +128,17 @@ def _head(oom: OutOfMemory) -> Iterator[str]:
     request = oom.request
     place = oom.frames[0].place if oom.frames else None
     where = f" at {_short(place)}, in {place.function}" if place else ""
-    yield f"Out of memory on cuda:{request.device}{where}"
+    yield from wrapped(f"Out of memory on cuda:{request.device}{where}")
     if place and place.source:
         yield f"    {place.source}"
     places = {block.place for block in oom.blocks if block.node == oom.node and block.place}
     line = f" of {_short(next(iter(places)))}" if len(places) == 1 else ""
     backward = f" in {oom.node}{line}" if oom.node else ""
     part, segment = prose_size(request.requested), prose_size(request.segment)
-    if part == segment:
-        yield f"  asked for a segment of {segment}{backward}"
-    else:
-        yield f"  asked for {part}{backward}, which needs a segment of {segment}"
+    asked = f"a segment of {segment}{backward}"
+    if part != segment:
+        asked = f"{part}{backward}, which needs a segment of {segment}"
+    yield from wrapped(f"  asked for {asked}")
     yield (
         f"  in use {prose_size(oom.in_use)}, cached {prose_size(oom.cached)} "
         f"(largest block {prose_size(_largest_free(oom))}), free {prose_size(request.free)}"
@@ -160,8 +161,8 @@ def _held(oom: OutOfMemory) -> list[str]:
     lines: list[str] = []
     for count in range(len(named)):
         more = "" if count + 1 == len(named) else ", …"
-        text = f"held by {', '.join(named[: count + 1])}{more}"
-        longer = textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+        text = f"held at the error by {', '.join(named[: count + 1])}{more}"
+        longer = wrapped(f"  {text}")
         if len(longer) > 2:
             break
         lines = longer
@@ -171,11 +172,11 @@ def _held(oom: OutOfMemory) -> list[str]:
 def _lines(oom: OutOfMemory, room: int) -> list[str]:
     """Holders by line, and the lines that made blocks again and again."""
     holders = [holder for holder in oom.by_line() if holder.place is not None]
-    grown = _grown(holders)
+    grown = _grown(holders[:_HOLDERS])
     shown = holders[: max(0, min(_HOLDERS, room - bool(grown)))]
     if not shown:
         return _tensors(oom, room)
-    places = [_short(holder.place) for holder in shown if holder.place]
+    places = [_short(holder.place, _PLACE) for holder in shown if holder.place]
     width = max(map(len, places))
     lines = []
     for holder, place in zip(shown, places, strict=True):
@@ -198,21 +199,20 @@ def _tensors(oom: OutOfMemory, room: int) -> list[str]:
 
 
 def _names(holder: LineHolder) -> str:
-    """The first variables of a line that there is room for, if they lead to most of its bytes."""
-    names = holder.names
-    if not names or holder.named * 2 < holder.size:
+    """The variables of a line, or the first and how many others, if they lead to most bytes."""
+    if holder.named * 2 < holder.size:
         return ""
-    shown = cut(names[0], _NAME)
-    if len(names) > 1 and len(shown) + len(names[1]) + 2 <= _NAME:
-        shown += f", {names[1]}"
-    elif len(names) > 1:
-        shown += ", …"
-    return f"  ({shown})"
+    names = ", ".join(holder.names)
+    if len(holder.names) == holder.blocks and len(names) <= _NAME:
+        return f"  ({names})"
+    others = f" and {counted(holder.blocks - 1, 'other')}" if holder.blocks > 1 else ""
+    return f"  ({cut(holder.names[0], _NAME)}{others})"
 
 
 def _grown(holders: Sequence[LineHolder]) -> str:
     text = ""
-    for holder in [one for one in holders if one.blocks > 1][:_GROWN]:
+    made_often = [one for one in holders if one.blocks >= _MANY and one.largest * 2 <= one.size]
+    for holder in made_often[:_GROWN]:
         each = prose_size(holder.size // holder.blocks)
         longer = f"{text}, " if text else "  many blocks: "
         longer += f"{holder.blocks} of {_short(holder.place)}, {each} on average"
@@ -293,8 +293,5 @@ def _largest_free(oom: OutOfMemory) -> int:
     return max(blocks, default=0)
 
 
-def _short(place: Place | None) -> str:
-    if place is None:
-        return ""
-    name = file_name(place.file)
-    return f"{name}:{place.line}"
+def _short(place: Place | None, longest: int = WIDTH) -> str:
+    return "" if place is None else file_and_line(place.file, place.line, longest)

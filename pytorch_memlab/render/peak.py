@@ -15,7 +15,7 @@ from .._common.version import __version__
 from ..history.holders import NO_MODULE, Holder, PeakHolders, Share, innermost_of_user
 from ..history.model import Frame
 from ..history.peak import Peak
-from .rows import cut, document, place, source_line
+from .rows import WIDTH, cut, document, place, source_line
 
 _FAILURES = 3
 
@@ -78,9 +78,11 @@ def failures(holders: PeakHolders) -> Iterator[str]:
     found = holders.peak.failures
     for index, event in found[:_FAILURES]:
         where = place(*innermost_of_user(holders.stacks[event.stack]))
-        yield cut(
-            f"out of memory at event {index + 1:,}, no room for {prose_size(event.size)}:  {where}"
-        )
+        line = f"out of memory at event {index + 1:,}, no room for {prose_size(event.size)}:"
+        if len(line) + 2 + len(where) <= WIDTH:
+            yield f"{line}  {where}"
+        else:
+            yield from (line, cut(f"  {where}"))
     if len(found) > _FAILURES:
         yield f"out of memory {len(found) - _FAILURES:,} more times"
 

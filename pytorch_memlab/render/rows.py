@@ -28,6 +28,8 @@ _SECTION_VALUE: Final = 13
 _LARGEST: Final = 10 * 2**20
 """Bytes of a file of which lines are read."""
 
+_LONGEST_PLACE: Final = 48
+_LINE_NUMBER: Final = re.compile(r":\d+\)?$")
 _UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|%|calls?)")
 
 
@@ -69,8 +71,27 @@ def place_of(function: FunctionInfo, line: int) -> str:
 
 def place(file: str, line: int | None, name: str, between: str = "  ") -> str:
     """A line as people find it, such as ``train.py:12  step``; the name where there is no file."""
-    number = "" if line is None else f":{line}"
-    return printable(f"{file_name(file)}{number}{between}{name}" if file else name)
+    return printable(f"{file_and_line(file, line)}{between}{name}" if file else name)
+
+
+def file_and_line(file: str, line: int | None, longest: int = _LONGEST_PLACE) -> str:
+    """A line of a file, whose name is cut where it is long: the number leads to the line.
+
+    >>> file_and_line("/lib/train.py", 12), file_and_line("/lib/modeling_llama.py", 345, 16)
+    ('train.py:12', 'modeling_ll…:345')
+    """
+    return cut_place(file_name(file) + ("" if line is None else f":{line}"), longest)
+
+
+def cut_place(text: str, longest: int) -> str:
+    """A text of at most so many columns, which keeps the number of a line at its end.
+
+    >>> cut_place("net.blocks.attention (net.py:12)", 20), cut_place("net.blocks.attention", 12)
+    ('net.blocks.atte…:12)', 'net.blocks.…')
+    """
+    number = _LINE_NUMBER.search(text)
+    end = number[0] if number else ""
+    return cut(text.removesuffix(end), longest - len(end)) + end
 
 
 def shares_text(shares: Sequence[Share], most: int) -> str:
@@ -144,7 +165,7 @@ def section_lines(section: Section) -> list[str]:
 def _section_row(name: str, values: tuple[str, ...]) -> str:
     room = WIDTH - _SECTION_VALUE * len(values)
     cells = "".join(f"{value:>{_SECTION_VALUE}}" for value in values)
-    return filled(cut(name, room), room) + cells
+    return filled(cut_place(name, room), room) + cells
 
 
 # Pieces with styles

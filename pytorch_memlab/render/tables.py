@@ -13,7 +13,7 @@ from ..memory_fields import SHORT_NAMES
 from ..records import FunctionInfo, FunctionTable, Report
 from ..utils import readable_size
 from .notes import line_mark, line_notes, texts
-from .rows import CODE, Piece, Row, highlighted
+from .rows import CODE, WIDTH, Piece, Row, highlighted
 
 _BYTES = frozenset({"delta", "kept", "temporary"})
 """Columns of bytes that are no fields."""
@@ -108,6 +108,7 @@ def no_data(report: Report) -> tuple[str, ...]:
 
 
 _LEAST_CODE_WIDTH: Final = 24
+_LEAST_CODE_WIDTH_AT_80: Final = 30
 _LINE: Final = "line"
 
 Text = Callable[[str, "float | None"], str]
@@ -145,7 +146,7 @@ def table_rows(
         coloured = highlighted([*code.values()])
     code_of = dict(zip(code, coloured, strict=True))
     blank = (None,) * len(names)
-    room = 10**9 if width is None else width - numbers - 2 - _LEAST_CODE_WIDTH
+    room = 10**9 if width is None else width - numbers - 2 - _least_code_width(width)
     for number, group in enumerate(fitting([one + 1 for one in columns], room)):
         if number:
             yield []
@@ -158,13 +159,40 @@ def table_rows(
             ]
             mark = line_mark(table, line) or " "
             pieces += [(str(line).rjust(numbers), "cyan"), (mark, "bold yellow"), (" ", "")]
-            pieces.append((code_of.get(line, ""), CODE))
+            remarks: list[Piece] = []
             note = failure_note(table, line)
             if note:
-                pieces.append((f"  {note}", "bold red"))
+                remarks.append((f"  {note}", "bold red"))
             if ends and line in ends:
-                pieces.append(ends[line])
-            yield pieces
+                remarks.append(ends[line])
+            before = sum(len(piece) for piece, _ in pieces)
+            pieces.append((code_of.get(line, ""), CODE))
+            if width is None or _has_room(code.get(line, ""), remarks, before, width):
+                yield [*pieces, *remarks]
+            else:
+                yield pieces
+                yield from _below(remarks, before, width)
+
+
+def _least_code_width(width: int) -> int:
+    return _LEAST_CODE_WIDTH if width < WIDTH else _LEAST_CODE_WIDTH_AT_80
+
+
+def _has_room(code: str, remarks: Sequence[Piece], before: int, width: int) -> bool:
+    """True if code with remarks behind it is whole, or cut where it can still be recognised."""
+    from rich.cells import cell_len
+
+    room = width - before - sum(len(text) for text, _ in remarks)
+    return not remarks or room >= min(cell_len(code), _least_code_width(width))
+
+
+def _below(remarks: Sequence[Piece], indent: int, width: int) -> Iterator[Row]:
+    """Remarks under the code that they belong to, further left where they are long."""
+    length = sum(len(text) for text, _ in remarks)
+    together = [remarks] if length <= width else [[remark] for remark in remarks]
+    for row in together:
+        length = sum(len(text) for text, _ in row)
+        yield [(" " * max(0, min(indent, width - length)), ""), *row]
 
 
 def fitting(widths: Sequence[int], room: int) -> list[list[int]]:

@@ -105,7 +105,7 @@ def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
         place = failure.place
         where = "outside of the profiled lines" if place is None else f"at {_at(place)}"
         asked = "" if failure.asked is None else f", asked for {prose_size(failure.asked)}"
-        yield from _styled(fitted(f"out of memory {where}{asked}", room), "bold red")
+        yield from _styled(wrapped(f"out of memory {where}{asked}", room), "bold red")
     several = len({one.table.device.name for one in overview.functions}) > 1
     shown = [(one.table, _lines(one)) for one in overview.functions]
     widths = widths_of(overview.report.columns, shown, _cell)

@@ -229,3 +229,17 @@ def test_what_cannot_be_compared_is_said_in_one_line(
     assert out == ""
     assert err.startswith(f"pytorch-memlab diff: error: {message}")
     assert err.count("\n") == 1
+
+
+def test_a_holder_in_a_long_file_keeps_its_line_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = Path(f"modeling_{'very_' * 8}large.py")
+    for name, size in (("a.json", 20), ("b.json", 21)):
+        program.write_text(f'import torch\nkept = torch.zeros(1 << {size}, device="cuda")\n')
+        main(["run", "--gpu", "24GiB", "-o", name, str(program)])
+    capsys.readouterr()
+    assert main(["diff", "a.json", "b.json"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"   +4.0 MiB 4.0 MiB -> 8.0 MiB       modeling_{'very_' * 6}v…:2"

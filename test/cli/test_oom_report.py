@@ -36,13 +36,12 @@ Out of memory on cuda:0 at train.py:12, in main
   asked for a segment of 512.0 MiB in SoftmaxBackward0 of train.py:6
   in use 1.05 GiB, cached 525.7 MiB (largest block 503.9 MiB), free 450.0 MiB
   of 2.00 GiB; CUDA context 0 B, other processes 0 B
-  held by 512.0 MiB saved for backward, 512.0 MiB temporaries, 24.0 MiB other
-    tensors, 16.2 MiB workspaces, 8.0 MiB gradients
+  held at the error by 512.0 MiB saved for backward, 512.0 MiB temporaries,
+    24.0 MiB other tensors, 16.2 MiB workspaces, 8.0 MiB gradients
    528.1 MiB  train.py:12  attention(q, k, v).sum().backward()
    512.0 MiB  train.py:6   weights = scores.softmax(dim=-1)
-    24.0 MiB  train.py:11  q, k, v = (torch.randn(8, 4096, 64, device="…  (q, k)
+    24.0 MiB  train.py:11  q, k, v = (torch.randn(8, 4096, 64, devic…  (q, k, v)
      8.1 MiB  train.py:5   scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
-  many blocks: 5 of train.py:12, 105.6 MiB on average
 what helps, the most likely cause first
   1. attention (line 6) stores 4096 x 4096 matrices: 512.0 MiB
        # in place of lines 5 to 7:

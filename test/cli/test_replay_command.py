@@ -116,3 +116,15 @@ def test_the_peak_names_the_request_that_failed(record, capsys):
         "out of memory at event 61, no room for 102.0 MiB:  script.py:5  make",
         "",
     ]
+
+
+def test_the_peak_keeps_the_line_number_of_a_failed_request_in_a_long_file(write, capsys):
+    name = f"modeling_{'very_' * 8}large.py"
+    with suppress(RuntimeError):
+        main(["run", "--gpu", "141MiB", "-o", "s.pickle", write(SCRIPT, name)])
+    capsys.readouterr()
+    assert main(["peak", "s.pickle"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:3] == [
+        "out of memory at event 61, no room for 102.0 MiB:",
+        f"  modeling_{'very_' * 7}v…:5  make",
+    ]

@@ -94,7 +94,7 @@ def test_tensors_are_named_where_no_line_is_known(gpu, monkeypatch):
         "  asked for a segment of 30.0 MiB",
         "  in use 40.0 MiB, cached 0 B (largest block 0 B), free 24.0 MiB",
         "  of 64.0 MiB; CUDA context and other processes not known",
-        "  held by 40.0 MiB other tensors",
+        "  held at the error by 40.0 MiB other tensors",
         "    40.0 MiB  kept  41943040 uint8",
         "no single cause stands out",
     ]

@@ -25,10 +25,10 @@ Out of memory on cuda:0 at kept_graphs.py:12, in train
   asked for 8.0 MiB, which needs a segment of 20.0 MiB
   in use 116.1 MiB, cached 7.9 MiB (largest block 4.0 MiB), free 4.0 MiB
   of 128.0 MiB; CUDA context 0 B, other processes 0 B
-  held by 98.0 MiB saved for backward, 8.1 MiB workspaces, 8.0 MiB other
-    tensors, 2.0 MiB parameters
+  held at the error by 98.0 MiB saved for backward, 8.1 MiB workspaces, 8.0 MiB
+    other tensors, 2.0 MiB parameters
    114.1 MiB  kept_graphs.py:12  loss = model(torch.randn(2048, 256, device="cu…
-     2.0 MiB  kept_graphs.py:4   model = nn.Sequential(nn.…  (model.0.weight, …)
+     2.0 MiB  kept_graphs.py:4   model = nn.Sequ…  (model.0.weight and 3 others)
   many blocks: 35 of kept_graphs.py:12, 3.3 MiB on average
 what helps, the most likely cause first (not tried)
   1. losses (line 13) keeps 7 tensors with their graphs: 84.0 MiB
@@ -41,8 +41,8 @@ Out of memory on cuda:0 at fragmentation.py:7, in take
   asked for a segment of 64.0 MiB
   in use 124.0 MiB, cached 116.0 MiB (largest block 29.0 MiB), free 16.0 MiB
   of 256.0 MiB; CUDA context 0 B, other processes 0 B
-  held by 124.0 MiB other tensors
-   124.0 MiB  fragmentation.py:7  return torch.empty(mib * …  (kept[0], kept[1])
+  held at the error by 124.0 MiB other tensors
+   124.0 MiB  fragmentation.py:7  return torch.empty(mi…  (kept[0] and 3 others)
   many blocks: 4 of fragmentation.py:7, 31.0 MiB on average
 what helps, the most likely cause first (not tried)
   1. 116.0 MiB are cached in pieces that are too small (checked: this request
@@ -128,7 +128,7 @@ Out of memory on cuda:1 at train.py:7, in train
   asked for a segment of 8.00 GiB
   in use 20.00 GiB, cached 2.00 GiB (largest block 1.00 GiB), free 2.00 GiB
   of 24.00 GiB; CUDA context and other processes not known
-  held by 20.00 GiB parameters
+  held at the error by 20.00 GiB parameters
    20.00 GiB  train.py:7  x = f(y)  (model.weight)
 no single cause stands out
   settings of the allocator were not checked: a real GPU keeps no record of the
@@ -212,3 +212,51 @@ def test_data_has_bytes_as_numbers():
             "categories": ["parameters"],
         }
     ]
+
+
+def test_a_line_of_a_library_keeps_its_number():
+    file = "/site-packages/transformers/models/modeling_qwen3_omni_moe_thinker.py"
+    place = Place(file, 1234, "forward", "return self.attention(hidden, mask)")
+    block = BlockInUse(20 * GIB, Category.SAVED, place, name="hidden", node="MulBackward0")
+    lines = text(facts(blocks=(block,), node="MulBackward0")).splitlines()
+    assert lines[2:4] == [
+        "  asked for a segment of 8.00 GiB in MulBackward0 of",
+        "    modeling_qwen3_omni_moe_thinker.py:1234",
+    ]
+    row = "   20.00 GiB  modeling_qwen3_omni_moe_th…:1234  return self.attention…  (hidden)"
+    assert lines[7] == row
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names", "shown"),
+    [
+        ([8, 8, 8], ["q", "k", "v"], "  (q, k, v)"),
+        ([8] * 64, ["v.grad", *[f"layer{n}.grad" for n in range(63)]], "  (v.grad and 63 others)"),
+        ([512, 8], ["scores", ""], "  (scores and 1 other)"),
+        ([512, 8], ["", "v.grad"], ""),  # the name leads to little of it
+        ([8], ["name_of_more_characters_than_there_is_room_for"], "  (name_of_more_characte…)"),
+    ],
+)
+def test_names_in_brackets_lead_to_most_of_the_bytes(sizes, names, shown):
+    place = Place("/home/me/train.py", 7, "train", "x = f(y)")
+    blocks = [
+        BlockInUse(size * MIB, Category.GRADIENTS, place, name=name)
+        for size, name in zip(sizes, names, strict=True)
+    ]
+    row = next(line for line in text(facts(blocks=tuple(blocks))).splitlines() if ":7  x" in line)
+    assert row.partition("x = f(y)")[2] == shown
+
+
+@pytest.mark.parametrize(
+    ("sizes", "line"),
+    [
+        ([8] * 40, "  many blocks: 40 of train.py:7, 8.0 MiB on average"),
+        ([512, 4, 4, 4, 4], None),  # one of them is the line's memory
+        ([8, 8, 8], None),
+    ],
+)
+def test_a_line_that_made_many_blocks_is_told_in_words(sizes, line):
+    place = Place("/home/me/train.py", 7, "train", "x = f(y)")
+    blocks = tuple(BlockInUse(size * MIB, Category.SAVED, place) for size in sizes)
+    lines = text(facts(blocks=blocks)).splitlines()
+    assert [one for one in lines if "many blocks" in one] == [line] * bool(line)

@@ -153,7 +153,7 @@ def test_ten_functions_and_ten_lines_of_each_are_shown() -> None:
     assert "\n2 functions and 20 lines more: a larger --top shows them\n" in render(found)
 
 
-@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("width", [80, 70])
 def test_in_a_terminal_code_is_cut_and_the_mark_of_the_peak_stays(width: int) -> None:
     wide = FunctionInfo("part", "/m.py", 1, ("call(" + "argument, " * 20 + ")",))
     found = report_of([wide], [entry(0, 1, 8 * MIB, MIB)])
@@ -188,3 +188,47 @@ def test_a_narrow_terminal_wraps_the_headline_and_cuts_nothing_of_it(width: int)
         ]
         rest = [Text.from_ansi(line).plain for line in coloured(write, found, 40).splitlines()]
         assert "\n## Transformer.forward\n  name_of_a_model.py:1\n" in "\n".join(rest)
+
+
+def test_the_failing_line_keeps_its_code_and_remarks_go_below() -> None:
+    code = "loss = criterion(model(images, labels), labels).mean()"
+    found = report_of([FunctionInfo("part", "/m.py", 1, (code,))], [entry(0, 1, 8 * MIB, MIB)])
+    (shown,) = found.functions
+    table = replace(shown.table, failed={1: 512 * MIB})
+    found = replace(found, functions=(replace(shown, table=table),))
+
+    def rows(width: int) -> list[str]:
+        lines = coloured(write, found, width).splitlines()
+        texts = [Text.from_ansi(line).plain.rstrip() for line in lines]
+        start = next(place for place, line in enumerate(texts) if "1! " in line)
+        return texts[start : texts.index("", start)]
+
+    numbers = "8.00M 1.00M         0    1! "
+    assert rows(130) == [f"{numbers}{code}  # out of memory: asked for 512.0 MiB  <- peak"]
+    assert rows(80) == [
+        f"{numbers}loss = criterion(model(images, labels), labels).mea…",
+        f"{' ' * 28}  # out of memory: asked for 512.0 MiB  <- peak",
+    ]
+    # A terminal without room for both remarks has them one below the other.
+    assert [row.strip() for row in rows(44)[-2:]] == [
+        "# out of memory: asked for 512.0 MiB",
+        "<- peak",
+    ]
+
+
+def test_a_place_with_a_long_file_name_keeps_its_line_number() -> None:
+    file = f"/site-packages/modeling_{'very_' * 20}large.py"
+    named = FunctionInfo("Attention.forward", file, 1234, ("y = call(x)",))
+    found = report_of(
+        [named],
+        [entry(0, 1234, 8 * MIB, MIB)],
+        runs=(replace(RUN, exit_status=1),),
+        failures={(0, 1234): 512 * MIB},
+    )
+
+    lines = render(found).splitlines()
+
+    place = f"modeling_{'very_' * 6}ver…:1234 in Attention.forward"
+    assert lines[1] == f"  at {place}: y =…"
+    start = lines.index("out of memory at " + place.removesuffix("Attention.forward").rstrip())
+    assert lines[start + 1] == "  Attention.forward, asked for 512.0 MiB"

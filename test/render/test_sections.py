@@ -57,3 +57,12 @@ def test_html_escapes_what_it_shows():
     assert "<it>" not in page
     assert LINES[3] in page
     assert page.index("what holds") < page.index("a note")
+
+
+def test_a_long_name_keeps_the_number_of_its_line():
+    name = f"cuda:0 {'history.' * 9}[*] (modeling_llama.py:345)"
+    section = Section("growth", ("now",), ((name, (4096,)),))
+
+    (row,) = text.render(Report(("hits",), (TABLE,), (), (section,))).splitlines()[-1:]
+
+    assert row == f"{name[:61]}…:345){'4.00K':>13}"
