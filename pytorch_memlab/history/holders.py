@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 
-_ENGINE: Final = "_engine_run_backward"
+ENGINE: Final = "_engine_run_backward"
 """The function of torch that runs the backward pass."""
 
 _DEEPEST: Final = 64
@@ -278,7 +278,7 @@ def charged_frame(made: Block | Event, stacks: Sequence[Stack]) -> tuple[Frame, 
     if made.forward:
         stack = stacks[made.stack or 0]
         innermost = next((n for n, f in enumerate(stack) if is_of_user(f.filename)), len(stack))
-        if any(frame.name == _ENGINE for frame in stack[:innermost]):
+        if any(frame.name == ENGINE for frame in stack[:innermost]):
             return innermost_of_user(stacks[made.forward]), True
     return _place(made, stacks), False
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from .._common.ipython import file_name
 from .._common.prose_size import prose_size
 from ..errors import SnapshotError
-from .holders import charged_frame, innermost_of_user
+from .holders import ENGINE, charged_frame, innermost_of_user
 from .model import AllocationHistory, Block, Category, EventLog, Frame, Stack, device_name
 from .peak import counters_of, first_state, settings_of
 
@@ -40,6 +40,11 @@ OTHER_LINES: Final = "other lines"
 _OPTIMIZER: Final = "torch/optim/optimizer.py"
 _STEP: Final = "wrapper"
 """The function of that file in which the ``step`` of every optimizer runs."""
+
+
+BACKWARD: Final = "backward"
+OPTIMIZER_STEP: Final = "optimizer step"
+"""Phases of a program that its stacks tell; the others have no name."""
 
 
 _Integers = npt.NDArray[np.int64]
@@ -75,6 +80,8 @@ class Timeline:
     capacity: int | None = None  # bytes of the GPU; None if not known
     # whether the steps were followed; False if those that take no memory are missing
     has_all_steps: bool = True
+    # for each point, the phase in which its event happened; empty if no stack tells any
+    phases: tuple[str, ...] = ()
     run: str = ""  # label of the run in a merged profile, such as ``rank0``; empty in one of a run
 
     @property
@@ -139,7 +146,42 @@ def timeline_of(
         tuple(log.indexes("oom")),
         capacity,
         has_all_steps=history.steps is not None,
+        phases=_phases(log, history.stacks, points, steps),
     )
+
+
+def _phases(
+    log: EventLog, stacks: Sequence[Stack], points: Sequence[int], steps: _Integers
+) -> tuple[str, ...]:
+    """The phase of each point; frees have no stack, and are in the phase of the event before."""
+    of_stack = [_phase(stack) for stack in stacks]
+    if not any(of_stack):
+        return ()
+    has_stack = np.array([bool(stack) for stack in stacks], bool)[np.array(log.stacks, np.int64)]
+    known = np.maximum.accumulate(np.where(has_stack, np.arange(len(log)), -1))
+
+    def phase(point: int) -> str:
+        event = known[point] if point >= 0 else -1
+        if event < 0:
+            return ""
+        found = of_stack[log.stacks[event]]
+        ended = np.searchsorted(steps, event) < np.searchsorted(steps, point)
+        return "" if found == OPTIMIZER_STEP and ended else found
+
+    return tuple(map(phase, points))
+
+
+def _phase(stack: Stack) -> str:
+    for frame in stack:
+        if frame.name == ENGINE:
+            return BACKWARD
+        if _is_step(frame):
+            return OPTIMIZER_STEP
+    return ""
+
+
+def _is_step(frame: Frame) -> bool:
+    return frame.name == _STEP and frame.filename.replace("\\", "/").endswith(_OPTIMIZER)
 
 
 def _blocks(log: EventLog, first: Iterable[Block]) -> _Integers:
@@ -239,13 +281,7 @@ def _lines(
 def _step_ends(log: EventLog, stacks: Sequence[Stack]) -> _Integers:
     """The last event of each step of an optimizer that allocates or frees in it."""
     is_step = np.array(
-        [
-            any(
-                name == _STEP and file.replace("\\", "/").endswith(_OPTIMIZER)
-                for file, _, name in stack
-            )
-            for stack in stacks
-        ],
+        [any(map(_is_step, stack)) for stack in stacks],
         bool,
     )
     in_step = is_step[np.array(log.stacks, np.int64)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
@@ -29,6 +30,8 @@ _HEIGHT: Final = 400
 _MOST_ROWS: Final = 40
 _MOST_STEPS: Final = 100
 _GREY: Final = 8
+_LABEL: Final = 70
+"""The room that the label of a step needs, of the 1000 of the width."""
 _FAR: Final = 2
 """A capacity that is more times what is reserved would leave most of the picture empty."""
 
@@ -60,6 +63,9 @@ def fragment(timeline: Timeline, number: int | None = None) -> Fragment:
         step_note=step_note(timeline),
         byte_marks=byte_marks(shown.top),
         event_marks=event_marks(shown.last),
+        phases=_spans(timeline),
+        step_labels=_step_labels(timeline, shown),
+        second_marks=_second_marks(timeline, shown),
         rows=_rows(timeline),
         place_of=_place,
         data=script_data(_data(timeline, shown)),
@@ -162,6 +168,41 @@ def _rows(timeline: Timeline) -> list[int]:
     ]
 
 
+def _spans(timeline: Timeline) -> list[tuple[str, int, int]]:
+    """The phases that follow each other, each from one moment to another."""
+    spans: list[tuple[str, int, int]] = []
+    before = 0
+    for phase, point in zip(timeline.phases, timeline.points, strict=False):
+        if spans and spans[-1][0] == phase:
+            spans[-1] = (phase, spans[-1][1], point + 1)
+        else:
+            spans.append((phase, before, point + 1))
+        before = point + 1
+    return [span for span in spans if span[0] and span[1] < span[2]]
+
+
+def _step_labels(timeline: Timeline, shown: Scene) -> list[tuple[int, int]]:
+    """The numbers of steps that there is room for, each with the moment at which it ends."""
+    if not timeline.has_all_steps:
+        return []
+    labels: list[tuple[int, int]] = []
+    for number, step in enumerate(timeline.steps, 1):
+        if not labels or shown.x(step + 1) - shown.x(labels[-1][1]) >= _LABEL:
+            labels.append((number, step + 1))
+    return labels
+
+
+def _second_marks(timeline: Timeline, shown: Scene) -> list[tuple[int, float]]:
+    """Seconds at the marks of events; nothing where no time was measured."""
+    if not any(timeline.seconds):
+        return []
+    moments = [point + 1 for point in timeline.points]
+    return [
+        (mark, timeline.seconds[bisect_right(moments, mark) - 1])
+        for mark in event_marks(shown.last)
+    ]
+
+
 def _data(timeline: Timeline, shown: Scene) -> dict[str, object]:
     """The data of the script, which draws it and reads it out."""
     places = dict.fromkeys(timeline.frames)
@@ -176,6 +217,7 @@ def _data(timeline: Timeline, shown: Scene) -> dict[str, object]:
         "places": [_place(frame) for frame in places],
         "place": [numbers[frame] for frame in timeline.frames],
         "peak": timeline.peak,
+        "phases": _spans(timeline),
         "steps": [step + 1 for step in timeline.steps],
         "failures": [one + 1 for one in timeline.failures],
         "capacity": timeline.capacity,

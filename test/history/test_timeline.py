@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 import torch
 from recorded_programs.histories import RECORDINGS, history_of_recording
 from recorded_programs.streams import load
 
+from pytorch_memlab import LineProfiler
 from pytorch_memlab.errors import SnapshotError
 from pytorch_memlab.history.model import (
     AllocationHistory,
@@ -220,3 +223,39 @@ def test_more_bytes_than_64_bits_can_count_are_refused():
     huge = [Event("alloc", n << 62, 1 << 62, 0, 0, 1) for n in range(3)]
     with pytest.raises(SnapshotError, match=r"^this is no history of a GPU: more than 8 EiB"):
         timeline_of(history(*huge))
+
+
+def test_phases_follow_from_stacks_and_frees_belong_to_the_event_before():
+    engine = Frame("torch/autograd/graph.py", 1, "_engine_run_backward")
+    step = Frame("/x/torch/optim/optimizer.py", 1, "wrapper")
+    program = Frame("train.py", 3, "main")
+    stacks = [(), (program,), (engine, program), (step, program)]
+    made = [("alloc", 1), ("alloc", 2), ("free_completed", 0), ("alloc", 3), ("free_completed", 0)]
+    addresses = [0, 4096, 4096, 8192, 0]
+    events = [
+        Event(action, address, 512, 0, time, stack)
+        for time, ((action, stack), address) in enumerate(zip(made, addresses, strict=True))
+    ]
+    device = DeviceHistory(0, EventLog(events), (), [Segment(0, 1 << 21, False, ())])
+    found = timeline_of(AllocationHistory([device], stacks, {}, (3,)))
+    assert found.points == (-1, 0, 1, 2, 3, 4)
+    assert found.steps == (3,)
+    assert found.phases == ("", "", "backward", "backward", "optimizer step", "")
+    without = timeline_of(AllocationHistory([device], [(), (program,)] * 2, {}, (3,)))
+    assert without.phases == ()
+
+
+def train():
+    model = torch.nn.Linear(64, 64, device="cuda")
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_phases_of_a_training_loop():
+    with simulate("1GiB"), LineProfiler(train, history=True) as profiler:
+        train()
+    phases = [phase for phase, _ in groupby(timeline_of(profiler.history()).phases)]
+    assert phases == ["", "backward", "optimizer step", "", "backward", "optimizer step", ""]

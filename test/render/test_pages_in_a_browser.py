@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 
 import pytest
 from browser import CHROMIUM, NODE, title_of
@@ -32,6 +33,11 @@ press(plot, "+");
 found.zoomed = labels(".x-axis");
 press(plot, "Escape");
 found.whole = labels(".x-axis");
+found.times = [labels(".second-axis"), labels(".step-axis"), labels(".phases")];
+press(plot, "+");
+const phase = document.querySelector(".phases span");
+found.zoomedPhase = [phase.style.left, phase.style.width, labels(".step-axis")];
+press(plot, "Escape");
 document.querySelector('[data-line="capacity"]').click();
 found.withoutCapacity = [path(".line.line-capacity"), labels(".y-axis")];
 const saved = document.querySelector('button[data-band="1"]');
@@ -60,7 +66,8 @@ document.title = JSON.stringify(found);
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 def test_what_keys_and_buttons_do(tmp_path):
-    drawn = page("both", [timeline(TIMELINE), flame_graph(PEAK.by_stack())])
+    with_phases = replace(TIMELINE, phases=("", "backward", "backward", ""))
+    drawn = page("both", [timeline(with_phases), flame_graph(PEAK.by_stack())])
     found = title_of(drawn.replace("</body>", CHECK), tmp_path)
     static = timeline(TIMELINE).html
     for path in found["drawn"]:
@@ -72,6 +79,12 @@ def test_what_keys_and_buttons_do(tmp_path):
     assert found["before"] == ["2", "train.py:9 step"]
     assert found["zoomed"] == ["0", "1", "2", "3", "4", "5"]
     assert found["whole"] == ["0", "2", "4", "6", "8", "10"]
+    assert found["times"] == [
+        ["0 s", "0.5 s", "0.5 s", "1 s", "1 s", "2.5 s"],
+        ["step 1"],
+        ["backward"],
+    ]
+    assert found["zoomedPhase"] == ["0%", "100%", []]  # moments 0 to 5
     assert found["withoutCapacity"] == ["", [f"{4 * n}.0 MiB" if n else "0 B" for n in range(6)]]
     assert found["withoutBand"] == ["", "false"]
     assert found["said"].startswith("forward · 6.0 MiB, 37.5% · /nowhere/model.py:7")
@@ -88,7 +101,17 @@ def test_what_keys_and_buttons_do(tmp_path):
 
 @pytest.mark.skipif(NODE is None, reason="needs Node.js")
 @pytest.mark.parametrize(
-    "name", ["sizes.js", "timeline.js", "flame_graph.js", "source_view.js", "report_page.js"]
+    "name",
+    [
+        "sizes.js",
+        "timeline.js",
+        "flame_graph.js",
+        "source_view.js",
+        "sortable.js",
+        "blocks.js",
+        "copy.js",
+        "report_page.js",
+    ],
 )
 def test_scripts_are_valid(name, tmp_path):
     (tmp_path / name).write_text(asset(name), encoding="utf-8")

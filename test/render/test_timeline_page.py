@@ -62,6 +62,47 @@ def test_the_picture_is_there_without_a_script():
     assert paths["line-failures"] == "M900.0 0V400"
 
 
+def test_the_time_axis_has_steps_seconds_and_phases():
+    phases = ("", "backward", "backward", "optimizer step")
+    figure = read(render([dataclasses.replace(SMALL, phases=phases)])).one("figure")
+
+    def marks(name):
+        return [(one.text, one.attributes["style"]) for one in figure.one("div", name).all("span")]
+
+    assert marks("step-axis") == [("step 1", "left:80.0%")]
+    assert [text for text, _ in marks("x-axis")] == ["0", "2", "4", "6", "8", "10"]
+    assert [text for text, _ in marks("second-axis")] == [
+        "0 s",
+        "0.5 s",
+        "0.5 s",
+        "1 s",
+        "1 s",
+        "2.5 s",
+    ]
+    assert marks("phases") == [
+        ("backward", "left:0.0%;width:50.0%"),
+        ("optimizer step", "left:50.0%;width:50.0%"),
+    ]
+    strip = figure.one("div", "phases")
+    assert strip.attributes["aria-label"] == "Phases: backward, optimizer step"
+    assert data_of(figure)["phases"] == [["backward", 0, 5], ["optimizer step", 5, 10]]
+
+
+def test_what_was_not_measured_has_no_axis():
+    bare = dataclasses.replace(SMALL, seconds=(0.0,) * 4, steps=())
+    figure = read(render([bare])).one("figure")
+    for name in ("step-axis", "second-axis", "phases"):
+        assert not list(figure.all("div", name))
+    some = dataclasses.replace(SMALL, has_all_steps=False)  # so their numbers are not known
+    assert not list(read(render([some])).all("div", "step-axis"))
+
+
+def test_labels_of_steps_leave_room_for_each_other():
+    many = dataclasses.replace(SMALL, events=1000, steps=tuple(range(0, 1000, 10)))
+    labels = [one.text for one in read(render([many])).one("div", "step-axis").all("span")]
+    assert labels == [f"step {number}" for number in range(1, 101, 7)]
+
+
 def test_who_cannot_see_the_picture_has_a_title_a_description_and_a_table():
     figure = read(render([SMALL])).one("figure")
     picture = figure.one("svg")
@@ -141,9 +182,22 @@ def test_no_more_than_100_steps_are_marked():
     assert path.attributes["d"].count("M") == 84
 
 
+def band_colours(theme):
+    colours = colours_of(asset("timeline.css"), theme)
+    return {name: colour for name, colour in colours.items() if name.startswith("band")}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_names_of_phases_stand_out(theme):
+    ink = colours_of(asset("page.css"), theme)["ink"]
+    colours = colours_of(asset("timeline.css"), theme)
+    for phase in ("phase-backward", "phase-step"):
+        assert contrast(ink, colours[phase]) >= 4.5
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_and_bands_stand_out_in_both_themes(theme):
-    page, bands = (colours_of(asset(name), theme) for name in ("page.css", "timeline.css"))
+    page, bands = colours_of(asset("page.css"), theme), band_colours(theme)
     for ink in ("ink", "quiet", "accent", "alarm"):
         for ground in ("ground", "raised"):
             assert contrast(page[ink], page[ground]) >= 4.5, (ink, ground)
@@ -218,7 +272,7 @@ def _oklab(colour, deficiency):
 @pytest.mark.parametrize("deficiency", _DEFICIENCIES)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_bands_differ_for_the_colour_blind(theme, deficiency):
-    bands = colours_of(asset("timeline.css"), theme)
+    bands = band_colours(theme)
     seen = {name: _oklab(colour, deficiency) for name, colour in bands.items()}
     for name, one in seen.items():
         for other_name, other in seen.items():

@@ -3,6 +3,9 @@
   const WIDTH = 1000;
   const HEIGHT = 400;
   const MOST_MARKS = 100;
+  const STEP_LABEL = 70;
+
+  const secondsText = (seconds) => `${Number(seconds.toPrecision(3))} s`;
 
   const eventMarks = (from, to) => {
     const rough = Math.max((to - from) / 6, 1);
@@ -112,6 +115,28 @@
       labels(".y-axis", "top", bytes.map((mark) => [sizeText(mark), y(mark) / 4]));
       labels(".x-axis", "left", eventMarks(view.from, view.to)
         .map((mark) => [mark.toLocaleString("en"), x(mark) / 10]));
+      const within = (mark) => x(mark) >= 0 && x(mark) <= WIDTH;
+      if (figure.querySelector(".second-axis")) {
+        labels(".second-axis", "left", eventMarks(view.from, view.to).map((mark) =>
+          [secondsText(data.seconds[pointAt(data.points, mark)]), x(mark) / 10]));
+      }
+      if (figure.querySelector(".step-axis")) {
+        let last = -Infinity;
+        const room = data.steps.map((step, index) => [step, index + 1]).filter(([step]) => {
+          const isShown = within(step) && x(step) - last >= STEP_LABEL;
+          if (isShown) last = x(step);
+          return isShown;
+        });
+        labels(".step-axis", "left", room.map(([step, count]) =>
+          [`step ${count.toLocaleString("en")}`, x(step) / 10]));
+      }
+      figure.querySelectorAll(".phases span").forEach((span, index) => {
+        const [, first, end] = data.phases[index];
+        const [start, stop] = [first, end].map((one) => Math.min(Math.max(x(one), 0), WIDTH));
+        span.hidden = start >= stop;
+        span.style.left = `${start / 10}%`;
+        span.style.width = `${(stop - start) / 10}%`;
+      });
       const left = x(data.points[data.peak]);
       peak.hidden = left < 0 || left > WIDTH;
       peak.style.left = `${left / 10}%`;
