@@ -4,13 +4,14 @@ PyTorch makes 32 streams of each priority once, and hands them out in turn.
 
 Backward runs where forward ran: on the stream of each node's forward op, and on its GPU. Autograd
 numbers its nodes in the order in which they are made. So a thread that writes down at which number
-it changed streams knows the stream of every node that it made.
+it changed streams knows the stream of every node that it made. A node that accumulates the gradient
+of a leaf has no number: it is made with the first node that uses the leaf, and runs on its stream.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -65,13 +66,51 @@ def _id(level: int, index: int) -> int:
 
 
 _NO_NUMBER = 2**64 - 1
-"""Number of a node that accumulates a gradient: it goes on where the node before it ran."""
+"""Number of a node that accumulates the gradient of a leaf."""
 
 _MOST_CHANGES = 2**14
 """The most that a thread remembers; nodes of older graphs are assumed to be on default streams."""
 
 _current_node = torch._C._current_autograd_node
 _next_number: Callable[[], int] = vars(torch.autograd)["_get_sequence_nr"]
+
+
+class BackwardPass:
+    """The node that a backward pass runs, and the number of the first node that used each leaf."""
+
+    def __init__(self, roots: Iterable[Any] = ()) -> None:
+        self._roots = [node for node in map(_node_of, roots) if node is not None]
+        self._first_uses: dict[int, int] | None = None
+        self.node: int | None = None
+
+    def first_use(self, accumulation: Any) -> int | None:
+        """The number of the first node that used a leaf, from the node that accumulates for it."""
+        if self._first_uses is None:
+            self._first_uses = _first_uses(self._roots)
+        return self._first_uses.get(id(accumulation.variable))
+
+
+def _node_of(root: Any) -> Any:
+    """The node of a tensor, or of a ``GradientEdge``."""
+    return root.grad_fn if isinstance(root, torch.Tensor) else root[0]
+
+
+def _first_uses(roots: list[Any]) -> dict[int, int]:
+    """The lowest number of the nodes that lead to each leaf, by the identity of the leaf."""
+    found: dict[int, int] = {}
+    waiting, seen = list(roots), set(roots)
+    while waiting:
+        node = waiting.pop()
+        for following, _ in node.next_functions:
+            if following is None:
+                continue
+            if following._sequence_nr() == _NO_NUMBER:
+                leaf, number = id(following.variable), node._sequence_nr()
+                found[leaf] = min(number, found.get(leaf, number))
+            elif following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return found
 
 
 class StreamChanges:
@@ -81,7 +120,7 @@ class StreamChanges:
         self.current: dict[int, int] = {}
         self._numbers: list[int] = []
         self._streams: list[dict[int, int]] = []
-        self._node: int | None = None
+        self._backward = BackwardPass()
         self.any_change = False  # whether the thread ever used another stream than the default ones
 
     def use(self, index: int, stream: int) -> None:
@@ -104,18 +143,20 @@ class StreamChanges:
         node: Any = _current_node()
         if node is None:
             return None
-        number = node._sequence_nr()
-        if number in (self._node, _NO_NUMBER):
+        number: int | None = node._sequence_nr()
+        if number == _NO_NUMBER:
+            number = self._backward.first_use(node)
+        if number in (self._backward.node, None):
             return None
-        self._node = number
+        self._backward.node = number
         position = bisect_right(self._numbers, number)
         return self._streams[position - 1] if position else {}
 
-    def begin_backward(self) -> int | None:
-        """Forget which node runs, for a backward pass that begins; return it for `end_backward`."""
-        node, self._node = self._node, None
-        return node
+    def begin_backward(self, roots: Iterable[Any]) -> BackwardPass:
+        """Forget which node runs; return what `end_backward` needs."""
+        before, self._backward = self._backward, BackwardPass(roots)
+        return before
 
-    def end_backward(self, node: int | None) -> None:
-        """Remember the node in which a backward pass that ended was begun."""
-        self._node = node
+    def end_backward(self, before: BackwardPass) -> None:
+        """Go on with the backward pass in which one that ended was begun."""
+        self._backward = before

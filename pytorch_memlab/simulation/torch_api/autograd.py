@@ -37,7 +37,8 @@ def install(machine: Machine, patches: Patches) -> None:
         """Afterwards the thread uses the streams again that it used before."""
         thread = machine.thread
         changes, gpu = thread.streams, thread.last_gpu
-        streams, node = changes.current, changes.begin_backward()
+        roots = tuple(roots)
+        streams, outer = changes.current, changes.begin_backward(roots)
         for root in roots:
             if isinstance(root, torch.Tensor):
                 thread.last_gpu = machine.gpu_of(root)
@@ -46,7 +47,7 @@ def install(machine: Machine, patches: Patches) -> None:
         finally:
             thread.last_gpu = gpu
             machine.use_streams(streams)
-            changes.end_backward(node)
+            changes.end_backward(outer)
 
     _install_custom_functions(machine, patches)
 

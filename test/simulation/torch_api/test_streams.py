@@ -133,6 +133,37 @@ def test_gradients_come_from_the_pool_of_the_forward_stream(gpus: Any) -> None:
     assert streams_of_blocks()[0] == [4 * MB, 4 * MB, 4]
 
 
+def test_the_gradient_of_a_leaf_is_accumulated_on_the_stream_that_first_used_it(gpus: Any) -> None:
+    """Not on that of the node that ran before it; so also in a backward pass inside another."""
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    seen: list[torch.cuda.Stream] = []
+
+    def watched() -> torch.Tensor:
+        leaf = torch.ones(3, device="cuda", requires_grad=True)
+        leaf.register_hook(lambda _: seen.append(torch.cuda.current_stream()))
+        return leaf
+
+    def used_twice(leaf: torch.Tensor) -> torch.Tensor:
+        with torch.cuda.stream(first):
+            one = leaf.view(3)  # its node allocates nothing
+        with torch.cuda.stream(second):
+            return (one * 2 + leaf * 3).sum()
+
+    def with_inner_pass(grad: torch.Tensor) -> None:
+        with torch.enable_grad():
+            used_twice(watched()).backward()
+
+    leaf = watched()
+    loss = used_twice(leaf)
+    loss.register_hook(with_inner_pass)
+    loss.backward()
+    assert seen == [first, first]
+    edge = torch.autograd.graph.get_gradient_edge(used_twice(leaf))
+    torch.autograd.grad(edge, leaf)
+    assert seen == [first] * 3
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
 def test_a_stream_that_backward_chooses_holds_until_its_node_ends(gpus: Any) -> None:
     outer, inner = torch.cuda.Stream(), torch.cuda.Stream()
     seen = []
