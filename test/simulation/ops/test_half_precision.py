@@ -140,6 +140,54 @@ def test_functions_of_complex_half_precision(name, compute):
                 )
 
 
+@computed_or_dry
+@pytest.mark.parametrize(
+    "call",
+    [
+        torch.div,
+        torch.pow,
+        torch.logaddexp,
+        lambda x, y: x / 2,
+        lambda x, y: x**2,
+        lambda x, y: 2**x,
+        lambda x, y: x.clone().div_(y),
+        lambda x, y: x.clone().pow_(2),
+        lambda x, y: x.clone().pow_(y),
+        lambda x, y: torch.lerp(x, y, 0.25),
+        lambda x, y: torch.lerp(x, y, y),
+        lambda x, y: x.clone().lerp_(y, 0.25),
+        lambda x, y: x.clone().lerp_(y, y),
+        lambda x, y: x.nanmean(0),
+    ],
+)
+def test_functions_of_two_operands_of_complex_half_precision(call, compute):
+    torch.manual_seed(0)
+    one, other = (torch.randn(5, 6, dtype=torch.complex64).to(torch.complex32) for _ in range(2))
+    with simulate("1GiB", compute=compute):
+        found = call(one.cuda(), other.cuda())
+        assert found.dtype == torch.complex32
+        if compute:
+            wide = [operand.to(torch.complex64) for operand in (one, other)]
+            torch.testing.assert_close(
+                found.cpu().to(torch.complex64),
+                wide[0].mean(0) if found.dim() == 1 else call(*wide),
+                rtol=4e-3,
+                atol=4e-3,
+            )
+
+
+def test_the_wider_operand_of_complex_half_precision_decides():
+    with simulate("1GiB"):
+        half = torch.ones(3, dtype=torch.complex32, device="cuda")
+        wide = torch.full((3,), 1j, dtype=torch.complex64, device="cuda")
+        assert (half / wide).dtype == (wide / half).dtype == torch.complex64
+        assert (half / wide).tolist() == [-1j] * 3
+        with pytest.raises(RuntimeError, match="result type ComplexFloat can't be cast to"):
+            torch.div(half, wide, out=torch.empty(3, device="cuda"))
+        assert half.angle().dtype == torch.float16
+        assert wide.angle().dtype == torch.float32
+
+
 def test_sums_widen_and_narrow_complex_numbers_by_their_type():
     with simulate("1GiB"):
         wide = torch.randn(5, 6, dtype=torch.complex64, device="cuda")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
 from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
+from ..cuda_dispatch import overload_named
 from ..low_precision import in_complex_single
 from ..memory_formats import acc_type, is_dense, laid_out_as, made_contiguous
 from ..op_call import OpCall
@@ -98,6 +100,24 @@ def _absolute(tensor: torch.Tensor) -> torch.Tensor:
 
 define("aten::abs", reference=_absolute)
 
+
+def _in_complex_single(op: Any) -> Callable[..., Any]:
+    """The reference of an op of two operands, where their result is of complex half precision."""
+    widening = in_complex_single(op)
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        is_half = torch.result_type(*args[:2]) is torch.complex32
+        return (widening if is_half else op)(*args, **kwargs)
+
+    return compute
+
+
+def _angle(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype is not torch.complex32:
+        return torch.angle(tensor)
+    return torch.angle(tensor.to(torch.complex64)).half()
+
+
 _OF_COMPLEX_HALF: Final = (
     *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "log", "rsqrt"),
     *("sigmoid", "sin", "sinh", "sqrt", "tan", "tanh"),
@@ -108,6 +128,21 @@ for _name in _OF_COMPLEX_HALF:
     for _variant in (_name, f"{_name}_"):
         define(f"aten::{_variant}", reference=in_complex_single(getattr(_aten, _variant).default))
     define(f"aten::{_name}.out")  # the CPU's
+
+_OF_TWO_COMPLEX_HALVES: Final = (
+    *("div.Tensor", "div_.Tensor", "lerp.Scalar", "lerp_.Scalar", "lerp.Tensor", "lerp_.Tensor"),
+    *("logaddexp", "pow.Tensor_Scalar", "pow_.Scalar", "pow.Tensor_Tensor", "pow_.Tensor"),
+)
+"""The same of ops of two operands (``Binary*.cu``, ``PowKernel.cu``, ``Lerp.cu``)."""
+
+for _name in _OF_TWO_COMPLEX_HALVES:
+    define(f"aten::{_name}", reference=_in_complex_single(overload_named(_name)))
+define("aten::angle", reference=_angle)
+define(  # the CPU's
+    *("aten::angle.out", "aten::div.out", "aten::lerp.Scalar_out", "aten::lerp.Tensor_out"),
+    *("aten::logaddexp.out", "aten::pow.Scalar_out", "aten::pow.Tensor_Scalar_out"),
+    "aten::pow.Tensor_Tensor_out",
+)
 define(
     "aten::copysign.Tensor",
     "aten::div.Tensor_mode",
@@ -122,7 +157,11 @@ define(
     corrects_meta=laid_out_as(0, 1),
 )
 define("aten::elu_backward", corrects_meta=laid_out_as(0, 5))
-define("aten::pow.Scalar", corrects_meta=made_contiguous)
+define(
+    "aten::pow.Scalar",
+    corrects_meta=made_contiguous,
+    reference=_in_complex_single(_aten.pow.Scalar),
+)
 define("aten::add.Tensor", in_place_in=frozenset())
 define("aten::sub.Tensor", "aten::mul.Tensor", in_place_in=_MULTIPLIED)
 define("aten::logical_and", in_place_in=_CLAMPED | _COMPARED)
