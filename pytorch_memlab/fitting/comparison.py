@@ -190,7 +190,7 @@ def compare_gpus(
                 continue
             pending.remove(index)
             found = judged(index, run.trial)
-            if found.fits is False and not run.trial.is_limited:
+            if found.failure is not None and not run.trial.is_limited:
                 too_large[index] = found
             else:
                 yield index, found

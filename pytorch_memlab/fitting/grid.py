@@ -176,6 +176,16 @@ class GridSearch:
         problems = [one.largest.problem for one in self.answers]
         return next(iter(problems), None) if all(problems) else None
 
+    @property
+    def has_no_effect(self) -> bool:
+        """True if all values that ran need the same memory, or none at all."""
+        points = [one.points for one in self.answers]
+        if not any(points):
+            return False
+        are_flat = all(len({point.peak for point in one}) <= 1 for one in points)
+        are_several = max(map(len, points)) > 1
+        return are_flat and (are_several or not any(one.peak for each in points for one in each))
+
     def of(self, others: tuple[Value, ...]) -> tuple[Answer, ...]:
         """The answers of one combination, by the memory of the GPU."""
         return tuple(self._answers[others])

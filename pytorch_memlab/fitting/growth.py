@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from ..history.model import AllocationHistory, EventLog, Stack
 from ..history.replay import replay
+from .settled import LONGEST_CYCLE, Repeated
 
 _STEPS_IN_A_ROW: Final = 3
 """Steps that leave more memory than the one before, until they count as growth."""
@@ -30,31 +31,49 @@ _NEW_ADDRESSES: Final = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Memory that every step leaves."""
+    """Memory that every step, or every iteration of a loop, leaves."""
 
-    nbytes: int  # of one step
+    nbytes: int  # of one step, or of one cycle of steps
     stack: Stack  # of the allocation that leaves most
     # number of the step that finds no room, counted from 1; None if it is not reached
     last_step: int | None
+    cycle: int  # the steps that leave so much
+    repeated: Repeated  # the steps
+
+    @property
+    def is_over(self) -> bool:
+        """True if the program ends before it finds no room."""
+        total = self.repeated.total
+        return total is not None and (self.last_step is None or self.last_step > total)
+
+    @property
+    def later(self) -> int:
+        """Bytes that the steps leave that were not run; 0 if their number is not known."""
+        total = self.repeated.total or 0
+        return max(total - len(self.repeated.ends), 0) * self.nbytes // self.cycle
 
 
 def growth_of(
-    history: AllocationHistory, device: int, *, capacity: int, taken: int
+    history: AllocationHistory, device: int, repeated: Repeated, *, capacity: int, taken: int
 ) -> Growth | None:
     """The growth of a program on a GPU; None if its last steps do not grow alike.
 
     Args:
-        history: the run, with the times at which its steps ended.
+        history: the run.
         device: index of the GPU in the history.
+        repeated: the steps, or the iterations of a loop, that may grow.
         capacity: bytes of the GPU.
         taken: bytes of it that the allocator does not get.
     """
     log = history.of_device(device).events
-    ends = [bisect_right(log.times, time) for time in history.steps or ()]
-    if len(ends) < _STEPS_IN_A_ROW + 2:
-        return None
-    steps = [_Step(log, *pair) for pair in pairwise(ends)][-_STEPS_IN_A_ROW - 1 :]
-    if any(step.requests() != steps[0].requests() for step in steps):
+    times = repeated.ends
+    longest = min(LONGEST_CYCLE, (len(times) - 2) // _STEPS_IN_A_ROW)
+    for cycle in range(1, longest + 1):  # each so many steps are one
+        ends = [bisect_right(log.times, time) for time in times[::-cycle]][::-1]
+        steps = [_Step(log, *pair) for pair in pairwise(ends)][-_STEPS_IN_A_ROW - 1 :]
+        if all(step.requests() == steps[0].requests() for step in steps):
+            break
+    else:
         return None
     left = [step.left_at(ends[-1]) for step in steps[:-1]]
     if any(not step.total() for step in left):
@@ -69,9 +88,10 @@ def growth_of(
     result = replay(replace(history, devices=devices), device, capacity=capacity, taken=taken)
     failure, last_step = result.out_of_memory, None
     if failure is not None and failure.index >= ends[-1]:
-        last_step = len(ends) + 1 + (failure.index - ends[-1]) * count // (len(longer) - ends[-1])
+        whole, rest = divmod(failure.index - ends[-1], len(events))
+        last_step = len(times) + whole * cycle + 1 + rest * cycle // len(events)
     [(stack, _)] = left[-1].most_common(1)
-    return Growth(nbytes, history.stacks[stack], last_step)
+    return Growth(nbytes, history.stacks[stack], last_step, cycle, repeated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,14 @@ the earliest. From the second on, the peaks of the steps are compared: of the by
 requested, as the allocator may serve equal requests by blocks of slightly different sizes. A
 program may step several optimizers in turn, so a cycle of some steps may repeat, too. It has
 settled when the last cycle equals the one before, the memory taken from the GPU included, and no
-optimizer has parameters that were never stepped.
+optimizer has parameters that were never stepped. Memory that the steps keep must have been the same
+for as many steps as it grew: a cache that doubles grows in rare steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from torch.optim import Optimizer
@@ -33,6 +34,16 @@ class StepPeak:
 
     requested: tuple[int, ...]  # bytes that the program had requested and not freed, of each GPU
     reserved: tuple[int, ...]  # bytes of all segments, of each GPU
+    left: tuple[int, ...] = field(default=(), compare=False)  # requested bytes at its end
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Steps, or iterations of a loop, that ended early though they did not repeat."""
+
+    ends: tuple[int, ...]  # times at which each one ended, in microseconds
+    total: int | None  # how many the program has; None if it is not known
+    are_steps: bool = True  # of an optimizer
 
 
 class StepPeaks:
@@ -54,7 +65,12 @@ class StepPeaks:
             tuple(one.value(f"{name}_bytes.all.peak") for one in ended)
             for name in ("requested", "reserved")
         )
-        self.all.append(StepPeak(requested, reserved))
+        left = tuple(one.value("requested_bytes.all.current") for one in ended)
+        self.all.append(StepPeak(requested, reserved, left))
+
+    def close(self) -> None:
+        for one in self._windows:
+            one.close()
 
 
 def cycle_of(peaks: list[StepPeak]) -> int:
@@ -70,6 +86,39 @@ def cycle_of(peaks: list[StepPeak]) -> int:
         if later[-length:] == later[-2 * length : -length]:
             return length
     return 0
+
+
+def repeats(peaks: Sequence[StepPeak]) -> bool:
+    """True if the last iterations of an outer loop have the peaks of those before them.
+
+    >>> def iterations(*sizes):
+    ...     return [StepPeak((size,), (8,)) for size in sizes]
+    >>> repeats(iterations(5, 7)), repeats(iterations(5, 7, 7)), repeats(iterations(7, 6, 7, 6))
+    (False, True, True)
+    """
+    lengths = range(1, min(LONGEST_CYCLE, len(peaks) // 2) + 1)
+    return any(peaks[-one:] == peaks[-2 * one : -one] for one in lengths)
+
+
+def has_stopped_growing(peaks: Sequence[StepPeak]) -> bool:
+    """True if no step of the last half left more memory than all before.
+
+    >>> def steps(*sizes):
+    ...     return [StepPeak((9,), (9,), (size,)) for size in sizes]
+    >>> has_stopped_growing(steps(5, 5, 5)), has_stopped_growing(steps(5, 6, 7, 7))
+    (True, False)
+    """
+    grown = [
+        number
+        for number in range(1, len(peaks))
+        if any(
+            now > max(before)
+            for now, *before in zip(
+                peaks[number].left, *(one.left for one in peaks[:number]), strict=True
+            )
+        )
+    ]
+    return not grown or len(peaks) >= 2 * (grown[-1] + 1)
 
 
 def have_others(stepped: Collection[Any]) -> bool:

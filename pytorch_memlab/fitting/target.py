@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import CodeType
 from typing import Any
 
 from .._common import main_program
@@ -16,6 +18,7 @@ from .._common.storages import storages_of
 from ..errors import UsageError
 from ..simulation.inspect import active
 from .used_tensors import used_tensors
+from .watched_source import LOOP, watched
 
 
 class Change:
@@ -91,7 +94,7 @@ class ProgramTarget:
         with self._on_path():
             found = self._find(arguments)
             with found.as_main() as main:
-                yield partial(exec, found.code, vars(main))
+                yield partial(exec, _watched(found), vars(main))
 
     def used_storages(self) -> frozenset[int]:
         """A program uses nothing that this process holds."""
@@ -107,6 +110,12 @@ class ProgramTarget:
 
     def _find(self, arguments: Sequence[str]) -> main_program.Program:
         return main_program.find(self.script, arguments, is_module=self.is_module)
+
+
+def _watched(program: main_program.Program) -> CodeType:
+    if program.source is None or not hasattr(builtins, LOOP):  # not in a trial
+        return program.code
+    return watched(program.source, program.code.co_filename)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from time import time_ns
+from types import FrameType
 from typing import Any, Final, NoReturn
 
 import torch
@@ -21,6 +23,7 @@ from .._common.main_program import join_other_threads
 from .._common.optimizer_steps import ProgramDone, after_each_step, end_program
 from .._common.own_frames import drop_own_frames
 from .._common.patches import Patches
+from .._common.program_lines import is_of_program
 from .._common.uncaught_errors import chain
 from .._common.user_code import is_of_user
 from ..errors import HistoryError, HostMemoryError
@@ -28,9 +31,20 @@ from ..history.model import AllocationHistory, Frame
 from ..records import SIZES_OF_VALUES, Approximation, ApproximationKind, FilesOfRun, mark
 from ..simulation.inspect import GPU, Machine, MemoryOverhead, active, adopt
 from .child import Work, can_fork, run_in_children
-from .settled import MOST_STEPS, StepPeak, StepPeaks, cycle_of, have_others
+from .loops import Loop, Loops, stopped_library_loop
+from .settled import (
+    MOST_STEPS,
+    Repeated,
+    StepPeak,
+    StepPeaks,
+    cycle_of,
+    has_stopped_growing,
+    have_others,
+    repeats,
+)
 from .target import Change, Target
 from .watched_gpu import GPUReads
+from .watched_source import calls_behind
 
 _UNLIMITED: Final = 2**47
 """Bytes of the GPU that a trial runs on: the most that a simulated GPU can have."""
@@ -45,11 +59,11 @@ _NEEDED: Final = (
 
 
 class Ending(Enum):
-    """The end of a trial's program."""
+    """The end of a trial's program, or of its loops."""
 
-    SETTLED = "settled"  # it was ended as its peak repeated
-    STEPS = "steps"  # it was ended after the steps that were asked for
-    UNSETTLED = "unsettled"  # it was ended after many steps, and the peak did not repeat
+    SETTLED = "settled"  # ended as the peak repeated
+    STEPS = "steps"  # ended after the steps that were asked for, before the peak repeated
+    UNSETTLED = "unsettled"  # ended after many steps, and the peak did not repeat
     FINISHED = "finished"  # it ended by itself
     OUT_OF_MEMORY = "out of memory"  # on a GPU whose memory is limited
     ERROR = "error"  # with another error
@@ -75,6 +89,10 @@ class Trial:
     # line
     history: AllocationHistory | None = None
     step_peaks: tuple[StepPeak, ...] = ()
+    repeated: tuple[Repeated, ...] = ()  # the loops that ended early though they did not repeat
+    unreached: tuple[str, ...] = ()  # the calls that did not run, such as ``evaluate()``
+    # the error of what follows the loops that ended early; perhaps they are its reason
+    stopped: ProgramError | None = None
     # what was not counted (``?``), estimated (``~``) or assumed
     approximations: tuple[Approximation, ...] = ()
     # what of the GPU decided what ran: names of properties, as attributes of ``GPU``, and each
@@ -245,6 +263,12 @@ class _Run:
         self._peaks = StepPeaks(machine)
         # Weakly: a trial keeps nothing that the program drops.
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._loops = Loops(machine)
+        self._phase = 0  # steps before those of the loop that runs now
+        self._step_times: list[int] = []
+        self._repeated: list[Repeated] = []
+        self._ending: Ending | None = None  # of the loops that ended first
+        self._asked: set[int] = set()  # frames of libraries that were asked to end their loops
         self._has_stopped = False
         self._process = os.getpid()
         self._trial: Trial | None = None
@@ -256,6 +280,7 @@ class _Run:
             with ExitStack() as exits:
                 for change in changes:
                     exits.enter_context(change.applied())
+                self._loops.watch(exits.enter_context(Patches()))
                 if self._outer is not None:
                     adopt(self._machine, self._outer, self._request.target.used_storages())
                 self._call(exits.enter_context(self._request.target.started(changes)))
@@ -305,28 +330,73 @@ class _Run:
                 self._end_step()
 
     def _end_step(self, optimizer: Any = None) -> None:
-        """End the program when its peak has settled, or after a number of steps."""
+        """End the loop of a step when its peak has settled, or after a number of steps."""
         if optimizer is not None:
             self._stepped.add(optimizer)
-        if not self._has_stopped:
-            self._peaks.end_step()
-            steps, count = self._request.settings.steps, len(self._peaks.all)
-            has_settled = bool(cycle_of(self._peaks.all)) and not have_others(self._stepped)
-            if steps is not None:
-                self._has_stopped, ending = count >= steps, Ending.STEPS
-            else:
-                self._has_stopped = has_settled or count >= MOST_STEPS
-                ending = Ending.SETTLED if has_settled else Ending.UNSETTLED
-            if self._has_stopped:
-                self._ended(ending)
         if self._has_stopped:
             end_program()
+        frame = sys._getframe(1)
+        loops = self._loops.around(frame)
+        if any(one.is_ending for one in loops):
+            return
+        self._peaks.end_step()
+        self._step_times.append(time_ns() // 1000)
+        self._loops.saw_step(loops)
+        ending = self._ending_of_phase()
+        if ending is None:
+            return
+        self._ending = self._ending or ending
+        if ending is not Ending.SETTLED:
+            times = tuple(self._step_times[self._phase :])
+            self._repeated.append(Repeated(times, _total(loops)))
+        if self._request.target.is_repeated:
+            self._stop(())
+        asked = stopped_library_loop(frame)
+        if asked is not None and asked not in self._asked:
+            self._asked.add(asked)
+        elif loops and asked is None:
+            self._loops.end(loops)
+        else:
+            self._stop(_behind(frame))
+        self._phase = len(self._peaks.all)
 
-    def _ended(self, ending: Ending, error: str = "", problem: ProgramError | None = None) -> None:
+    def _ending_of_phase(self) -> Ending | None:
+        """The reason to end the loop that runs now; None if it goes on."""
+        peaks, steps = self._peaks.all[self._phase :], self._request.settings.steps
+        is_cycle = repeats(peaks) if self._phase else bool(cycle_of(peaks))
+        has_settled = is_cycle and not have_others(self._stepped) and has_stopped_growing(peaks)
+        if steps is not None:
+            if len(peaks) < steps:
+                return None
+            return Ending.SETTLED if has_settled else Ending.STEPS
+        if has_settled and (not self._loops.unreached() or len(peaks) >= MOST_STEPS):
+            return Ending.SETTLED
+        return Ending.UNSETTLED if len(peaks) >= MOST_STEPS else None
+
+    def _stop(self, unreached: tuple[str, ...]) -> NoReturn:
+        """End the program here."""
+        assert self._ending is not None
+        self._has_stopped = True
+        self._ended(self._ending, unreached=unreached)
+        end_program()
+
+    def _ended(
+        self,
+        ending: Ending,
+        error: str = "",
+        problem: ProgramError | None = None,
+        unreached: tuple[str, ...] = (),
+    ) -> None:
         """Keep what is known now; what the program does after its last step does not count."""
         if self._trial is not None:
             return
         request, history = self._request, None
+        stopped = None
+        if self._ending is not None and ending is not Ending.OUT_OF_MEMORY:
+            stopped = problem
+            ending, unreached = self._ending, (*self._loops.unreached(), *unreached)
+        for loop in self._loops.unsettled:
+            self._repeated.append(Repeated(tuple(loop.ends), loop.total, are_steps=False))
         with suppress(HistoryError):
             history = self._recording.history()
         self._trial = Trial(
@@ -336,6 +406,9 @@ class _Run:
             problem=problem,
             history=history,
             step_peaks=tuple(self._peaks.all),
+            repeated=tuple(self._repeated),
+            unreached=unreached,
+            stopped=stopped,
             approximations=_approximations(self._machine),
             gpu_reads=self._reads.all(),
             is_limited=request.is_limited,
@@ -343,6 +416,35 @@ class _Run:
             findings=tuple(change.finding() for change in request.changes),
             files=_files(self._machine),
         )
+
+
+def _total(loops: Sequence[Loop]) -> int | None:
+    """The steps that some loops have, at most; None if that is not known."""
+    if not loops:
+        return None
+    total = -(-loops[-1].steps // max(loops[-1].iterations, 1))
+    for one in loops:
+        if one.total is None:
+            return None
+        total *= one.total
+    return total
+
+
+def _behind(frame: FrameType | None) -> tuple[str, ...]:
+    """The calls behind the lines that run now, in the files of the user."""
+    found: list[str] = []
+    library = ""
+    while frame is not None and frame.f_code is not _Run._repeat.__code__:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if is_of_user(file):
+            if library:
+                found.append(f"the rest of {library}()")
+            found += calls_behind(file, frame.f_lineno)
+            library = ""
+        elif is_of_program(file) and name not in ("step", "wrapper"):
+            library = name
+        frame = frame.f_back
+    return tuple(dict.fromkeys(found))
 
 
 ENDED_ITSELF: Final = "the program ended with exit status"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +41,22 @@ class Verdict:
     failure: FailedAllocation | None = None  # the request that fails; None if the program fits
     retries: int = 0
     growth: Growth | None = None  # of a program whose steps leave more and more memory
+    is_settled: bool = True  # whether all loops that ended early repeated, or grow evenly
 
     @property
     def is_so_far(self) -> bool:
         """True if the program fits as long as it was watched, and may not later."""
-        is_unsettled = self.trial.ending is Ending.UNSETTLED
-        return bool(self.fits) and (is_unsettled or self.growth is not None)
+        is_whole = not self.trial.unreached and self.trial.stopped is None
+        return bool(self.fits) and not (self.is_settled and is_whole)
+
+    @property
+    def answer(self) -> str:
+        """The verdict in a word or two."""
+        if self.fits is None or (self.fits and self.trial.stopped is not None):
+            return "unknown"
+        if not self.fits:
+            return "does not fit"
+        return "so far" if self.is_so_far else "fits"
 
     @property
     def capacity(self) -> int:
@@ -73,6 +84,11 @@ class FitReport:
         return tuple(one for one in self.verdicts if one.fits)
 
     @property
+    def fits_somewhere(self) -> bool:
+        """True if a GPU fits the whole program, so far as its end was reached or repeats."""
+        return any(one.fits and not one.is_so_far for one in self.verdicts)
+
+    @property
     def error(self) -> str:
         """The traceback of the program's error on a GPU; empty if it ran on all of them."""
         return next((one.trial.error for one in self.verdicts if one.fits is None), "")
@@ -81,6 +97,12 @@ class FitReport:
     def problem(self) -> ProgramError | None:
         """That error in short; None if the program ran on all of them."""
         return next((one.trial.problem for one in self.verdicts if one.fits is None), None)
+
+    @property
+    def stopped(self) -> ProgramError | None:
+        """The error that came after loops that ended early; None without one."""
+        errors = [one.trial.stopped for one in self.fitting]
+        return next((one for one in errors if one is not None), None)
 
     @property
     def uses_no_gpu(self) -> bool:
@@ -113,7 +135,8 @@ def _row(verdict: Verdict) -> dict[str, Any]:
     frame = innermost_of_user(failure.stack) if failure and failure.stack else None
     return {
         "gpu": verdict.name,
-        "fits": verdict.fits,
+        "fits": None if verdict.is_so_far else verdict.fits,
+        "verdict": verdict.answer,
         "capacity": verdict.capacity,
         "context": verdict.taken,
         "peak": verdict.reserved_peak,
@@ -140,6 +163,12 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
     has_failed = trial.ending is Ending.OUT_OF_MEMORY and failure is None
     fits = None if trial.failed or has_failed else failure is None
     shown = unlimited if fits is False else limited
+    growing = _growing(trial, limited, gpu, taken) if fits else []
+    growth = min((one for one in growing if one is not None), key=_last_step, default=None)
+    later = sum(one.later for one in growing if one is not None)
+    has_room = shown is not None and shown.peak_reserved + later <= gpu.total_memory - taken
+    if growth is not None and growth.repeated.total is not None and not growth.is_over:
+        fits = False
     return Verdict(
         name=name,
         gpu=gpu,
@@ -151,15 +180,26 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
         taken=taken,
         failure=failure,
         retries=0 if limited is None else limited.retries or 0,
-        growth=_growth(trial, limited, gpu, taken) if fits else None,
+        growth=growth,
+        is_settled=all(one is not None and one.is_over and has_room for one in growing),
     )
 
 
-def _growth(trial: Trial, limited: ReplayResult | None, gpu: GPU, taken: int) -> Growth | None:
-    if trial.ending not in (Ending.UNSETTLED, Ending.STEPS) or limited is None:
-        return None
-    assert trial.history is not None
-    return growth_of(trial.history, limited.device, capacity=gpu.total_memory, taken=taken)
+def _growing(
+    trial: Trial, limited: ReplayResult | None, gpu: GPU, taken: int
+) -> list[Growth | None]:
+    """The growth of each loop that ended early though it did not repeat; None where uneven."""
+    if limited is None or trial.history is None:
+        return [None for _ in trial.repeated]
+    capacity = gpu.total_memory
+    return [
+        growth_of(trial.history, limited.device, one, capacity=capacity, taken=taken)
+        for one in trial.repeated
+    ]
+
+
+def _last_step(growth: Growth) -> float:
+    return math.inf if growth.last_step is None else growth.last_step
 
 
 def _failed(

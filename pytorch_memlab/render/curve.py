@@ -37,6 +37,7 @@ def text(report: GridSearch, *, names_error: bool = True) -> str:
     if report.problem is not None:
         lines += wrapped(refusal(report))
         return document(lines + (_failing_lines(report) if names_error else []))
+    lines += [row for line in no_verdict(report) for row in wrapped(line)]
     if len(report.others) == 1 and len(report.combinations) > 1:
         lines += ["", *_matrix(report)]
     for combination in report.combinations:
@@ -67,12 +68,25 @@ def fragment(report: GridSearch) -> str:
     failed = report.problem is not None
     below = [refusal(report), *_failing_lines(report)] if failed else list(notes(report))
     tables.append(("", (), "", [], below))
-    return fill("fit.html", heading=heading(report), lines=(), tables=tables)
+    return fill("fit.html", heading=heading(report), lines=[*no_verdict(report)], tables=tables)
 
 
 def heading(report: GridSearch) -> str:
     """The program, and how often it ran."""
     return f"{printable(report.program)}: {counted(len(report.trials), 'run')} without values"
+
+
+def no_verdict(report: GridSearch) -> Iterator[str]:
+    """The reason why the largest value cannot be told; none where it can."""
+    if not report.has_no_effect:
+        return
+    if any(point.peak for one in report.answers for point in one.points):
+        yield (
+            f"no verdict: the memory is the same with all values of"
+            f" {printable(report.variable.name)} that ran; look whether the program uses it"
+        )
+    else:
+        yield f"no verdict: {NO_TENSOR}"
 
 
 def refusal(report: GridSearch) -> str:
@@ -192,12 +206,6 @@ def notes(report: GridSearch) -> Iterator[str]:
     if step > 1:
         yield f"the program takes multiples of {step} only, as far as its runs tell"
     yield from _about_refused(report, name)
-    are_flat = all(len({point.peak for point in one.points}) <= 1 for one in report.answers)
-    if are_flat and max(len(one.points) for one in report.answers) > 1:
-        yield (
-            f"the memory is the same with all values of {name} that ran: look whether the program"
-            " uses it"
-        )
     yield from _about_peaks(report)
     yield from summary_of_runs(report.trials)
 
@@ -222,9 +230,6 @@ def _about_peaks(report: GridSearch) -> Iterator[str]:
             f" {len(unsettled)} of {len(report.trials)} runs: a later step may need more"
             " (--steps N runs N steps)"
         )
-    used = any(point.peak for one in report.answers for point in one.points)
-    if not used and any(one.points for one in report.answers):
-        yield NO_TENSOR
 
 
 _LONGEST: Final = 70

@@ -15,11 +15,14 @@ from .page import fill
 from .rows import WIDTH, cut, document, padded, place, source_line, wrapped
 
 if TYPE_CHECKING:
+    from ..fitting.growth import Growth
     from ..fitting.trial import ProgramError
     from ..fitting.verdict import FailedAllocation, FitReport, Verdict
     from ..history.model import Frame
 
 _NAME: Final = 20
+_CALLS: Final = 3
+"""Calls that are named of those that were not reached."""
 _ERROR_LINES: Final = 8
 _NARROW_NAME: Final = 15
 _WIDTHS: Final = (12, 12, 12, 12)
@@ -61,8 +64,11 @@ def _table(report: FitReport) -> Iterator[str]:
             f"{one:{longest}} {at}".rstrip() for one, at in zip(answers, places, strict=True)
         ]
     yield f"{'GPU':{name}}{_aligned(HEADS, widths)}  {heading}"
-    for one, end in zip(verdicts, answers, strict=True):
+    for one, end, following in zip(verdicts, answers, [*verdicts[1:], None], strict=True):
         yield f"{padded(one.name, name)}{_aligned(sizes(one), widths)}  {end}"
+        details = watched(one)
+        if details and (following is None or watched(following) != details):
+            yield from wrapped(f"  {details}")
     for unknown in report.unknown:
         yield f"{padded(unknown, name)}{'not reached':>12}"
 
@@ -94,13 +100,18 @@ def heading(report: FitReport) -> Iterator[str]:
         yield "nothing is known yet of any GPU"
     elif report.uses_no_gpu:
         yield from wrapped(f"no verdict: {NO_TENSOR}")
+    elif report.stopped is not None and not report.fits_somewhere:
+        yield from wrapped(f"no verdict: the program stopped with {_short(report.stopped)}")
     elif fitting:
-        smallest = f"{fitting[0].name} ({prose_size(fitting[0].capacity)})"
+        shown = [one for one in fitting if not one.is_so_far] or fitting
+        so_far = " so far" * shown[0].is_so_far
+        smallest = f"{shown[0].name} ({prose_size(shown[0].capacity)})"
         more = f"; the smallest is {smallest}" if len(verdicts) > 1 else f": {smallest}"
-        so_far = " so far" * any(one.is_so_far for one in fitting)
-        yield from wrapped(f"fits{so_far} on {len(fitting)} of {count}{more}")
+        if len(shown) < len(fitting):
+            more += f"; so far on {len(fitting) - len(shown)} more"
+        yield from wrapped(f"fits{so_far} on {len(shown)} of {count}{more}")
     elif not report.known:
-        yield f"the program failed on {'all ' * (len(verdicts) > 1)}{count}"
+        yield f"no verdict: the program failed on {'all ' * (len(verdicts) > 1)}{count}"
     else:
         yield f"fits on none of {count}"
 
@@ -123,6 +134,24 @@ def answer(verdict: Verdict) -> str:
     return "so far" if verdict.is_so_far else "yes"
 
 
+def watched(verdict: Verdict) -> str:
+    """The parts of a program that were seen, and missed, if it fits so far; empty otherwise."""
+    if not verdict.is_so_far:
+        return ""
+    calls = verdict.trial.unreached
+    missed = ", ".join(printable(one) for one in calls[:_CALLS])
+    if len(calls) > _CALLS:
+        missed += f" and {len(calls) - _CALLS} more"
+    parts = [counted(len(verdict.trial.step_peaks), "step")]
+    parts += [f"{missed} not reached"] * bool(missed)
+    if verdict.trial.stopped is not None:
+        parts.append(f"then {_short(verdict.trial.stopped)}")
+    if not verdict.is_settled:
+        growth = verdict.growth
+        parts.append("the peak does not repeat" if growth is None else "memory grows")
+    return f"so far ({'; '.join(parts)})"
+
+
 def fragment(report: FitReport) -> str:
     """The verdicts for a notebook: a row for each GPU, with a bar of its memory."""
     first, *lines = heading(report)
@@ -135,7 +164,14 @@ def fragment(report: FitReport) -> str:
 
 def _answer_with_place(verdict: Verdict) -> str:
     place = _assumed_at(verdict, WIDTH)
-    return answer(verdict) + (f", sizes {_ASSUMED} {place}" if place else "")
+    text = watched(verdict) or answer(verdict)
+    return text + (f", sizes {_ASSUMED} {place}" if place else "")
+
+
+def _short(problem: ProgramError) -> str:
+    """An error and its line."""
+    line = printable(problem.message.splitlines()[0])
+    return line if problem.frame is None else f"{line} at {place(*problem.frame, ' in ')}"
 
 
 # Where it fails, and where it does not fit
@@ -184,11 +220,32 @@ def _growing(report: FitReport) -> Iterator[str]:
         where = (
             _line(innermost_of_user(one.growth.stack)) if one.growth.stack else "an unknown line"
         )
-        yield cut(f"grows by {prose_size(one.growth.nbytes)} a step at {where}")
+        unit = _unit(one.growth)
+        each = (
+            f"{_article(unit)} {unit}"
+            if one.growth.cycle == 1
+            else f"every {one.growth.cycle} {unit}s"
+        )
+        yield cut(f"grows by {prose_size(one.growth.nbytes)} {each} at {where}")
     for one in growing:
         assert one.growth is not None
-        if one.growth.last_step is not None:
-            yield f"  out of memory at step {one.growth.last_step:,} on {one.name}, if it goes on"
+        total, last = one.growth.repeated.total, one.growth.last_step
+        unit = _unit(one.growth)
+        if one.growth.is_over:
+            assert total is not None
+            yield f"  the loop ends after {counted(total, unit)} on {one.name}"
+        elif last is not None:
+            of = "" if total is None else f" of {total:,}"
+            end = ", if it goes on" if total is None else ""
+            yield f"  out of memory at {unit} {last:,}{of} on {one.name}{end}"
+
+
+def _article(unit: str) -> str:
+    return "a" if unit == "step" else "an"
+
+
+def _unit(growth: Growth) -> str:
+    return "step" if growth.repeated.are_steps else "iteration"
 
 
 def _place(failure: FailedAllocation) -> str:
@@ -220,19 +277,20 @@ def notes(report: FitReport) -> Iterator[str]:
 
 
 def _about_steps(report: FitReport) -> Iterator[str]:
-    endings = {one.ending for one in report.trials}
-    if Ending.SETTLED in endings:
+    trials = report.trials
+    endings = {one.ending for one in trials}
+    if Ending.SETTLED in endings and not any(one.unreached for one in trials):
         yield (
-            "the peak repeated, so the runs ended there: what follows in the program, such as an"
-            " evaluation, did not run (--steps N runs N optimizer steps)"
+            "loops ended early where their peak repeated, and the program went on behind them"
+            " (--steps N ends them after N optimizer steps)"
         )
     if Ending.STEPS in endings:
-        yield f"the runs ended after --steps {report.steps}"
+        yield f"the loops ended after --steps {report.steps}, before the peak repeated"
     if Ending.UNSETTLED in endings:
-        trial = next(one for one in report.trials if one.ending is Ending.UNSETTLED)
+        trial = next(one for one in trials if one.ending is Ending.UNSETTLED)
         peaks = [max(one.requested) for one in trial.step_peaks[1:]]
         yield (
             f"the peak did not repeat within {len(trial.step_peaks)} steps: their requests are"
-            f" {prose_size(min(peaks))} to {prose_size(max(peaks))}, and a later step may need"
-            " more (--steps N runs N steps)"
+            f" {prose_size(min(peaks))} to {prose_size(max(peaks))}"
+            " (--steps N runs N steps)"
         )

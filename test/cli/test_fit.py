@@ -71,12 +71,12 @@ def test_a_module_and_no_output(write, capsys):
 
 def test_the_error_of_the_program_follows_the_table(write, capsys):
     code, out, err = fitted(capsys, "--gpu", "t4,a100", write(SCRIPT), "--mib")
-    assert code == 1
+    assert code == 2
     assert (
         out
         == """\
 script.py --mib: run without values
-the program failed on all 2 GPUs
+no verdict: the program failed on all 2 GPUs
 """
     )
     assert err.splitlines()[0] == "pytorch-memlab: what the program printed is in FOLDER"
@@ -95,7 +95,7 @@ def test_an_error_after_values_were_read(write, capsys):
             torch.ones(4, device="cuda").split([length])
         """),
     )
-    assert code == 1
+    assert code == 2
     assert "dry run: Tensor.item" in out
     assert err.splitlines()[-1] == (
         "pytorch-memlab: the program failed after it read values that a dry run only assumes (the "
@@ -180,13 +180,14 @@ def test_a_peak_that_does_not_settle(write, capsys):
     lines = out.splitlines()
     assert lines[0] == "script.py: 24 steps without values"
     assert lines[4].endswith("so far")
+    assert lines[5] == "  so far (24 steps; memory grows)"
     assert (
-        "the peak did not repeat within 24 steps: their requests are 4.0 MiB to 26.0 MiB,"
-        " and a later step may need more (--steps N runs N steps)"
+        "the peak did not repeat within 24 steps: their requests are 4.0 MiB to 26.0 MiB"
+        " (--steps N runs N steps)"
     ) in " ".join(out.split())
     assert lines[1] == "fits so far on 1 of 1 GPU: 1GiB (1.00 GiB)"
     grows = "grows by 1.0 MiB a step at script.py:8 in <module>: kept.append(torch.zeros(2**…"
-    assert lines[6:8] == [grows, "  out of memory at step 1,022 on 1GiB, if it goes on"]
+    assert lines[7:9] == [grows, "  out of memory at step 1,022 on 1GiB, if it goes on"]
 
 
 def test_no_tensor_of_the_program_is_on_a_gpu(write, capsys):

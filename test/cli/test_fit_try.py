@@ -97,7 +97,7 @@ def test_no_remedy_is_enough(program, capsys):
 def test_a_program_that_fails_as_it_is(tmp_path, capsys):
     path = tmp_path / "broken.py"
     path.write_text("raise ValueError('no data')\n")
-    assert main(["fit", "--try=fused", str(path)]) == 1
+    assert main(["fit", "--try=fused", str(path)]) == 2
     out, error = capsys.readouterr()
     assert out.splitlines()[1:] == ["the program fails as it is, so no remedy was tried"]
     assert error.rstrip().endswith("ValueError: no data")

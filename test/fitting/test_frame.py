@@ -50,6 +50,7 @@ def test_a_row_for_each_gpu_the_smallest_first(frame):
     assert list(frame.index) == ["<b>", "64MiB"]
     assert frame.to_dict("index")["64MiB"] == {
         "fits": True,
+        "verdict": "fits",
         "capacity": 64 * MIB,
         "context": 0,
         "peak": 40 * MIB,
@@ -94,7 +95,7 @@ def test_the_error_of_the_program_is_shown_once_with_its_line():
     line = fails.__code__.co_firstlineno + 1
     assert repr(frame) == (
         "fails: run without values\n"
-        "the program failed on all 39 GPUs\n"
+        "no verdict: the program failed on all 39 GPUs\n"
         "\n"
         f'fails at test_frame.py:{line} in fails: raise ValueError("my <bug>")\n'
         "  ValueError: my <bug>"

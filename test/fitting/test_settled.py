@@ -45,10 +45,11 @@ def test_a_training_loop_ends_after_its_third_step(tmp_path):
     assert second == third
 
 
-def test_a_number_of_steps_is_kept(tmp_path):
-    trial = trial_of(LOOP, tmp_path, steps=5)
-    assert trial.ending is Ending.STEPS
-    assert len(trial.step_peaks) == 5
+@pytest.mark.parametrize(("steps", "ending"), [(2, Ending.STEPS), (5, Ending.SETTLED)])
+def test_a_number_of_steps_is_kept(steps, ending, tmp_path):
+    trial = trial_of(LOOP, tmp_path, steps=steps)
+    assert trial.ending is ending
+    assert len(trial.step_peaks) == steps
 
 
 CRITIC = """
@@ -153,5 +154,5 @@ def test_a_function_without_an_optimizer_has_a_step_for_each_call():
 
     trial = run_trial(FunctionTarget(step), find_gpu("a100"))
     assert trial.ending is Ending.SETTLED
-    assert [one.requested[0] // MIB for one in trial.step_peaks] == [1, 2, 3, 4, 5, 5]
+    assert [one.requested[0] // MIB for one in trial.step_peaks] == [1, 2, 3, 4, 5, 5, 5, 5]
     assert cache == []

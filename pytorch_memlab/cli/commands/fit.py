@@ -17,12 +17,12 @@ for example:
 
 exit codes:
   0  the program fits on one of the GPUs at least, or with one of the remedies
-  1  the program failed
-  2  the command line cannot be carried out, and nothing ran; or the program
-     used no GPU
+  1  the picture could not be written
+  2  there is no verdict: the command line cannot be carried out, the program
+     failed or used no GPU, or the option that varies changes nothing
   3  the program fits on none of the GPUs
-  4  the program fits so far: its memory grows with every step, or its peak
-     does not repeat
+  4  the program fits so far: what follows its loop was not reached, its memory
+     grows with every step, or its peak does not repeat
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,7 +53,7 @@ from ..common_options import (
     number_of_gpus,
 )
 from ..ending_signals import signals_as_interrupts
-from ..exit_codes import DOES_NOT_FIT, FAILED, FITS_SO_FAR, INTERRUPTED, USAGE_ERROR
+from ..exit_codes import DOES_NOT_FIT, FAILED, FITS_SO_FAR, INTERRUPTED, NO_VERDICT
 from ..notices import tell, tell_assumed_values, tell_in_terminal, tell_usage_error
 from ..output import OutputFile
 from ..parser import CommandParser
@@ -246,11 +246,11 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
         interrupted = f"interrupted: {len(known)} of {len(gpus)} GPUs are known"
     report = fit_report(target, gpus, known, settings)
     is_known = any(one.fits is False for one in report.verdicts)
-    exit_code = 0 if report.fitting else DOES_NOT_FIT if is_known else FAILED
+    exit_code = DOES_NOT_FIT if is_known else NO_VERDICT
+    if report.fitting:
+        exit_code = _exit_code(report.fitting)
     if report.uses_no_gpu:
-        exit_code = USAGE_ERROR
-    elif report.fitting and all(one.is_so_far for one in report.fitting):
-        exit_code = FITS_SO_FAR
+        exit_code = NO_VERDICT
     kinds = {one.kind for one in report.approximations}
     return _Found(
         fit.text(report, names_error=False),
@@ -298,10 +298,19 @@ def _try(
     except KeyboardInterrupt:
         return _Found("", INTERRUPTED, "", f"interrupted after {runs} runs of the program")
     if found.unchanged.fits is None:
-        return _Found(text(found), FAILED, found.unchanged.trial.error)
+        return _Found(text(found), NO_VERDICT, found.unchanged.trial.error)
     shown = [found.unchanged, *(one.verdict for one in found.tried)]
-    fits = any(one is not None and one.fits for one in shown)
-    return _Found(text(found), 0 if fits else DOES_NOT_FIT)
+    return _Found(text(found), _exit_code(shown))
+
+
+def _exit_code(verdicts: Iterable[Verdict | None]) -> int:
+    """Of the best of some verdicts."""
+    fitting = [one for one in verdicts if one is not None and one.fits]
+    if not fitting:
+        return DOES_NOT_FIT
+    if not all(one.is_so_far for one in fitting):
+        return 0
+    return NO_VERDICT if any(one.trial.stopped for one in fitting) else FITS_SO_FAR
 
 
 def _search_of(
@@ -339,8 +348,9 @@ def _search(
         if not search.trials:
             return _Found("", INTERRUPTED, "", "interrupted before a run of the program ended")
         interrupted = "interrupted: values with >= fit, and larger ones may fit too"
-    is_any_fitting = any(one.best is not None for one in search.answers)
-    exit_code = FAILED if search.problem is not None else 0 if is_any_fitting else DOES_NOT_FIT
+    exit_code = _exit_code(one.best for one in search.answers)
+    if search.problem is not None or search.has_no_effect:
+        exit_code = NO_VERDICT
     found = _Found(curve.text(search, names_error=False), exit_code, search.error, interrupted)
     if picture is None or search.problem is not None:
         return found
