@@ -51,9 +51,20 @@ def _carry_out(
         work = COMMANDS[name].prepare(options, process)
     except MemlabError as error:
         return tell_usage_error(name, error)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return tell_usage_error(name, _without_torch())
     finally:
         when_prepared()
     return work() or 0
+
+
+def _without_torch() -> MemlabError:
+    return MemlabError(
+        f"PyTorch is not installed for {sys.executable}: {sys.executable} -m pip install torch"
+        " installs it, or run the command in the environment that has it"
+    )
 
 
 def _without_command(arguments: Sequence[str]) -> int:

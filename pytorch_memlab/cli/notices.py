@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._common.ranks import path_of_rank, prints
 from .exit_codes import USAGE_ERROR
+
+if TYPE_CHECKING:
+    from .parser import CommandParser
 
 
 def tell(text: str) -> None:
@@ -49,8 +54,41 @@ def tell_simulated_gpu(options: argparse.Namespace) -> None:
     tell(f"simulating {count}{machine.gpus[0].model.name}{how} ({why}{change})")
 
 
-def tell_next_steps(outputs: Sequence[str]) -> None:
-    """Say in a terminal what can be done next; after an error, whether values were assumed."""
+def tell_options_after_program(
+    parser: CommandParser, options: argparse.Namespace, source: str | None
+) -> None:
+    """Say which options of a command stand after the program, which does not seem to have them."""
+    words = () if options.has_double_dash else options.arguments
+    names = dict.fromkeys(word.partition("=")[0] for word in words)
+    known = {*parser.shown_options()} - {"-h", "--help"}
+    misplaced = [name for name in names if name in known and not _has_option(source or "", name)]
+    if not misplaced:
+        return
+    command, script = parser.prog, os.path.basename(options.script)
+    stand = f"{' and '.join(misplaced)} {'stand' if len(misplaced) > 1 else 'stands'}"
+    gets = "them" if len(misplaced) > 1 else "it"
+    tell(
+        f"{stand} after {script}, so {script} gets {gets}; an option of {command} goes before:"
+        f" {command} {misplaced[0]} ... {script}"
+    )
+
+
+def _has_option(source: str, name: str) -> bool:
+    """True if a program seems to read an option: by its name, or as a parameter or a field.
+
+    >>> _has_option('add_argument("--gpu")', "--gpu"), _has_option("def main(dry_run): ...", "-o")
+    (True, False)
+    """
+    word = re.escape(name.lstrip("-").replace("-", "_"))
+    literal = rf"(?<![\w-]){re.escape(name)}(?![\w-])"
+    return bool(re.search(rf"{literal}|\b{word}\s*[:=,)]", source))
+
+
+def tell_next_steps(outputs: Sequence[str], script: str = "") -> None:
+    """Say in a terminal what can be done next; after an error, whether values were assumed.
+
+    ``script`` is the path of the program, if it is one.
+    """
     import torch
 
     from ..devices import simulated_machine
@@ -60,8 +98,47 @@ def tell_next_steps(outputs: Sequence[str]) -> None:
         tell_in_terminal(f"next: {next_step(outputs)}")
     elif isinstance(error, (KeyboardInterrupt, torch.OutOfMemoryError)):
         pass  # a report explains the second one
-    elif machine is not None and machine.data_dependent_reads:
-        tell_assumed_values("run without --dry-run")
+    else:
+        hint = hint_on(str(error), "run", script)
+        if hint:
+            _add_hint(error, hint)
+        if machine is not None and machine.data_dependent_reads:
+            tell_assumed_values("run without --dry-run")
+
+
+def _add_hint(error: BaseException, hint: str) -> None:
+    """Say what to do about an error below its traceback, which may be long."""
+    if sys.version_info >= (3, 11):
+        error.add_note(f"pytorch-memlab: {hint}")
+    else:
+        tell(hint)
+
+
+def hint_on(message: str, command: str, script: str) -> str:
+    """The hint on an error that a program often has; empty for any other.
+
+    ``script`` is the path of the program, empty for a module.
+    """
+    if "attempted relative import with no known parent package" in message and script:
+        root, module = _module_of(script)
+        where = "" if root == os.getcwd() else f", in the folder {root}"
+        return (
+            f"{os.path.basename(script)} is part of a package, which it imports from:"
+            f" pytorch-memlab {command} -m {module}{where}"
+        )
+    if "'MPS' backend" in message or "support for mps devices" in message:
+        return 'GPUs of Apple ("mps") are not simulated: let the program use the device "cuda"'
+    return ""
+
+
+def _module_of(script: str) -> tuple[str, str]:
+    """The folder that a script's package is in, and the name of its module."""
+    folder, file = os.path.split(os.path.realpath(script))
+    names = [os.path.splitext(file)[0]]
+    while not names[1:] or os.path.exists(os.path.join(folder, "__init__.py")):
+        folder, name = os.path.split(folder)
+        names.append(name)
+    return folder, ".".join(reversed(names))
 
 
 def tell_assumed_values(remedy: str) -> None:

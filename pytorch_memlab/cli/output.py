@@ -142,6 +142,18 @@ def writer_to(
     return write
 
 
+def tell_headline(results: Results) -> None:
+    """Print the peaks and verdicts of a run whose report went to files, on standard error."""
+    from ..profiles.overview import headlines_of
+    from ..render import text
+
+    if results.recorded is None or not prints() or sys.stderr is None:
+        return
+    found = results.overview
+    opening = headlines_of(results.recorded) if found is None else (found.headlines, found.failure)
+    text.write_headline(*opening, sys.stderr)
+
+
 def is_profile(path: str) -> bool:
     """True for a name that ends in ``.json``."""
     return PurePath(path).suffix.lower() == ".json"

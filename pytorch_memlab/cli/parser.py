@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from .._common.quoted import shortened
 from .._common.standard_output import print_to_stdout
@@ -24,8 +24,9 @@ _REWORDED = (
     ),
     # What a type says of a value: the option is the subject of the sentence.
     (re.compile("argument (?:-\\w/)?(--[\\w-]+): is "), r"\1 is "),
-    (re.compile("the following arguments are required: (.*)"), r"\1 is missing: see --help"),
+    (re.compile("the following arguments are required: (.*)"), r"\1 is missing"),
 )
+_EXAMPLE: Final = re.compile(r"^for example:\n +(.*)", re.MULTILINE)
 
 Add = Callable[..., argparse.Action]
 """Declares an option or operand: ``add("-n --rows N", help)``, and what ``add_argument`` takes."""
@@ -65,6 +66,7 @@ class CommandParser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(self._with_values(arguments))
         if unknown:
             self.error(self._unknown(unknown[0]))
+        options.has_double_dash = "--" in arguments  # argparse drops it
         return options
 
     def _with_values(self, arguments: Sequence[str]) -> list[str]:
@@ -109,6 +111,9 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         for pattern, better in _REWORDED:
             message = pattern.sub(better, message)
+        if message.endswith(" is missing"):
+            example = _EXAMPLE.search(self.description or "")
+            message += f": for example, {example[1]}" if example else ": see --help"
         self.exit(USAGE_ERROR, f"{self.prog}: error: {self.origin}{message}\n")
 
     def _unknown(self, argument: str) -> str:

@@ -73,10 +73,11 @@ class ProgramTarget:
         """The program, without its folder, and its arguments."""
         return " ".join([os.path.basename(self.script), *masked(self.arguments)])
 
-    def check(self) -> None:
+    def check(self) -> str | None:
+        """The source of the program, if it has any."""
         try:
             with self._on_path():
-                self._find(self.arguments)
+                return self._find(self.arguments).source
         except UsageError:
             raise
         except SyntaxError as error:

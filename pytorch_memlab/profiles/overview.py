@@ -231,6 +231,11 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
     )
 
 
+def headlines_of(profile: RecordedProfile) -> tuple[tuple[Headline, ...], Failure | None]:
+    """The peak of each device, and where memory ran out, without the functions."""
+    return tuple(_headlines(profile, _Sizes(profile))), _failure(profile)
+
+
 @dataclass(slots=True)
 class _LineSizes:
     """Bytes of a line on a device."""

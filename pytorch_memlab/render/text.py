@@ -11,7 +11,7 @@ from typing import Final, TextIO
 from .._common.ipython import file_name
 from .._common.prose_size import counted, prose_size
 from .._common.quoted import printable, visible
-from ..profiles.overview import Headline, Overview, Place, ShownFunction
+from ..profiles.overview import Failure, Headline, Overview, Place, ShownFunction
 from ..records import FunctionTable, Report, Section
 from .notes import table_notes, texts
 from .rows import (
@@ -46,6 +46,11 @@ def write(shown: Report | Overview, stream: TextIO) -> None:
         stream.write(render(shown))
     else:
         write_rows(partial(_rows, shown), stream)
+
+
+def write_headline(headlines: Sequence[Headline], failure: Failure | None, stream: TextIO) -> None:
+    """Write the peaks of a run, their verdicts, and where memory ran out."""
+    write_rows(partial(_opening, headlines, failure), stream)
 
 
 def _rows(shown: Report | Overview, width: int | None) -> Iterator[Row]:
@@ -95,17 +100,8 @@ def _styled(lines: Iterable[str], style: str = "") -> Iterator[Row]:
 
 
 def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
-    room = WIDTH if width is None else min(width, WIDTH)
-    for headline in overview.headlines:
-        yield from _headline(headline, room)
-        if headline.verdict is not None:
-            yield from _styled(wrapped(f"  {sentence(headline.verdict)}", room))
-    failure = overview.failure
-    if failure is not None:
-        place = failure.place
-        where = "outside of the profiled lines" if place is None else f"at {_at(place)}"
-        asked = "" if failure.asked is None else f", asked for {prose_size(failure.asked)}"
-        yield from _styled(wrapped(f"out of memory {where}{asked}", room), "bold red")
+    room = _room(width)
+    yield from _opening(overview.headlines, overview.failure, width)
     several = len({one.table.device.name for one in overview.functions}) > 1
     shown = [(one.table, _lines(one)) for one in overview.functions]
     widths = widths_of(overview.report.columns, shown, _cell)
@@ -119,7 +115,8 @@ def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
     more = _functions_and_lines(overview.more_functions, overview.more_lines)
     idle = _functions_and_lines(overview.idle_functions, overview.idle_lines)
     folded = [f"{more} more: a larger --top shows them"] * bool(more)
-    folded += [f"{idle} added nothing: --all shows them"] * bool(idle)
+    is_used = any(one.measured.peak_active for one in overview.headlines)
+    folded += [f"{idle} added nothing: --all shows them"] * bool(idle and is_used)
     if folded:
         yield []
         yield from (row for line in folded for row in _styled(fitted(line, room), "dim"))
@@ -129,6 +126,25 @@ def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
 
 
 # The headlines
+
+
+def _room(width: int | None) -> int:
+    return WIDTH if width is None else min(width, WIDTH)
+
+
+def _opening(
+    headlines: Sequence[Headline], failure: Failure | None, width: int | None
+) -> Iterator[Row]:
+    room = _room(width)
+    for headline in headlines:
+        yield from _headline(headline, room)
+        if headline.verdict is not None:
+            yield from _styled(wrapped(f"  {sentence(headline.verdict)}", room))
+    if failure is not None:
+        place = failure.place
+        where = "outside of the profiled lines" if place is None else f"at {_at(place)}"
+        asked = "" if failure.asked is None else f", asked for {prose_size(failure.asked)}"
+        yield from _styled(wrapped(f"out of memory {where}{asked}", room), "bold red")
 
 
 def _headline(headline: Headline, room: int) -> Iterator[Row]:

@@ -55,7 +55,7 @@ def test_before_a_command(arguments, said, capsys):
             ["-x", "train.py"],
             "unknown option -x; options of the script go after it: run SCRIPT ARGS",
         ),
-        (["--gpu", "t4"], "SCRIPT is missing: see --help"),
+        (["--gpu", "t4"], "SCRIPT is missing: for example, pytorch-memlab run train.py --epochs 1"),
         (["--num-gpus"], "argument --num-gpus: expected one argument"),
     ],
 )

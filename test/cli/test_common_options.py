@@ -55,4 +55,4 @@ def test_the_help_of_run_tells_a_report_from_a_page(capsys):
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "the report instead of printing it (.txt), a page to explore in a browser" in text
+    assert "print the headline alone: the report (.txt), a page to explore in a browser" in text

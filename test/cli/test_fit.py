@@ -288,7 +288,7 @@ def test_what_cannot_be_carried_out_is_said_in_a_line(words, error, write, capsy
     ("words", "error"),
     [
         (["--gpus", "t4", "script.py"], "unknown option --gpus: did you mean --gpu?"),
-        ([], "SCRIPT is missing: see --help"),
+        ([], "SCRIPT is missing: for example, pytorch-memlab fit train.py --batch-size 8"),
         (["--num-gpus", "0", "s.py"], "--num-gpus is a number from 1 to 128, not 0"),
         (["--steps", "0", "s.py"], "--steps is a number of optimizer steps from 1 on, not 0"),
         (["--steps", "many", "s.py"], "--steps is a number of optimizer steps from 1 on, not many"),

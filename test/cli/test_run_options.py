@@ -46,8 +46,10 @@ def test_count(write, capsys):
 def test_output_file(ending, write, capsys, tmp_path):
     main(["run", "-f", "Net.forward", "-o", f"out.{ending}", write(SCRIPT)])
 
-    told = f"{NOTICE}memory profile written to out.{ending}\n"
-    assert capsys.readouterr() == ("done []\n", told)
+    out, err = capsys.readouterr()
+    told = f"{NOTICE}memory profile written to out.{ending}\npeak 33.0 MiB on cuda:0, "
+    assert (out, err[: len(told)]) == ("done []\n", told)
+    assert err.endswith(": fits, 78.57 GiB free\n")
     written = (tmp_path / f"out.{ending}").read_text()
     if ending == "txt":
         assert written.startswith(FORWARD)
@@ -158,7 +160,9 @@ def test_which_gpu_is_simulated_and_why_is_said_before_the_script_runs(
 
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == (f"pytorch-memlab: simulating {said}runs\nmemory profile written to out.json\n")
+    assert err.startswith(
+        f"pytorch-memlab: simulating {said}runs\nmemory profile written to out.json\npeak 512 B on "
+    )
 
 
 def test_a_script_that_leaves_the_gpu_alone_is_told_so(write, capsys):
@@ -225,10 +229,20 @@ def test_each_process_of_torchrun_writes_its_own_file_and_one_prints(
 
     assert said[0] == ("", "")
     assert said[1].out.startswith("## <module>\n")
-    assert said[1].err == (
-        f"{NOTICE}memory profile written to out.rank0.html\n"
-        f"{NOTICE}memory profile written to 0-{os.getpid()}.txt\n{NOTICE}"
-    )
+    written = [
+        line
+        for line in said[1].err.splitlines(keepends=True)
+        if line == NOTICE or "written to" in line
+    ]
+    assert written == [
+        NOTICE,
+        "memory profile written to out.rank0.html\n",
+        NOTICE,
+        f"memory profile written to 0-{os.getpid()}.txt\n",
+        NOTICE,
+    ]
+    # The last run has no file: its report has the peak.
+    assert said[1].err.count("peak 1.0 KiB on cuda:0, ") == 2
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != name) == [
         f"0-{os.getpid()}.txt",
         f"1-{os.getpid()}.txt",

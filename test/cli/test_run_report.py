@@ -145,8 +145,6 @@ ON_THE_CPU = "import torch\n\n\ndef work():\n    return torch.ones(3)\n\n\nwork(
 ON_THE_CPU_REPORT = """\
 no memory was in use on cuda:0 (simulated)
 
-2 functions added nothing: --all shows them
-
 simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)
 """
 

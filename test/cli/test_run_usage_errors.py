@@ -31,7 +31,7 @@ from pytorch_memlab.cli.main import main
         (["-f", "torch.nn:Nothing", "script.py"], "module 'torch.nn' has no attribute 'Nothing'"),
         (["-o", "out.pdf", "script.py"], "end it in .txt, .html, .json"),
         (["-o", "missing/out.txt", "script.py"], "cannot write missing/out.txt"),
-        ([], "SCRIPT is missing: see --help"),
+        ([], "SCRIPT is missing: for example, pytorch-memlab run train.py --epochs 1"),
         (["--no-such-option", "script.py"], "unknown option --no-such-option; options of the"),
     ],
 )

@@ -54,7 +54,14 @@ from ..common_options import (
 )
 from ..ending_signals import signals_as_interrupts
 from ..exit_codes import DOES_NOT_FIT, FAILED, FITS_SO_FAR, INTERRUPTED, NO_VERDICT
-from ..notices import tell, tell_assumed_values, tell_in_terminal, tell_usage_error
+from ..notices import (
+    hint_on,
+    tell,
+    tell_assumed_values,
+    tell_in_terminal,
+    tell_options_after_program,
+    tell_usage_error,
+)
 from ..output import OutputFile
 from ..parser import CommandParser
 
@@ -139,18 +146,23 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
     for _, gpu in gpus:
         settings.taken(gpu)
     target = _target(options)
-    target.check()
+    source = target.check()
+    parser = CommandParser("pytorch-memlab fit", "")
+    add_arguments(parser)
+    tell_options_after_program(parser, options, source)
+    script = "" if options.is_module else options.script
     is_tried = options.remedies is not None or options.budget is not None
     if options.vary:
         if is_tried:
             raise UsageError("--vary and --try are two questions: ask one after the other")
-        return partial(_show, _search_of(options, gpus, target), settings)
+        return partial(_show, _search_of(options, gpus, target), settings, script)
     if options.output is not None:
         raise UsageError("--output draws the curve of --vary: give that too")
     if is_tried:
         one_gpu = gpus if options.gpu else ()
-        return partial(_show, _trial_of_remedies(options, one_gpu, settings, target), settings)
-    return partial(_show, partial(_fit, target, gpus), settings)
+        remedies = _trial_of_remedies(options, one_gpu, settings, target)
+        return partial(_show, remedies, settings, script)
+    return partial(_show, partial(_fit, target, gpus), settings, script)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -190,13 +202,13 @@ class _Found:
     assumes_values: bool = False  # True if the program read values before the error
 
 
-def _show(find: Callable[[Settings], _Found], settings: Settings) -> int:
+def _show(find: Callable[[Settings], _Found], settings: Settings, script: str) -> int:
     """Run a program with a folder for what it prints, and show what is found; the exit code."""
     with signals_as_interrupts():
-        return _find_and_show(find, settings)
+        return _find_and_show(find, settings, script)
 
 
-def _find_and_show(find: Callable[[Settings], _Found], settings: Settings) -> int:
+def _find_and_show(find: Callable[[Settings], _Found], settings: Settings, script: str) -> int:
     folder = tempfile.mkdtemp(prefix="pytorch-memlab-fit-")
     try:
         found = find(replace(settings, output=folder))
@@ -209,6 +221,9 @@ def _find_and_show(find: Callable[[Settings], _Found], settings: Settings) -> in
     is_drawn = found.draw()
     if found.error:
         print(f"\n{found.error}", file=sys.stderr, end="")
+        hint = hint_on(found.error, "fit", script)
+        if hint:
+            tell(hint)
         if found.assumes_values:
             tell_assumed_values("pytorch-memlab run computes them")
     if found.interrupted:

@@ -119,7 +119,7 @@ def add_arguments(parser: CommandParser) -> None:
     add_report_options(add)
     add_output_files(
         add,
-        "write a file: the report instead of printing it (.txt), a page to explore in a"
+        "write a file, and print the headline alone: the report (.txt), a page to explore in a"
         " browser, with the code and the memory over time (.html), everything that was recorded,"
         " for pytorch-memlab show, top, diff and merge (.json), the memory history of the run in"
         " PyTorch's own format, for pytorch-memlab peak, timeline and pytorch.org/memory_viz"
@@ -234,12 +234,14 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
         main = process.enter_context(found.as_main())
         keeps = files.need_allocations
         profile = Profile(found, options, columns, choice, steps, sections, keeps_history=keeps)
+    notices.tell_options_after_program(parser, options, found.source)
     put_profile_in_builtins(process)
     ending = ExitStack()  # the last of these callbacks comes first
     own_path = Patches()
     ending.callback(own_path.undo)
     ending.callback(limit.tell)
-    ending.callback(notices.tell_next_steps, files.names)
+    script = "" if options.is_module else options.script
+    ending.callback(notices.tell_next_steps, files.names, script)
     asks_for_report = bool(columns or files.has_report or sections)
     ending.callback(profile.finish, files.write, is_asked_for=asks_for_report)
     files.finish_with(ending, profile)

@@ -23,7 +23,7 @@ from ...history.private_snapshot import private_snapshot
 from ...history.whole_run import WholeRunHistory
 from ...profiles.recorded import ProgramError
 from ...simulation.inspect import active
-from ..output import FORMATS, OutputFile, Results, is_profile, writer_to
+from ..output import FORMATS, OutputFile, Results, is_profile, tell_headline, writer_to
 
 if TYPE_CHECKING:
     from ..._common.uncaught_errors import Report
@@ -84,7 +84,10 @@ class RunFiles:
 
     def write(self, results: Results) -> None:
         """Write the report, or print it."""
-        self._note(self._write_report(results))
+        is_written = self._write_report(results)
+        self._note(is_written)
+        if self.has_report and is_written:
+            tell_headline(results)
 
     def finish_with(self, ending: ExitStack, profile: Profile) -> None:
         """Let traces and pictures be written when a stack closes, the traces first."""

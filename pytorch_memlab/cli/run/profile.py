@@ -6,10 +6,11 @@ import argparse
 import builtins
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from ..._common.garbage_collection import no_garbage_collection
 from ..._common.main_program import Program
@@ -36,6 +37,8 @@ from ..output import Results, results_of
 from .sections import CategoryReport, StepLeaks
 from .steps import Steps, progress_shown
 from .targets import ImportedFunctions, functions_of, named_functions
+
+_ASKS_FOR_HELP: Final = frozenset({"-h", "--help", "--version"})
 
 
 def put_profile_in_builtins(process: ExitStack) -> None:
@@ -154,10 +157,9 @@ class Profile:
             if not self._saves_history:
                 results = replace(results, recorded=replace(recorded, history=None))
             write(results)
-            failed = not isinstance(error, (SystemExit, type(None)))
             report = results.report
             shows_memory = report.tables and not {"hits", "time"}.issuperset(report.columns)
-            if shows_memory and not failed:
+            if shows_memory and not _ended_early(error, self._argv):
                 tell_unused_gpu(started_processes=_seconds_of_processes() > self._seconds_before)
 
     def peaks(self) -> Mapping[str, DevicePeaks]:
@@ -208,6 +210,17 @@ class Profile:
     def _noticed(self, shows: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._program_showed_tables = True
         return shows(*args, **kwargs)
+
+
+def _ended_early(error: BaseException | None, argv: Sequence[str]) -> bool:
+    """True for a program that failed, or that only showed its help or version."""
+    if error is None:
+        return False
+    if not isinstance(error, SystemExit) or error.code:
+        return True
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_of_parser = bool(frames) and frames[-1].f_globals.get("__name__") == "argparse"
+    return is_of_parser or not _ASKS_FOR_HELP.isdisjoint(argv)
 
 
 def _seconds_of_processes() -> float:

@@ -199,6 +199,8 @@ def _sized(size: int, spec: str | int) -> GPU:
 
 
 def _suggestion(name: str) -> str:
+    if name.strip().lower() == "mps":
+        return " (GPUs of Apple are not simulated)"
     close = get_close_matches(_canonical(name), _SHORT_NAMES, n=3, cutoff=0.65)
     near = dict.fromkeys(_SHORT_NAMES[spelling] for spelling in close)
     return f" (did you mean {' or '.join(near)}?)" if near else ""
