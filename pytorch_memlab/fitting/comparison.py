@@ -12,13 +12,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from ..simulation.inspect import GPU, PRESETS, find_gpu
+from .growth import Growth
 from .target import Change, Target
 from .trial import ENDED_ITSELF, Ending, Settings, Trial, TrialRequest, run_all
 from .verdict import FitReport, Verdict, needed_memory, verdict
 from .watched_gpu import runs_alike
+
+_MOST_STEPS: Final = 200
+"""Steps or iterations up to which an expected failure is reached by running them."""
 
 _UNKNOWN_OPTION: Final = re.compile(
     r"unrecognized argument|no such option|unknown (command line )?(flag|option|argument)"
@@ -166,6 +171,40 @@ def compare_gpus(
     target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings
 ) -> Generator[tuple[int, Verdict], None, None]:
     """The verdicts on several GPUs, as they become known. See Note [Runs for several GPUs]."""
+    growing: dict[int, Growth] = {}
+    for index, found in _compared(target, gpus, settings):
+        growth = None if settings.steps is not None else _failing(found)
+        if growth is None:
+            yield index, found
+        else:
+            growing[index] = growth
+    if growing:  # the steps that are expected run too, and as many to see that nothing grows
+        most = {
+            are_steps: 2 * max(one.last_step or 0 for one in those)
+            for are_steps in (True, False)
+            if (those := [one for one in growing.values() if one.repeated.are_steps == are_steps])
+        }
+        longer = replace(
+            settings,
+            most_steps=most.get(True, settings.most_steps),
+            most_iterations=most.get(False, settings.most_iterations),
+        )
+        named = [gpus[index] for index in growing]
+        for number, found in _compared(target, named, longer):
+            yield list(growing)[number], found
+
+
+def _failing(found: Verdict) -> Growth | None:
+    """The growth that is expected to run out of memory soon; None without one."""
+    growth = found.growth
+    if not found.fits or growth is None or growth.is_over or growth.last_step is None:
+        return None
+    return growth if growth.last_step <= _MOST_STEPS else None
+
+
+def _compared(
+    target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings
+) -> Generator[tuple[int, Verdict], None, None]:
     runs = Runs(settings)
     pending = list(range(len(gpus)))
     too_large: dict[int, Verdict] = {}

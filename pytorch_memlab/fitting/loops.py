@@ -29,7 +29,7 @@ from ..simulation.inspect import Machine
 from .settled import StepPeaks, repeats
 from .watched_source import BRANCH, LOOP, WHILE, calls_within, watched
 
-_MOST_ITERATIONS: Final = 8
+MOST_ITERATIONS: Final = 8
 """Iterations of a loop around the innermost one, until it ends though they do not repeat."""
 
 
@@ -60,11 +60,12 @@ class Loop:
 class Loops:
     """The loops of the user's files, from the outermost to the innermost."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, most_iterations: int) -> None:
         self._machine = machine
+        self._most_iterations = most_iterations
         self._active: list[Loop] = []
-        # whether each one was taken after a step: before it there are no gradients and no state
-        self._branches: dict[tuple[str, int], bool] = {}
+        # how often each was taken after a step: before it there are no gradients and no state
+        self._branches: dict[tuple[str, int], int] = {}
         self.ended = 0  # loops that ended early
         self.unsettled: list[Loop] = []  # those of them whose iterations did not repeat
 
@@ -106,9 +107,9 @@ class Loops:
         for one in loops[:-1]:
             one.contains_ended = True
 
-    def unreached(self) -> tuple[str, ...]:
-        """The calls of branches that no iteration so far has taken."""
-        missed = [place for place, was_taken in self._branches.items() if not was_taken]
+    def unreached(self, *, times: int = 1) -> tuple[str, ...]:
+        """The calls of branches that were taken less often so far."""
+        missed = [place for place, taken in self._branches.items() if taken < times]
         return tuple(dict.fromkeys(call for one in missed for call in calls_within(*one)))
 
     # What the program calls
@@ -138,7 +139,7 @@ class Loops:
             frame = sys._getframe(1)
             if any(one.steps for one in self.around(frame)):
                 place = frame.f_code.co_filename, first
-                self._branches[place] = self._branches.get(place, False) or is_taken
+                self._branches[place] = self._branches.get(place, 0) + is_taken
         return is_taken
 
     def goes_on(self, loop: Loop) -> bool:
@@ -161,7 +162,7 @@ class Loops:
         if not loop.contains_ended or loop.is_ending:
             return
         has_settled = repeats(peaks.all)
-        if has_settled or len(peaks.all) >= _MOST_ITERATIONS:
+        if has_settled or len(peaks.all) >= self._most_iterations:
             loop.is_ending = True
             self.ended += 1
             if not has_settled:

@@ -12,8 +12,9 @@ for as many steps as it grew: a cache that doubles grows in rare steps.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from torch.optim import Optimizer
@@ -44,6 +45,10 @@ class Repeated:
     ends: tuple[int, ...]  # times at which each one ended, in microseconds
     total: int | None  # how many the program has; None if it is not known
     are_steps: bool = True  # of an optimizer
+
+    def until(self, time: int) -> Repeated:
+        """Those that ended before a time."""
+        return replace(self, ends=self.ends[: bisect_left(self.ends, time)])
 
 
 class StepPeaks:

@@ -31,7 +31,7 @@ from ..history.model import AllocationHistory, Frame
 from ..records import SIZES_OF_VALUES, Approximation, ApproximationKind, FilesOfRun, mark
 from ..simulation.inspect import GPU, Machine, MemoryOverhead, active, adopt
 from .child import Work, can_fork, run_in_children
-from .loops import Loop, Loops, stopped_library_loop
+from .loops import MOST_ITERATIONS, Loop, Loops, stopped_library_loop
 from .settled import (
     MOST_STEPS,
     Repeated,
@@ -133,6 +133,8 @@ class Settings:
     """Settings of the runs of a program."""
 
     steps: int | None = None  # optimizer steps to run; None for until the peak has settled
+    most_steps: int = MOST_STEPS  # for which to wait until it has
+    most_iterations: int = MOST_ITERATIONS  # of a loop around the steps, as ``most_steps``
     num_gpus: int = 1
     context: int | None = None  # bytes of the CUDA context; None for the estimate of each GPU
     others: int = 0  # bytes that other processes hold
@@ -263,7 +265,7 @@ class _Run:
         self._peaks = StepPeaks(machine)
         # Weakly: a trial keeps nothing that the program drops.
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._loops = Loops(machine)
+        self._loops = Loops(machine, request.settings.most_iterations)
         self._phase = 0  # steps before those of the loop that runs now
         self._step_times: list[int] = []
         self._repeated: list[Repeated] = []
@@ -369,9 +371,11 @@ class _Run:
             if len(peaks) < steps:
                 return None
             return Ending.SETTLED if has_settled else Ending.STEPS
-        if has_settled and (not self._loops.unreached() or len(peaks) >= MOST_STEPS):
+        is_last = len(peaks) >= self._request.settings.most_steps
+        # What a branch leaves is known when it was taken twice.
+        if has_settled and (is_last or not self._loops.unreached(times=2)):
             return Ending.SETTLED
-        return Ending.UNSETTLED if len(peaks) >= MOST_STEPS else None
+        return Ending.UNSETTLED if is_last else None
 
     def _stop(self, unreached: tuple[str, ...]) -> NoReturn:
         """End the program here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..history.replay import ReplayResult, replay
 from ..records import Approximation
 from ..simulation.inspect import GPU
 from .growth import Growth, growth_of
+from .settled import Repeated
 from .trial import Ending, ProgramError, Settings, Trial
 
 
@@ -163,12 +165,10 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
     has_failed = trial.ending is Ending.OUT_OF_MEMORY and failure is None
     fits = None if trial.failed or has_failed else failure is None
     shown = unlimited if fits is False else limited
-    growing = _growing(trial, limited, gpu, taken) if fits else []
+    growing = [] if fits is None or limited is None else _growing(trial, limited, gpu, taken)
     growth = min((one for one in growing if one is not None), key=_last_step, default=None)
     later = sum(one.later for one in growing if one is not None)
     has_room = shown is not None and shown.peak_reserved + later <= gpu.total_memory - taken
-    if growth is not None and growth.repeated.total is not None and not growth.is_over:
-        fits = False
     return Verdict(
         name=name,
         gpu=gpu,
@@ -185,16 +185,18 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
     )
 
 
-def _growing(
-    trial: Trial, limited: ReplayResult | None, gpu: GPU, taken: int
-) -> list[Growth | None]:
+def _growing(trial: Trial, limited: ReplayResult, gpu: GPU, taken: int) -> list[Growth | None]:
     """The growth of each loop that ended early though it did not repeat; None where uneven."""
-    if limited is None or trial.history is None:
-        return [None for _ in trial.repeated]
-    capacity = gpu.total_memory
+    history, capacity = trial.history, gpu.total_memory
+    assert history is not None
+    repeated: Sequence[Repeated] = trial.repeated
+    if limited.out_of_memory is not None:
+        # Of the loop in which memory runs out, what came before that.
+        times = history.of_device(limited.device).events.times
+        failed = times[min(limited.out_of_memory.index, len(times) - 1)]
+        repeated = [one.until(failed) for one in repeated if one.ends[0] < failed <= one.ends[-1]]
     return [
-        growth_of(trial.history, limited.device, one, capacity=capacity, taken=taken)
-        for one in trial.repeated
+        growth_of(history, limited.device, one, capacity=capacity, taken=taken) for one in repeated
     ]
 
 

@@ -236,7 +236,7 @@ def _growing(report: FitReport) -> Iterator[str]:
             yield f"  the loop ends after {counted(total, unit)} on {one.name}"
         elif last is not None:
             of = "" if total is None else f" of {total:,}"
-            end = ", if it goes on" if total is None else ""
+            end = ", if it goes on" if one.fits else ""
             yield f"  out of memory at {unit} {last:,}{of} on {one.name}{end}"
 
 
