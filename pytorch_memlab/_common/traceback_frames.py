@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +22,9 @@ _ARGUMENTS = "_arguments_of_torch"
 """Attribute of an error for what frames of torch would keep."""
 
 _EXPECTED = (RuntimeError, MemlabError)
-"""Errors that are raised on purpose; other errors may be mistakes in this package."""
+"""Errors that are raised on purpose, wherever they come from."""
+
+_RAISE = dis.opmap["RAISE_VARARGS"]
 
 _SHOWS_THE_FRAME_THAT_CATCHES = sys.version_info < (3, 11)
 """Python 3.10 raises again with the traceback that was caught, which begins in the own frame."""
@@ -57,6 +60,7 @@ def without_frames(function: Callable[P, T], *, is_in_python: bool = False) -> C
             del args, kwargs
             raise
 
+    vars(call).update(vars(function))  # what that wraps, if it does: torch looks it up
     return call
 
 
@@ -75,12 +79,24 @@ def clear_internal_frames(error: BaseException) -> None:
         if is_ours:
             with suppress(RuntimeError):  # it runs still
                 place.tb_frame.clear()
-    if any(ours) and (not ours[-1] or isinstance(error, _EXPECTED)):
+    if any(ours) and (not ours[-1] or _is_expected(error, places)):
         kept = _without_internals(places, ours)
         if _SHOWS_THE_FRAME_THAT_CATCHES and ours[0]:
             kept.insert(0, places[0])
             places[0].tb_frame.f_locals.clear()  # a copy that is there where a tracer is on
         error.__traceback__ = _joined(kept)
+
+
+def _is_expected(error: BaseException, places: list[TracebackType]) -> bool:
+    """False for what may be a mistake in this package, in the last frame of a traceback.
+
+    A ``raise`` there is on purpose. Where it is the only frame, C++ refused the arguments.
+    """
+    if isinstance(error, _EXPECTED) or len(places) == 1:
+        return True
+    last = places[-1]
+    raises = last.tb_frame.f_code.co_code[last.tb_lasti] == _RAISE
+    return raises and not isinstance(error, AssertionError)
 
 
 def _without_internals(places: list[TracebackType], ours: list[bool]) -> list[TracebackType]:

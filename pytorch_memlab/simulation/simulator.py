@@ -6,6 +6,7 @@ The module is not called ``simulate``: as a submodule it would hide the class of
 
 from __future__ import annotations
 
+import functools
 import os
 import reprlib
 import sys
@@ -14,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -298,16 +299,18 @@ _INSTALLED_IN_ORDER = (
 )
 
 
-_IN_CPP = (torch.Tensor, torch.UntypedStorage, torch.autograd)
-"""Their functions do most of the work of a program; errors name no frame of what stands for them.
-See ``clear_internal_frames``."""
+_WITHOUT_FRAMES = (torch.Tensor, torch.UntypedStorage, torch.autograd, torch.cuda, torch._C)
+"""Errors name no frame of what stands for their functions; see ``clear_internal_frames``."""
+
+
+_FUNCTIONS = (FunctionType, MethodType, functools.partial)
 
 
 class _Replacements(Patches):
     """The names of torch that the simulation replaces."""
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        if owner in _IN_CPP and type(value) is FunctionType:
+        if owner in _WITHOUT_FRAMES and type(value) in _FUNCTIONS:
             is_in_python = type(getattr(owner, name, None)) is FunctionType
             value = without_frames(value, is_in_python=is_in_python)
         super().set(owner, name, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 
+import numpy as np
 import pytest
 import torch
 
@@ -57,16 +58,46 @@ CALLS = {
     "backward without memory": lambda: Large.apply(weight()).sum().backward(),
     "grad": lambda: torch.autograd.grad(Doubled.apply(weight()).sum(), [weight()]),
     "no such GPU": lambda: torch.zeros(1).cuda(7),
+    "set_device": lambda: torch.cuda.set_device(9),
+    "device": lambda: torch.cuda.device(9).__enter__(),
+    "synchronize": lambda: torch.cuda.synchronize(9),
+    "memory_allocated": lambda: (weight(), torch.cuda.memory_allocated(9)),
+    "mem_get_info": lambda: torch.cuda.mem_get_info(9),
+    "current_stream": lambda: torch.cuda.current_stream(9),
+    "Stream": lambda: torch.cuda.Stream(device=9),
+    "torch.Stream": lambda: torch.Stream("cuda:9"),
+    "Event": lambda: torch.cuda.Event().elapsed_time(torch.cuda.Event()),
+    "Generator": lambda: torch.Generator("cuda:9"),
+    "numpy": lambda: weight().numpy(),
+    "asarray": lambda: np.asarray(weight()),
+    "float": lambda: float(weight().detach()),
+    "wrong argument": lambda: torch.add(weight(), "a"),
+    "a gradient of the CPU": lambda: setattr(weight(), "grad", torch.ones(4)),
+    "a gradient of a GPU": lambda: setattr(torch.ones(4), "grad", weight()),
+    "FloatTensor": lambda: torch.cuda.FloatTensor(25 * MIB),
+    "caching_allocator_alloc": lambda: torch.cuda.caching_allocator_alloc(100 * MIB),
+    "UntypedStorage": lambda: torch.UntypedStorage(100 * MIB, device="cuda"),
+    "refused by name": lambda: torch.cuda.change_current_allocator(None),
 }
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_no_frame_of_the_simulation(call):
-    with simulate("64MiB"), pytest.raises(RuntimeError) as caught:
+    with simulate("64MiB"), pytest.raises((RuntimeError, TypeError, ValueError)) as caught:
         call()
     files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
     assert [name for name in files if name.startswith(OWN_FOLDER)] == []
     assert files[-1 if caught.value.args[0] == "in backward" else 1] == __file__
+
+
+def test_frames_of_what_may_be_a_mistake_of_the_simulation_stay(monkeypatch):
+    with simulate("64MiB") as machine:
+        monkeypatch.setattr(machine, "gpus", None)
+        with pytest.raises(TypeError) as caught:
+            torch.cuda.set_device(0)
+        monkeypatch.undo()
+    files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
+    assert [name for name in files if name.startswith(OWN_FOLDER)] != []
 
 
 def test_frames_of_torch_around_a_failing_call_stay():

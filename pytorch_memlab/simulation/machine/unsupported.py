@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..._common.traceback_frames import without_frames
 from ...errors import UnsupportedCUDACallError
 from .simulated_gpu import SimulatedGPU
 
@@ -19,6 +20,7 @@ def unsupported(name: str) -> UnsupportedCUDACallError:
 def refusal(name: str) -> Callable[..., Any]:
     """A function that stands for a call and raises its error."""
 
+    @without_frames
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise unsupported(name)
 

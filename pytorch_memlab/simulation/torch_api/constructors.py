@@ -179,6 +179,7 @@ def _generator_type(machine: Machine) -> type:
 
         __module__, __qualname__ = "torch", "Generator"  # where pickle finds it
 
+        @without_frames
         def __new__(cls, device: Any = "cpu") -> Any:
             gpu = None if device is None else machine.find_gpu(device)
             return _Generator() if gpu is None else SimulatedGenerator(gpu.index)
@@ -273,4 +274,4 @@ def _legacy_constructor(machine: Machine, dtype: torch.dtype) -> Any:
         sizes = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
         return torch.empty(tuple(sizes), dtype=dtype, device=gpu.device)
 
-    return new
+    return without_frames(new)

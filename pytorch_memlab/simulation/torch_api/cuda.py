@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..._common.patches import Patches
+from ..._common.traceback_frames import without_frames
 from ..allocator.caching_allocator import CachingAllocator
 from ..machine.device_properties import DeviceProperties
 from ..machine.machine import Machine
@@ -320,6 +321,7 @@ class _Runtime:
     def cudaGetErrorString(self, code: int) -> str:  # noqa: N802 - CUDA's own name
         return _ERROR_TEXTS.get(int(code), "unrecognized error code")
 
+    @without_frames
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:  # noqa: N802 - CUDA's own name
         gpu = self._machine.gpu(device)
         return gpu.driver.free_memory(), gpu.driver.total

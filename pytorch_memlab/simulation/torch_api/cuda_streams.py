@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from typing_extensions import Self
 
+from ..._common.traceback_frames import without_frames
 from ..allocator.stream_work import Work
 from ..machine.machine import Machine
 from ..machine.streams import PRIORITIES, handle_of, priority_of
@@ -31,6 +32,7 @@ class SimulatedStream:
 
     machine: Machine
 
+    @without_frames
     def __init__(
         self,
         device: Any = None,
@@ -54,12 +56,15 @@ class SimulatedStream:
         """A number in place of CUDA's pointer."""
         return handle_of(self.stream_id, self.device_index)
 
+    @without_frames
     def wait_event(self, event: Any) -> None:
         event.wait(self)
 
+    @without_frames
     def wait_stream(self, stream: Any) -> None:
         self.wait_event(stream.record_event())
 
+    @without_frames
     def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
         event = self._new_event() if event is None else event
         event.record(self)
@@ -139,6 +144,7 @@ class SimulatedEvent:
 
     machine: Machine
 
+    @without_frames
     def __init__(
         self,
         device: Any = None,
@@ -161,6 +167,7 @@ class SimulatedEvent:
         """The GPU that it belongs to, None before it was recorded if none was named."""
         return None if self._index is None else torch.device("cuda", self._index)
 
+    @without_frames
     def record(self, stream: Any = None) -> None:
         stream = self._stream_or_current(stream)
         self._belong_to(stream.device_index)
@@ -168,6 +175,7 @@ class SimulatedEvent:
         self._time = time.perf_counter() if self._work is None else self._work.end_time
         self.machine.traced("EventRecord", self.event_id, stream.native_handle)
 
+    @without_frames
     def wait(self, stream: Any = None) -> None:
         if not self.event_id:
             return
@@ -188,6 +196,7 @@ class SimulatedEvent:
             _finish(self.machine, self._index, self._work)
         self.machine.traced("EventSynchronization", self.event_id)
 
+    @without_frames
     def elapsed_time(self, end_event: SimulatedEvent) -> float:
         """Milliseconds between two recorded events, by the clock of the CPU.
 
@@ -241,6 +250,7 @@ class SimulatedEvent:
 class SimulatedCUDAEvent(SimulatedEvent):
     """``torch.cuda.Event``."""
 
+    @without_frames
     def __init__(
         self,
         enable_timing: bool = False,

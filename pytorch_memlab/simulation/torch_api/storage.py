@@ -17,6 +17,7 @@ from torch import UntypedStorage
 from torch.multiprocessing import get_sharing_strategy
 
 from ..._common.patches import Patches
+from ..._common.traceback_frames import without_frames
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.tensor_values import TensorValues
@@ -89,7 +90,7 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
         return copy(storage, gpu_of(storage)) if here else clone_other(storage)
 
     members = {
-        "__new__": staticmethod(new),
+        "__new__": staticmethod(without_frames(new)),
         "device": property(device),
         "is_cuda": property(lambda self: gpu_of(self) is not None),
         "data_ptr": lambda self: machine.address_of(self),

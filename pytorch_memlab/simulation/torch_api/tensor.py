@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensor, fake_tensor
 
 from ..._common.patches import Patches
 from ..._common.stack_room import check_room
+from ..._common.traceback_frames import without_frames
 from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..dispatch.fake_tensors import BUILD_HAS_CUDA
 from ..dispatch.transfers import move
@@ -81,6 +82,7 @@ def _grad(machine: Machine) -> Any:
             with uninterrupted(*STANDARD_SIGNALS):
                 return get(tensor)
 
+        @without_frames
         def __set__(self, tensor: torch.Tensor, gradient: Any) -> None:
             check_room()
             if gradient is not None and isinstance(gradient, torch.Tensor):

@@ -15,6 +15,9 @@ from ..machine.unsupported import refusal, unsupported
 
 _PREFIXES = ("_cuda_", "_nccl_", "_cudart", "_gds_", "_accelerator_")
 
+_BETWEEN = ("torch", __name__.partition(".")[0])
+"""Where modules begin that pass a call on."""
+
 _PUBLIC = ("torch.cuda.", "torch.accelerator.", "torch.backends.cuda.", "torch.nn.parallel.")
 """Beginnings of the modules whose functions programs call."""
 
@@ -94,7 +97,7 @@ def _public_name(internal: str) -> str:
         module = frame.f_globals.get("__name__", "")
         if f"{module}.".startswith(_PUBLIC):
             name = f"{module}.{frame.f_code.co_name}"
-        elif not module.startswith("torch"):
+        elif not module.startswith(_BETWEEN):
             break
         frame = frame.f_back  # type: ignore[assignment]
     return name
