@@ -210,6 +210,10 @@ class LineEntry:
     stats: Mapping[str, int]
     # what a simulation did in the line without knowing all of it, calls included
     approximations: tuple[Approximation, ...] = ()
+    # hits in a row that began with as many bytes more than the hit before, and these bytes; a
+    # saved profile has the loops that grow in their place
+    rises: int = field(default=0, compare=False)
+    rise: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

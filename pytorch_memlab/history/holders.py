@@ -11,7 +11,7 @@ from .._common.ipython import file_name, source_name
 from .._common.prose_size import prose_size
 from .._common.quoted import quoted, visible
 from .._common.rendered import rendered
-from .._common.user_code import is_of_user
+from .._common.user_code import is_of_user, path_of_library
 from ..errors import UsageError
 from .model import AllocationHistory, Block, Event, Frame, Stack
 from .peak import Peak, find_peak
@@ -24,6 +24,8 @@ K = TypeVar("K")
 
 ENGINE: Final = "_engine_run_backward"
 """The function of torch that runs the backward pass."""
+
+_TORCH: Final = ("site-packages/torch/", "dist-packages/torch/")
 
 _DEEPEST: Final = 64
 """Modules around each other in a tree: each has the path of all around it. The last one has the
@@ -98,6 +100,29 @@ class PeakHolders:
         What the backward pass allocates counts at the line of the forward op, if that is known.
         """
         return _holders(self._sums(lambda _, frame: frame))
+
+    def below(self, line: Holder) -> list[Holder]:
+        """Lines of libraries that a line of the program calls, with the bytes that they made.
+
+        Args:
+            line: a row of ``by_line``.
+
+        Returns:
+            The innermost line outside of torch of each block, the largest first. Bytes that the
+            line made itself, or by torch alone, are left out.
+        """
+        sizes: defaultdict[tuple[str, int | None, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+        for block in self.peak.blocks:
+            frame, is_forward = charged_frame(block, self.stacks)
+            if (frame.filename, frame.line, frame.name) == (line.file, line.line, line.function):
+                stack = self.stacks[(block.forward if is_forward else block.stack) or 0]
+                inner = _innermost_of_library(stack)
+                if inner is not None:
+                    found = sizes[inner]
+                    found[0] += block.size
+                    found[1] += 1
+                    found[2] += is_forward * block.size
+        return _holders(sizes)
 
     def by_function(self) -> list[Holder]:
         """Bytes by function of the program, the largest first; they add up to the peak.
@@ -286,6 +311,16 @@ def charged_frame(made: Block | Event, stacks: Sequence[Stack]) -> tuple[Frame, 
 def _place(made: Block | Event, stacks: Sequence[Stack]) -> Frame:
     """The innermost frame of the program, or a frame that says why there is none."""
     return Frame("", 0, BEFORE) if made.stack is None else innermost_of_user(stacks[made.stack])
+
+
+def _innermost_of_library(stack: Stack) -> Frame | None:
+    """The innermost frame outside of torch, if it is below the program."""
+    for frame in stack:
+        if is_of_user(frame.filename):
+            return None
+        if not path_of_library(frame.filename).startswith(_TORCH):
+            return frame
+    return None
 
 
 def innermost_of_user(stack: Stack) -> Frame:

@@ -105,10 +105,27 @@ class LineApproximations:
 class DeviceLine:
     """One line on one device, over all its hits."""
 
-    __slots__ = ("approximations", "delta", "device", "highest", "unchanged")
+    __slots__ = (
+        "_in_a_row",
+        "_last_rise",
+        "_last_start",
+        "approximations",
+        "delta",
+        "device",
+        "highest",
+        "rise",
+        "rises",
+        "unchanged",
+    )
 
     def __init__(self, device: Device) -> None:
         self.device = device.info
+        self._last_start = 0
+        self._last_rise = 0
+        self._in_a_row = 0
+        # Hits in a row that began with as many bytes more than the one before, at most, and these.
+        self.rises = 0
+        self.rise = 0
         self.highest = HighestInterval()
         self.delta = 0
         self.approximations = LineApproximations()
@@ -118,6 +135,14 @@ class DeviceLine:
         """Add an interval by its two readings; the peaks of the second are those in between."""
         self.highest.add(start, end)
         self.delta += end.allocated - start.allocated
+        rise = start.allocated - self._last_start
+        self._last_start = start.allocated
+        if rise != self._last_rise:
+            self._last_rise = rise
+            self._in_a_row = 0
+        self._in_a_row += 1
+        if rise > 0 and self._in_a_row > self.rises:
+            self.rises, self.rise = self._in_a_row, rise
         # The next interval in which nothing happens begins and ends with this: it adds nothing.
         self.unchanged = end
         if end.approximations is not start.approximations:
@@ -165,7 +190,8 @@ class Line:
                 approximations = (*before, *one.approximations.all())
                 if approximations:
                     approximations = merge_approximations(approximations)
-                yield LineEntry(*key, one.delta, one.highest.stats(shared), approximations)
+                stats = one.highest.stats(shared)
+                yield LineEntry(*key, one.delta, stats, approximations, one.rises, one.rise)
             elif self.on_every_device:
                 yield LineEntry(*key, 0, {}, before)
 

@@ -54,6 +54,7 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
         peaks={name: held for part in parts for name, held in part.peaks.items()},
         failures={place: size for part in parts for place, size in part.failures.items()},
         histories={label: one for part in parts for label, one in part.histories.items()},
+        growing=tuple(loop for part in parts for loop in part.growing),
         errors=tuple(dict.fromkeys(error for part in parts for error in part.errors)),
     )
 
@@ -76,6 +77,7 @@ def renumbered(part: RecordedProfile, places: Sequence[int]) -> RecordedProfile:
         ),
         shown=tuple(places[number] for number in shown),
         failures={(places[one], line): size for (one, line), size in part.failures.items()},
+        growing=tuple(replace(loop, function=places[loop.function]) for loop in part.growing),
     )
 
 
@@ -180,6 +182,7 @@ def _labelled(profile: RecordedProfile, label: str) -> RecordedProfile:
             f"{label} {name}": replace(held, peak=replace(held.peak, run=label))
             for name, held in profile.peaks.items()
         },
+        growing=tuple(replace(one, device=f"{label} {one.device}") for one in profile.growing),
         history=None,
         histories={} if profile.history is None else {label: profile.history},
     )

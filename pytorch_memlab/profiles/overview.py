@@ -18,7 +18,7 @@ from ..records import (
     bound_of,
 )
 from .ranking import lines_of
-from .recorded import MeasuredDevice, RecordedProfile
+from .recorded import GrowingLoop, MeasuredDevice, RecordedProfile
 
 if TYPE_CHECKING:
     from ..history.holders import Holder, PeakHolders, Share
@@ -113,6 +113,9 @@ COLUMNS: Final = ("peak", "kept", "temporary")
 _LINES: Final = 10
 _FUNCTIONS: Final = 10
 _UNPROFILED: Final = 2
+_HELD_LINES: Final = 3
+_WORTH: Final = 20
+"""A line is worth naming if it holds this part of the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldLine:
+    """A line that holds much of a peak."""
+
+    holder: Holder
+    below: tuple[Holder, ...]  # lines of libraries that it calls, and that made most of it
+
+
+@dataclass(frozen=True, slots=True)
 class Headline:
     """The peak of a device."""
 
@@ -150,6 +161,9 @@ class Headline:
     verdict: DeviceVerdict | None  # whether the memory was enough; None if that is not known
     # whether the peak is ``at most`` or ``at least`` the true one, or ``more or less``; or empty
     bound: str
+    lines: tuple[HeldLine, ...]  # those that hold most of the peak, the largest first
+    growing: GrowingLoop | None  # a loop whose iterations leave memory
+    growing_place: Place | None  # of the loop
     # the lines that hold most at the peak, if they are in files of which no function was profiled
     unprofiled: tuple[Holder, ...]
 
@@ -368,9 +382,40 @@ def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
         held = profile.peaks.get(name)
         is_whole = held is not None and held.peak.active == measured.peak_active
         categories = tuple(held.by_category()) if held is not None and is_whole else ()
+        lines = _held_lines(held, place) if held is not None and is_whole else ()
+        growing = next((loop for loop in profile.growing if loop.device == name), None)
+        at = None
+        if growing is not None:
+            at = Place(profile.functions[growing.function], growing.line)
         unprofiled = _unprofiled(profile, held) if held is not None and is_whole else ()
         bound = bound_of([_AT_LEAST * (name in uncounted), measured.assumed_sizes])
-        yield Headline(measured, place, peak, categories, found.get(name), bound, unprofiled)
+        yield Headline(
+            measured,
+            place,
+            peak,
+            categories,
+            found.get(name),
+            bound,
+            lines,
+            growing,
+            at,
+            unprofiled,
+        )
+
+
+def _held_lines(held: PeakHolders, peak: Place | None) -> tuple[HeldLine, ...]:
+    """The lines that hold most, if they are others than the line of the peak alone."""
+    found = []
+    for line in held.by_line()[:_HELD_LINES]:
+        if line.size * _WORTH >= held.peak.active:
+            below = held.below(line)[:_HELD_LINES]
+            is_most = 2 * sum(one.size for one in below) >= line.size
+            found.append(HeldLine(line, tuple(below) if is_most else ()))
+    if len(found) == 1 and not found[0].below and peak is not None:
+        [one] = found
+        if (one.holder.file, one.holder.line) == (peak.function.filename, peak.line):
+            return ()
+    return tuple(found)
 
 
 def _unprofiled(profile: RecordedProfile, held: PeakHolders) -> tuple[Holder, ...]:

@@ -70,6 +70,22 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowingLoop:
+    """A loop whose iterations leave memory, each as much as the one before."""
+
+    function: int  # index of its function
+    line: int  # at which it begins
+    device: str
+    rise: int  # bytes that one iteration leaves
+    rises: int  # how many iterations in a row left so much
+    hits: int  # how often its line was begun
+
+    @property
+    def nbytes(self) -> int:
+        return self.rise * self.rises
+
+
+@dataclass(frozen=True, slots=True)
 class ShownRemedy:
     """A way out of an out-of-memory error, as the terminal shows it."""
 
@@ -115,6 +131,7 @@ class RecordedProfile:
     # those of the runs of a merged profile, by their labels
     histories: Mapping[str, AllocationHistory] = field(default_factory=dict)
     errors: tuple[ProgramError, ...] = ()  # that ended the runs
+    growing: tuple[GrowingLoop, ...] = ()  # loops of a run
 
     def all_histories(self) -> dict[str, AllocationHistory]:
         """The histories by the labels of their runs; the label of a single run is empty."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from .._common.version import __version__
 from ..errors import ProfileError, UsageError
 from ..profiles.recorded import (
     Call,
+    GrowingLoop,
     MeasuredDevice,
     ProgramError,
     RecordedProfile,
@@ -74,6 +75,7 @@ def render(profile: RecordedProfile) -> str:
         "peaks": {device: holders_data(held) for device, held in profile.peaks.items()},
         "failures": [[*place, size] for place, size in profile.failures.items()],
         "errors": [asdict(error) for error in profile.errors],
+        "growing": [asdict(loop) for loop in profile.growing],
         "history": None if profile.history is None else history_data(profile.history),
     }
     if profile.histories:
@@ -194,6 +196,9 @@ def _profile(data: Checked) -> RecordedProfile:
         None if data.value("history") is None else read_history(data.object("history")),
         {run: read_history(one) for run, one in histories.items()},
         tuple(map(_error, data.objects("errors"))) if data.has("errors") else (),
+        tuple(_growing(one, len(functions), names) for one in data.objects("growing"))
+        if data.has("growing")
+        else (),
     )
 
 
@@ -221,6 +226,12 @@ def _section(data: Checked) -> Section:
 def _error(data: Checked) -> ProgramError:
     remedies = (one.record(ShownRemedy) for one in data.objects("remedies"))
     return data.record(ProgramError, remedies=tuple(remedies), notes=data.texts("notes"))
+
+
+def _growing(data: Checked, functions: int, devices: Collection[str]) -> GrowingLoop:
+    if data.text("device") not in devices:
+        raise DamagedError("a loop names a device that is not there")
+    return data.record(GrowingLoop, function=data.index("function", functions))
 
 
 def _run(data: Checked) -> Run:

@@ -21,10 +21,12 @@ from .rows import (
     Row,
     code_of,
     fitted,
+    place as line_at,
     place_of,
     plain_text,
     section_lines,
     shares_text,
+    source_line,
     wrapped,
     write_rows,
 )
@@ -140,9 +142,11 @@ def _opening(
         yield from _headline(headline, room)
         if headline.verdict is not None:
             yield from _styled(wrapped(f"  {sentence(headline.verdict)}", room))
+        if growth := _growth(headline):
+            yield from _styled(wrapped(growth, room))
     if failure is not None:
-        place = failure.place
-        where = "outside of the profiled lines" if place is None else f"at {_at(place)}"
+        failed = failure.place
+        where = "outside of the profiled lines" if failed is None else f"at {_at(failed)}"
         asked = "" if failure.asked is None else f", asked for {prose_size(failure.asked)}"
         yield from _styled(wrapped(f"out of memory {where}{asked}", room), "bold red")
 
@@ -167,14 +171,40 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
         yield from _styled(
             wrapped(f"  held by {shares_text(headline.categories, _CATEGORIES)}", room)
         )
+    for line in _held_lines(headline):
+        yield from _styled(fitted(line, room))
     if headline.unprofiled:
-        lines = " and ".join(
-            f"{printable(file_name(one.file))}:{one.line} ({prose_size(one.size)})"
-            for one in headline.unprofiled
+        names = " and ".join(
+            dict.fromkeys(printable(file_name(one.file)) for one in headline.unprofiled)
         )
         patterns = ",".join(dict.fromkeys(_pattern(one.file) for one in headline.unprofiled))
-        most = f"  most at {lines}; -f {shlex.quote(visible(patterns))} profiles there"
+        most = f"  -f {shlex.quote(visible(patterns))} profiles the lines of {names}"
         yield from _styled(wrapped(most, room))
+
+
+def _held_lines(headline: Headline) -> Iterator[str]:
+    """The lines that hold most of the peak, and below each those of libraries that it calls."""
+    if headline.lines:
+        yield "  most of it from"
+    for line in headline.lines:
+        holder = line.holder
+        code = printable(source_line(holder.file, holder.line)) if holder.file else ""
+        at = line_at(holder.file, holder.line, "" if code else holder.function)
+        yield f"  {prose_size(holder.size):>10}  {at.rstrip()}{'  ' * bool(code)}{code}"
+        for one in line.below:
+            at = line_at(one.file, one.line, one.function, " in ")
+            yield f"    {prose_size(one.size):>10}  {at}"
+
+
+def _growth(headline: Headline) -> str:
+    """The memory that a loop leaves; empty if none does."""
+    loop, at = headline.growing, headline.growing_place
+    if loop is None or at is None:
+        return ""
+    return (
+        f"  grows by {prose_size(loop.rise)} an iteration, {loop.rises:,} times in a row:"
+        f" the loop at {_at(at)}"
+    )
 
 
 def _pattern(file: str) -> str:
@@ -193,20 +223,20 @@ def _kind(headline: Headline) -> str:
 
 
 def _where(headline: Headline) -> list[str]:
-    place = headline.place
-    if place is None:
+    line = headline.place
+    if line is None:
         return ["  outside of the profiled lines"]
     if headline.is_in_line:
-        code = code_of(place.function, place.line)
-        return [f"  at {_at(place)}{': ' * bool(code)}{code}"]
+        code = code_of(line.function, line.line)
+        return [f"  at {_at(line)}{': ' * bool(code)}{code}"]
     return [
         "  outside of the profiled lines, of which the highest is",
-        f"  {prose_size(headline.place_peak)} at {_at(place)}",
+        f"  {prose_size(headline.place_peak)} at {_at(line)}",
     ]
 
 
-def _at(place: Place) -> str:
-    file, _, name = place_of(place.function, place.line).partition("  ")
+def _at(line: Place) -> str:
+    file, _, name = place_of(line.function, line.line).partition("  ")
     return f"{file} in {name}"
 
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 from rich.text import Text
 
+from pytorch_memlab import load
 from pytorch_memlab.cli import output
 from pytorch_memlab.cli.main import main
+from pytorch_memlab.profiles.merging import merged
 
 LAYERS = """\
 import torch
@@ -45,6 +47,10 @@ peak 5.0 MiB on cuda:0, less than 0.1% of 24.00 GiB (simulated)
   at train.py:9 in <module>: loss.backward()
   held by 2.0 MiB temporaries, 2.0 MiB activations saved for backward, 1.0 MiB
     parameters
+  most of it from
+     2.0 MiB  train.py:8  loss = (layer(x) + 1).exp().sum()
+     1.0 MiB  layers.py:10  scaled = x * 2
+     1.0 MiB  train.py:5  layer = Layer(512).cuda()
   peak 6.0 MiB reserved of 24.00 GiB: fits, 23.99 GiB free
 
 ## <module>  train.py:1
@@ -80,6 +86,8 @@ peak 60.0 MiB on cuda:0, 94% of 64.0 MiB (simulated)
   at script.py:7 in fill: kept.append(torch.empty(4 << 20, dtype=torch.uint8, d…
   held by 60.0 MiB inputs and other tensors
   peak 60.0 MiB reserved of 64.0 MiB: does not fit
+  grows by 4.0 MiB an iteration, 15 times in a row: the loop at script.py:6 in
+    fill
 out of memory at script.py:7 in fill, asked for 4.0 MiB
 
 ## fill  script.py:4
@@ -199,7 +207,11 @@ def test_lines_of_other_files_that_hold_most_are_named(file, write, capsys, monk
     named = (
         "  held by 5.0 MiB activations saved for backward, 2.0 MiB temporaries, 1.0 MiB\n"
         "    parameters\n"
-        f"  most at {name}:11 (3.0 MiB); -f '*exponents:*' profiles there\n"
+        "  most of it from\n"
+        f"     3.0 MiB  {name}:11  return scaled * self.weight.exp().exp().exp()\n"
+        "     2.0 MiB  train.py:10  loss = (layer(x) + 1).exp().sum()\n"
+        f"     1.0 MiB  {name}:10  scaled = x * 2\n"
+        f"  -f '*exponents:*' profiles the lines of {name}\n"
     )
     texts = []
     for options in ([], ["-f", "*exponents:*"]):
@@ -207,7 +219,7 @@ def test_lines_of_other_files_that_hold_most_are_named(file, write, capsys, monk
         del sys.modules["exponents"]
     assert named in texts[0]
     assert heads(texts[1]) == [f"## Layer.forward  {name}:9"]
-    assert "  most at " not in texts[1]
+    assert "profiles the lines of" not in texts[1]
 
 
 def test_the_peak_is_a_lower_bound_also_if_no_profiled_line_is(write, capsys):
@@ -237,9 +249,8 @@ def test_the_names_of_other_files_cut_nothing_off(write, capsys):
     name = "exponents_of_the_weights_of_the_layers_of_a_network"
     write(LAYERS.replace("* self.weight", "* self.weight.exp().exp().exp()"), f"{name}.py")
 
-    assert (f"  most at {name}.py:11 (3.0 MiB);\n    -f '*{name}:*' profiles there\n") in printed(
-        capsys, write(TRAIN.replace("layers", name), "train.py")
-    )
+    text = printed(capsys, write(TRAIN.replace("layers", name), "train.py"))
+    assert f"-f '*{name}:*' profiles the lines of {name}.py" in " ".join(text.split())
 
 
 def test_what_a_function_keeps_is_not_charged_to_its_caller_again(write, capsys):
@@ -403,3 +414,138 @@ def test_a_terminal_has_no_line_wider_than_it_is(width, write, capsys, monkeypat
         (failed,) = [line for line in lines if line.endswith("<- peak")]
         assert failed.endswith("  # out of memory: asked for 4.0 MiB  <- peak")
     assert "\x1b[1;35m  <- peak" in terminal.getvalue() or width == 50
+
+
+GROWTH = """\
+import torch
+
+net = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(6))).cuda()
+optimizer = torch.optim.Adam(net.parameters())
+history = []
+
+
+def data():
+    return torch.ones(64, 512, device="cuda")
+
+
+def step(leaks):
+    loss = net(data()).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if leaks:
+        history.append(net(data()).mean())
+
+
+def train(steps, leaks):
+    for _ in range(steps):
+        step(leaks)
+
+
+"""
+
+
+def growth(text):
+    """What a report says of growth, on one line."""
+    found = " ".join(text.split()).partition("grows by ")[2]
+    return found.partition(" ## ")[0]
+
+
+def test_a_loop_that_keeps_graphs_grows_and_one_that_keeps_nothing_does_not(write, capsys):
+    text = printed(capsys, "--gpu", "1GiB", write(f"{GROWTH}train(8, leaks=True)\n", "a.py"))
+    # The inputs of six layers, 128 KiB each, and their mean.
+    assert growth(text) == "768.5 KiB an iteration, 7 times in a row: the loop at a.py:22 in train"
+    text = printed(capsys, "--gpu", "1GiB", write(f"{GROWTH}train(8, leaks=False)\n", "b.py"))
+    assert growth(text) == ""
+
+
+GENERATION = """\
+import torch
+
+
+def generate(steps):
+    cache = torch.empty(0, 1024, device="cuda")
+    while len(cache) < steps:
+        cache = torch.cat([cache, torch.ones(1, 1024, device="cuda")])
+    return cache
+
+
+class Layers(torch.nn.Module):
+    def forward(self, x):
+        for _ in range(8):
+            x = x.exp()
+        return x
+
+
+def build():
+    return [torch.nn.Linear(256, 256, device="cuda") for _ in range(3)]
+
+
+def build_in_a_loop():
+    layers = torch.nn.ModuleList()
+    for _ in range(8):
+        layers.append(torch.nn.Linear(256, 256, device="cuda"))
+    return layers
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "grows"),
+    [
+        (
+            "kept = generate(9)",
+            "4.0 KiB an iteration, 9 times in a row: the loop at script.py:6 in generate",
+        ),
+        ("kept = generate(2)", ""),
+        ("Layers()(torch.ones(1024, device='cuda', requires_grad=True)).sum().backward()", ""),
+        ("kept = build_in_a_loop(), build()", ""),
+    ],
+)
+def test_a_growing_cache_is_told_and_depth_and_construction_are_not(call, grows, write, capsys):
+    assert growth(printed(capsys, write(f"{GENERATION}{call}\n"))) == grows
+
+
+def test_growth_is_kept_in_a_recording_and_in_merged_ones(write, capsys):
+    printed(capsys, "--gpu", "1GiB", "-o", "a.json", write(f"{GENERATION}kept = generate(9)\n"))
+    main(["show", "a.json"])
+    assert growth(capsys.readouterr().out).startswith("4.0 KiB an iteration, 9 times in a row")
+    first, second = (load("a.json").recorded() for _ in range(2))
+    both = merged({"a": first, "b": second})
+    assert [one.device for one in both.growing] == ["run1 cuda:0", "run2 cuda:0"]
+    names = {both.functions[one.function].qual_name for one in both.growing}
+    assert names == {"generate"}
+
+
+LIBRARY = """\
+import torch
+
+def loss(logits):
+    return logits.exp().sum()
+
+def train(x):
+    kept = x * 2
+    return kept, loss(kept + 1)
+"""
+
+
+def test_below_a_call_of_a_library_stand_the_lines_of_the_library(write, capsys, tmp_path):
+    """As ``trainer.train()`` is one line of the program, and all memory is below it."""
+    folder = tmp_path / "lib" / "python3.11" / "site-packages"
+    write(LIBRARY, "lib/python3.11/site-packages/trainer_library.py")
+    finds = f"import sys\nsys.path.append({str(folder)!r})\n"
+    program = (
+        "import torch\nfrom trainer_library import train\n"
+        'x = torch.ones(1 << 20, device="cuda", requires_grad=True)\nkept = train(x)\n'
+    )
+    text = printed(capsys, write(f"{finds}{program}", "train.py"))
+    del sys.modules["trainer_library"]
+    assert (
+        "  most of it from\n"
+        "    12.0 MiB  train.py:6  kept = train(x)\n"
+        "       4.0 MiB  trainer_library.py:4 in loss\n"
+        "       4.0 MiB  trainer_library.py:7 in train\n"
+        "       4.0 MiB  trainer_library.py:8 in train\n"
+        '     4.0 MiB  train.py:5  x = torch.ones(1 << 20, device="cuda", requires_grad=…\n'
+    ) in text

@@ -41,6 +41,7 @@ from pytorch_memlab.history.model import (
 from pytorch_memlab.history.peak import Peak
 from pytorch_memlab.profiles.recorded import (
     Call,
+    GrowingLoop,
     MeasuredDevice,
     ProgramError,
     RecordedProfile,
@@ -124,6 +125,7 @@ PROFILE = RecordedProfile(
         ),
         ProgramError("Traceback"),
     ),
+    growing=(GrowingLoop(1, 5, "cuda:0", 512, 4, 6),),
 )
 
 
@@ -140,11 +142,12 @@ def test_a_profile_loads_as_it_was() -> None:
     assert loaded.history.steps == PROFILE.history.steps
 
 
-def test_a_file_of_an_older_release_has_no_errors() -> None:
+def test_a_file_of_an_older_release_lacks_what_came_later() -> None:
     data = fields_of(saved_profile.render(PROFILE))
-    del data["errors"]
+    for name in LATER:
+        del data[name]
     loaded = saved_profile.load(json.dumps(data), "p.json")
-    assert replace(loaded, history=None) == replace(PROFILE, history=None, errors=())
+    assert replace(loaded, history=None) == replace(PROFILE, history=None, errors=(), growing=())
 
 
 def test_fields_keep_their_order() -> None:
@@ -296,6 +299,8 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
         (of_peak(blocks=[[0, 1536, 5, 9, 0, 0, 0]]), "'blocks' has 9, expected is an index below"),
         (of_peak(blocks=[[-1, 1536, 5, 0, 0, 0, 0]]), "'blocks' has -1, expected is an index"),
         (damaged(failures=[[9, 1, 1]]), "'failures' has 9, expected is an index below 3"),
+        (with_first("growing", device="cuda:9"), "a loop names a device that is not there"),
+        (with_first("growing", function=3), "'function' has 3, expected is an index below 3"),
         (with_first("errors", notes=[1]), "'notes' has [1], expected is a list of texts"),
         (with_first("errors", remedies=[{"why": 1}]), "'why' has 1, expected is a text"),
         (damaged(history={"zlib": "?"}), "its history cannot be unpacked"),
@@ -315,8 +320,13 @@ def test_each_damaged_field_is_named(text: str, message: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+LATER = ("errors", "growing")
+"""Fields that files of older releases do not have."""
+
+
 @pytest.mark.parametrize(
-    "field", [one for one in [*fields_of(saved_profile.render(PROFILE))][3:] if one != "errors"]
+    "field",
+    [one for one in [*fields_of(saved_profile.render(PROFILE))][3:] if one not in LATER],
 )
 def test_each_missing_field_is_named(field: str) -> None:
     data = fields_of(saved_profile.render(PROFILE))
@@ -335,7 +345,13 @@ def test_ten_thousand_lines_take_little_time_and_room() -> None:
         replace(entry(0, line, 0), stats=dict.fromkeys(fields, line)) for line in range(1, 10_001)
     )
     profile = replace(
-        PROFILE, functions=(function,), entries=entries, calls=(), shown=None, history=None
+        PROFILE,
+        functions=(function,),
+        entries=entries,
+        calls=(),
+        shown=None,
+        history=None,
+        growing=(),
     )
     began = time.process_time()
     text = saved_profile.render(profile)

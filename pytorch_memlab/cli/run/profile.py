@@ -25,6 +25,7 @@ from ...line_profiler.line_records import RecordsDisplay
 from ...line_profiler.profile import global_line_profiler, profile, take_over_printing
 from ...line_profiler.recorded import combined, with_run_peaks
 from ...line_profiler.source_functions import Definition
+from ...profiles.growing_loops import growing_loops
 from ...profiles.overview import Choice
 from ...profiles.privacy import without_private_facts
 from ...profiles.recorded import ProgramError, RecordedProfile
@@ -194,6 +195,7 @@ class Profile:
         found = combined(parts, self._columns or tuple(asked) or DEFAULT_COLUMNS)
         return replace(
             found,
+            growing=growing_loops(found),
             runs=(run,),
             devices=with_run_peaks(found.devices, self._peaks.highest),
             sections=sections,
