@@ -446,7 +446,7 @@ def train(steps, leaks):
 
 
 def growth(text):
-    """What a report says of growth, on one line."""
+    """The part of a report that tells of growth, on one line."""
     found = " ".join(text.split()).partition("grows by ")[2]
     return found.partition(" ## ")[0]
 
