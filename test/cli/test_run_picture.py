@@ -44,7 +44,7 @@ def test_the_picture_has_the_capacity_the_peak_and_the_steps(write, capsys):
     assert "## <module>" in printed
     found = texts("step.svg")
     assert "script.py · Simulated GPU (100.00 MiB), simulated" in found
-    assert "capacity 100.0 MiB" in found
+    assert "capacity 100.0 MiB, above the picture" in found
     assert "parameters, 1.0 MiB" in found
     assert "2 optimizer steps" in found
     assert "peak · script.py:6 <module>" in found
@@ -89,7 +89,7 @@ def test_on_a_real_gpu_the_events_are_those_of_pytorch(tmp_path, monkeypatch, ca
     assert capsys.readouterr().err == "timeline written to a.svg\n"
     found = texts("a.svg")
     assert "train.py · H9" in found
-    assert "capacity 50.0 MiB" in found
+    assert "capacity 50.0 MiB, above the picture" in found
     assert any(text.startswith("test_run_picture.py:") and "3.0 MiB" in text for text in found)
 
 

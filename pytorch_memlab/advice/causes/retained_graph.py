@@ -17,7 +17,8 @@ class RetainedGraph(Cause):
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         saved = oom.of_category(Category.SAVED)
-        is_asked_for = any("retain_graph" in frame.calls_with for frame in oom.frames)
+        calls = any("retain_graph" in frame.calls_with for frame in oom.frames)
+        is_asked_for = calls and not line_with(oom, r"retain_graph\s*=\s*False")
         if not is_asked_for or not is_much(saved, oom):
             return None
         return self.found(

@@ -64,7 +64,10 @@ CALLS = {
         lambda: torch.stft(torch.zeros(64), 16, window=zeros(16) + 1, return_complex=True),
     ),
     "counts": (MIXED, lambda: zeros(3).repeat_interleave(torch.tensor([1, 2, 3]))),
-    "quantiles": (MIXED, lambda: zeros(3).quantile(torch.tensor([0.1, 0.2]))),
+    "quantiles": (
+        "q tensor must be on the same device as the input tensor",
+        lambda: zeros(3).quantile(torch.tensor([0.1, 0.2])),
+    ),
     "weights of classes": (
         MIXED,
         lambda: functional.binary_cross_entropy_with_logits(

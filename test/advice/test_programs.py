@@ -1,0 +1,32 @@
+"""Some of the programs of ``make advice``: the right cause first, and its edit, applied, saves."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.advice import SOUND, patched, programs, rows
+from pytorch_memlab.advice.catalogue import all_causes
+
+QUICK = ("kept_losses", "no_grad_in_a_class", "running_loss", "sound_training")
+
+
+def test_the_first_remedy_names_the_fault_applies_and_saves_what_it_says():
+    chosen = [one for one in programs() if one.name in QUICK]
+    found = rows(chosen, 2, is_tried=False)
+    assert [(row.name, row.expected, row.note) for row in found if not row.is_right] == []
+    assert [row.first for row in found[:3]] == ["kept_graphs", "no_grad", "running_sum"]
+    # Untried bytes are a lower bound, which the edit reaches.
+    assert all(row.applies and row.runs and 0 < row.promised <= row.saved for row in found[:3])
+
+
+def test_every_program_names_a_cause_of_the_catalogue():
+    names = {type(cause).__module__.rpartition(".")[2] for cause in all_causes()}
+    assert {one.cause for one in programs()} <= {*names, SOUND}
+    assert len({one.name for one in programs()}) >= 20
+
+
+def test_an_edit_of_other_lines_is_refused():
+    diff = "--- a\n+++ a\n@@ -1,2 +1,2 @@\n x = 1\n-y = 2\n+y = 3\n"
+    assert patched("x = 1\ny = 2\nz = 4\n", diff) == "x = 1\ny = 3\nz = 4\n"
+    with pytest.raises(ValueError, match="the edit does not apply: y = 2"):
+        patched("x = 1\ny = 5\n", diff)
