@@ -97,7 +97,7 @@ def growth_limit(option: str, text: str | None) -> Callable[[Change], bool]:
 
 
 def compare(before: RecordedProfile, after: RecordedProfile) -> Differences:
-    names = _device_names(before, after)
+    names = device_names(before, after)
     matched = match(before.functions, after.functions)
     return Differences(
         tuple(_device_changes(before, after, names)),
@@ -152,7 +152,7 @@ def _changes(left: Mapping[str, int], right: Mapping[str, int]) -> tuple[tuple[s
     return tuple(sorted(changes, key=lambda item: (-abs(item[1].growth), item[0])))
 
 
-def _device_names(before: RecordedProfile, after: RecordedProfile) -> dict[str, str]:
+def device_names(before: RecordedProfile, after: RecordedProfile) -> dict[str, str]:
     """Names in the first profile and in the second one; single devices match under any name."""
     left, right = ([one.device.name for one in each.devices] for each in (before, after))
     return dict(zip(left, right if len(left) == len(right) == 1 else left, strict=True))

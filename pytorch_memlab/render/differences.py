@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from .._common.prose_size import prose_size, signed
@@ -33,7 +34,7 @@ def text(
         more = f" and {others} more" if others else ""
         heads.append(f"{name}: {command(run)}{more}, recorded on {run.started or 'an unknown day'}")
     parts = [
-        [*heads, *_warnings(before, after)],
+        [*heads, *warnings(before, after)],
         _peaks(found),
         _lines(
             _KEPT,
@@ -52,57 +53,80 @@ def text(
     return document(*parts)
 
 
-_Rows = list[tuple[str, Change, float, str]]
-"""Rows of a table: the name, the sizes, the share that its bar shows, and the code."""
+@dataclass(frozen=True, slots=True)
+class ChangedRow:
+    """A size in both profiles, in a table."""
+
+    name: str
+    change: Change
+    share: float  # of the largest growth in its table, which its bar shows
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTable:
+    """Sizes of one kind in both profiles, the largest change first."""
+
+    title: str
+    head: str  # of the names
+    rows: tuple[ChangedRow, ...]
+
+    @property
+    def has_code(self) -> bool:
+        """True if its names are lines of code."""
+        return any(row.code for row in self.rows)
+
+
+def change_tables(found: Differences) -> list[ChangeTable]:
+    """Tables of the peaks, of the lines, and of what held the peaks; none of them is empty."""
+    kinds = ("active", "allocated", "reserved")
+    peaks = [
+        (f"{device.name} {kind}", getattr(device, kind), "")
+        for device in found.devices
+        for kind in kinds
+    ]
+    several = len(found.devices) > 1
+    tables = [
+        _change_table("the peaks:", "peak", peaks),
+        _change_table(
+            _KEPT, "line", [_row(one, one.kept, several=several) for one in found.kept()]
+        ),
+        _change_table(
+            _PEAKS, "line", [_row(one, one.peak, several=several) for one in found.peaks()]
+        ),
+    ]
+    for held in found.holders:
+        changes = [(printable(name), change, "") for name, change in held.changes if change.growth]
+        title = f"held at the peak of {held.device}, by {held.by}:"
+        tables.append(_change_table(title, held.by, changes))
+    return [table for table in tables if table.rows]
+
+
+def _change_table(title: str, head: str, changes: Sequence[tuple[str, Change, str]]) -> ChangeTable:
+    most = max((abs(change.growth) for _, change, _ in changes), default=0) or 1
+    rows = [
+        ChangedRow(name, change, abs(change.growth) / most, code) for name, change, code in changes
+    ]
+    return ChangeTable(title, head, tuple(rows))
 
 
 def fragment(before: RecordedProfile, after: RecordedProfile, found: Differences, rows: int) -> str:
     """The same for a notebook: tables of the peaks, of the lines, and of what held the peaks."""
-    tables: list[tuple[str, tuple[str, ...], _Rows, int]] = []
-
-    def add(title: str, changes: Sequence[tuple[str, Change, str]], head: str) -> None:
-        most = max((abs(change.growth) for _, change, _ in changes), default=0) or 1
-        heads = (
-            head,
-            "before",
-            "after",
-            "change",
-            *(["code"] if any(code for *_, code in changes) else []),
-        )
-        shown: _Rows = [
-            (name, change, abs(change.growth) / most, code) for name, change, code in changes[:rows]
-        ]
-        if shown:
-            tables.append((title, heads, shown, len(changes) - len(shown)))
-
-    kinds = ("active", "allocated", "reserved")
-    add(
-        "the peaks:",
-        [
-            (f"{device.name} {kind}", getattr(device, kind), "")
-            for device in found.devices
-            for kind in kinds
-        ],
-        "peak",
-    )
-    several = len(found.devices) > 1
-    add(_KEPT, [_row(one, one.kept, several=several) for one in found.kept()], "line")
-    add(_PEAKS, [_row(one, one.peak, several=several) for one in found.peaks()], "line")
-    for held in found.holders:
-        changes = [(printable(name), change, "") for name, change in held.changes if change.growth]
-        add(f"held at the peak of {held.device}, by {held.by}:", changes, held.by)
-    programs = command(before.runs[0]), command(after.runs[0])
-    heading = (
-        f"two runs of {programs[0]}" if programs[0] == programs[1] else ", then ".join(programs)
-    )
     same = "" if found.kept() or found.peaks() else ": every line has the same memory"
     return fill(
         "profile_difference.html",
-        heading=heading + same,
-        warnings=_warnings(before, after),
-        tables=tables,
+        heading=programs(before, after) + same,
+        warnings=warnings(before, after),
+        tables=change_tables(found),
+        most=rows,
         signed=change_of,
     )
+
+
+def programs(before: RecordedProfile, after: RecordedProfile) -> str:
+    """The programs of both profiles, or that they are of one program."""
+    one, other = command(before.runs[0]), command(after.runs[0])
+    return f"two runs of {one}" if one == other else f"{one}, then {other}"
 
 
 def _row(line: LineChange, change: Change, *, several: bool) -> tuple[str, Change, str]:
@@ -129,30 +153,28 @@ def percent(change: Change) -> str:
     return f"{change.growth / change.before:+.1%}"
 
 
-def _warnings(before: RecordedProfile, after: RecordedProfile) -> list[str]:
+def warnings(before: RecordedProfile, after: RecordedProfile) -> list[str]:
     """Notes on differences that make two profiles hard to compare."""
-    warnings = []
+    found = []
     one, other = before.runs[0], after.runs[0]
     if command(one).split(" ")[0] != command(other).split(" ")[0]:
-        warnings.append(
-            "warning: these are different programs: functions are matched by their names"
-        )
+        found.append("warning: these are different programs: functions are matched by their names")
     if one.is_dry_run != other.is_dry_run:
-        warnings.append("warning: one of the runs simulated shapes only")
+        found.append("warning: one of the runs simulated shapes only")
     kinds = [
         dict.fromkeys(hardware(one.device.description, one.device.simulated) for one in devices)
         for devices in (before.devices, after.devices)
     ]
     if kinds[0] != kinds[1]:
         first, then = (" and ".join(names) or "none" for names in kinds)
-        warnings.append(f"warning: the devices differ: {first}, then {then}")
+        found.append(f"warning: the devices differ: {first}, then {then}")
     for name in ("torch", "cuda"):
         versions = one.versions.get(name), other.versions.get(name)
         if versions[0] != versions[1]:
-            warnings.append(
+            found.append(
                 f"warning: the versions of {name} differ: {versions[0]}, then {versions[1]}"
             )
-    return warnings
+    return found
 
 
 def _peaks(found: Differences) -> list[str]:

@@ -80,7 +80,7 @@ def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str
     heads = ["peak", *(["limit"] * has_limits), *(["change", ""] if has_baseline else [])]
     rows = [
         [
-            _size(test),
+            size_text(test),
             *(["" if test.limit is None else prose_size(test.limit)] * has_limits),
             *(_change(one) if has_baseline else ()),
         ]
@@ -103,7 +103,9 @@ def differences(names: tuple[str, str], tests: Sequence[ChangedTest], rows: int)
     others = [one for one in tests if one not in same]
     lines = [f"peak of the memory in use in each test, from {names[0]} to {names[1]}", ""]
     if others:
-        cells = [[_size(one.before), _size(one.after), *_change(one)] for one in others[:rows]]
+        cells = [
+            [size_text(one.before), size_text(one.after), *_change(one)] for one in others[:rows]
+        ]
         heads = ["before", "after", "change", ""]
         lines += _table(heads, cells, [one.name for one in others[:rows]])
         if len(others) > rows:
@@ -126,7 +128,8 @@ def grew(one: ChangedTest, limit: str) -> str:
     return f"{printable(one.name)}: the peak grew by {growth}, more than {limit}"
 
 
-def _size(test: MeasuredTest | None) -> str:
+def size_text(test: MeasuredTest | None) -> str:
+    """The peak of a test; empty if there is no such test."""
     return "" if test is None else prose_size(test.peak) + "?" * test.is_lower_bound
 
 
@@ -150,6 +153,12 @@ def _change(one: ChangedTest) -> list[str]:
     return (
         [change_of(one.change.growth), percent(one.change)] if one.change.growth else ["same", ""]
     )
+
+
+def change_text(one: ChangedTest) -> str:
+    """The change of a test's peak, with its share."""
+    size, share = _change(one)
+    return f"{size} ({share})" if share else size
 
 
 def _peak(test: MeasuredTest) -> str:

@@ -112,7 +112,7 @@ def _parts(number: int, view: _DeviceView, report: Report) -> list[tuple[str, Fr
 def _views(profile: RecordedProfile, report: Report) -> list[_DeviceView]:
     """The devices that a table or a peak is of, in their order."""
     used = {table.device.name for table in report.tables} | profile.peaks.keys()
-    tables, timelines = _measured_tables(profile, report.tables), _timelines(profile)
+    tables, timelines = _measured_tables(profile, report.tables), timelines_of(profile)
     views = []
     for one in profile.devices:
         name = one.device.name
@@ -145,7 +145,7 @@ def _measured_tables(
     return found
 
 
-def _timelines(profile: RecordedProfile) -> dict[str, tuple[Timeline, AllocationHistory]]:
+def timelines_of(profile: RecordedProfile) -> dict[str, tuple[Timeline, AllocationHistory]]:
     """The timelines of the devices whose history is there, with it, by their names."""
     capacities = {one.device.name: one.capacity or None for one in profile.devices}
     found = {}
@@ -222,7 +222,7 @@ def _facts(
         ("GPU", [_device(one.measured.device) for one in views]),
         ("Fit", sentences(found)) if found else ("Reserved at most", _on_each(views, reserved)),
         ("All lines together", _on_each(views, balances)),
-        ("Recorded", list(dict.fromkeys(map(_when, runs)))),
+        ("Recorded", list(dict.fromkeys(map(when, runs)))),
         ("Versions", list(dict.fromkeys(printable(versions(run)) for run in runs))),
         ("Ended", list(dict.fromkeys(filter(None, map(ending, runs))))),
         ("Profiled", [_count(report)]),
@@ -243,7 +243,8 @@ def _on_each(views: Sequence[_DeviceView], texts: Sequence[str]) -> list[str]:
     return [f"{name}: {text}" for name, text in zip(names, texts, strict=True)]
 
 
-def _when(run: Run) -> str:
+def when(run: Run) -> str:
+    """The day on which a run began, and how long it took."""
     shapes = ", shapes only" if run.is_dry_run else ""
     started = run.started.replace("T", " ").replace("+00:00", " UTC")
     return printable(f"{started or 'not dated'}, {run.seconds:.1f} s{shapes}")

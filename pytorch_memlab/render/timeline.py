@@ -82,7 +82,12 @@ def heading(timeline: Timeline) -> str:
 
 def peak_place(timeline: Timeline) -> tuple[str, str]:
     """The line of the program at the peak, such as ``train.py:12 step``, and its source."""
-    return _place(timeline.frames[timeline.peak])
+    return place_at(timeline, timeline.peak)
+
+
+def place_at(timeline: Timeline, point: int) -> tuple[str, str]:
+    """The line of the program at a point, such as ``train.py:12 step``, and its source."""
+    return _place(timeline.frames[point])
 
 
 def capacity_text(timeline: Timeline) -> str:

@@ -111,6 +111,49 @@ held at the peak of cuda:0, by line:
 """
 
 
+def test_files_have_the_text_and_the_page(
+    files: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", "-o", "d.txt", "-o", "d.html", "--fail-over", "5%", *files]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "comparison written to d.txt",
+        "comparison written to d.html",
+        "pytorch-memlab diff: cuda:0: the active peak grew by 8.0 MiB (+133.3%), more than 5%",
+    ]
+    assert without_days(Path("d.txt").read_text()) == WHOLE.splitlines()
+    page = Path("d.html").read_text()
+    assert "<h1>two runs of train.py: what changed</h1>" in page
+    assert "<td>active</td>" in page
+
+
+def test_a_file_of_another_kind_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", "-o", str(tmp_path / "d.json"), "missing.json", "gone.json"]) == 2
+    assert "cannot tell the format of" in capsys.readouterr().err
+
+
+def test_private_pages_have_no_arguments_and_no_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hidden").mkdir()
+    script = tmp_path / "hidden" / "train.py"
+    script.write_text(BEFORE)
+    for name in ("a.json", "b.json"):
+        main(["run", "--gpu", "24GiB", "-o", name, str(script), "--token", "s3cret"])
+    monkeypatch.chdir(tmp_path / "hidden")
+    arguments = ["../a.json", "../b.json"]
+    assert main(["diff", "-o", "open.html", *arguments]) == 0
+    assert main(["diff", "--private", "-o", "private.html", *arguments]) == 0
+    assert "--token" in Path("open.html").read_text()
+    private = Path("private.html").read_text()
+    assert "--token" not in private
+    assert str(tmp_path) not in private
+
+
 def test_equal_profiles_have_no_differences(
     files: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
 
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.profiles.changed_tests import HoldingLine, MeasuredTest
@@ -85,3 +88,21 @@ def test_a_profile_and_tests(write, capsys):
         "error: cut.json is no file of --memlab-save: it is no JSON; --memlab-save writes it"
         " again\n"
     )
+
+
+def test_a_page_has_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("main.json").write_text(text_of(MAIN))
+    Path("branch.json").write_text(text_of(BRANCH))
+    assert main(["diff", "-o", "d.html", "main.json", "branch.json"]) == 0
+    page = Path("d.html").read_text()
+    cells = re.findall(r'<tr><th scope="row"><code>(.*?)</code></th>(.*?)</tr>', page)
+    rows = {name: re.findall(r"<td[^>]*>(.*?)</td>", rest) for name, rest in cells}
+    assert rows == {
+        "t.py::test_grows": ["6.0 MiB", "9.0 MiB", "+3.0 MiB (+50.0%)"],
+        "t.py::test_shrinks": ["9.0 MiB", "8.0 MiB", "-1.0 MiB (-11.1%)"],
+        "t.py::test_same": ["4.0 MiB", "4.0 MiB", "same"],
+        "t.py::test_gone": ["5.0 MiB", "", "gone"],
+        "t.py::test_moves": ["5.0 MiB", "6.0 MiB", "other GPU"],
+        "t.py::test_new": ["", "1.0 MiB", "new"],
+    }

@@ -111,6 +111,7 @@ def test_what_keys_and_buttons_do(tmp_path):
         "blocks.js",
         "copy.js",
         "report_page.js",
+        "two_timelines.js",
     ],
 )
 def test_scripts_are_valid(name, tmp_path):

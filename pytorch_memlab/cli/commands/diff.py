@@ -5,28 +5,32 @@ between the runs. Two files of pytest --memlab-save are compared test by test.
 
 for example:
   pytorch-memlab diff before.memlab.json after.memlab.json
+  pytorch-memlab diff -o changes.html before.memlab.json after.memlab.json
   pytorch-memlab diff --fail-over 5% main.memlab.json branch.memlab.json
   pytorch-memlab diff main-tests.json branch-tests.json
 
 exit codes:
   0  the profiles were compared
   1  the active peak of a device, or of a test, grew by more than --fail-over
-  2  the command line cannot be carried out
+  2  the command line cannot be carried out, or a file of -o was not written
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._common.prose_size import prose_size
 from ..._common.standard_output import print_to_stdout
 from ...errors import UsageError
-from ..common_options import add_rows
+from ..common_options import add_output_files, add_private, add_rows
+from ..exit_codes import USAGE_ERROR
+from ..output import OutputFile
 from ..parser import CommandParser
 
 if TYPE_CHECKING:
@@ -35,6 +39,13 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: CommandParser) -> None:
     add_rows(parser.group("what to show"))
+    add = parser.group("output")
+    add_output_files(
+        add,
+        "write a file instead: text, or a page with both runs side by side and their timelines on"
+        " one axis (.txt, .html); repeatable",
+    )
+    add_private(add, "the file, or the text")
     parser.group("for scripts")(
         "--fail-over SHARE|SIZE",
         "exit with 1 if the active peak of a device, or of a test, grew by more than this,"
@@ -44,34 +55,72 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add("AFTER", "the one to compare with it")
 
 
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """The comparison in each form, made when it is asked for, and what grew too much."""
+
+    text: Callable[[], str]
+    page: Callable[[], str]
+    too_large: list[str]
+
+
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+    from ...profiles.differences import growth_limit
+
+    growth_limit("--fail-over", options.fail_over)
+    formats: dict[str, Callable[[_Compared], str | bytes]] = {
+        ".txt": lambda found: found.text(),
+        ".html": lambda found: found.page(),
+    }
+    is_private = options.private
+    outputs = options.outputs or ()
+    files = [OutputFile(path, formats, is_private=is_private) for path in outputs]
+    tests = _tests_in(options.before, options.after)
+    found = _of_profiles(options) if tests is None else _of_tests(options, tests)
+    return partial(_show, found, files, is_private=is_private)
+
+
+def _of_profiles(options: argparse.Namespace) -> _Compared:
     from ...line_profiler.saved_profile import load
-    from ...profiles.changed_tests import changed_tests
     from ...profiles.differences import compare, growth_limit
-    from ...render import differences, memory_of_tests
+    from ...profiles.privacy import without_private_facts
+    from ...render import difference_page, differences
 
     is_too_much = growth_limit("--fail-over", options.fail_over)
     names = options.before, options.after
-    tests = _tests_in(*names)
-    if tests is not None:
-        changed = changed_tests(*tests)
-        text = memory_of_tests.differences(names, changed, options.rows)
-        too_large = [
-            memory_of_tests.grew(one, options.fail_over)
-            for one in changed
-            if one.change is not None and is_too_much(one.change)
-        ]
-    else:
-        before, after = load(options.before).recorded(), load(options.after).recorded()
-        found = compare(before, after)
-        text = differences.text(names, before, after, found, options.rows)
-        too_large = [
+    before, after = load(options.before).recorded(), load(options.after).recorded()
+    if options.private:
+        before, after = without_private_facts(before), without_private_facts(after)
+    found = compare(before, after)
+    return _Compared(
+        partial(differences.text, names, before, after, found, options.rows),
+        partial(difference_page.render, names, before, after, found),
+        [
             f"{device.name}: the active peak grew by {prose_size(device.active.growth)}"
             f" ({differences.percent(device.active)}), more than {options.fail_over}"
             for device in found.devices
             if is_too_much(device.active)
-        ]
-    return partial(_show, text, too_large)
+        ],
+    )
+
+
+def _of_tests(options: argparse.Namespace, tests: Sequence[dict[str, MeasuredTest]]) -> _Compared:
+    from ...profiles.changed_tests import changed_tests
+    from ...profiles.differences import growth_limit
+    from ...render import difference_page, memory_of_tests
+
+    is_too_much = growth_limit("--fail-over", options.fail_over)
+    names = options.before, options.after
+    changed = changed_tests(*tests)
+    return _Compared(
+        partial(memory_of_tests.differences, names, changed, options.rows),
+        partial(difference_page.render_tests, names, changed),
+        [
+            memory_of_tests.grew(one, options.fail_over)
+            for one in changed
+            if one.change is not None and is_too_much(one.change)
+        ],
+    )
 
 
 def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
@@ -92,8 +141,15 @@ def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
     return [saved_tests.load(texts[file], file) for file in files]
 
 
-def _show(text: str, too_large: list[str]) -> int:
-    print_to_stdout(text)
-    for line in too_large:
+def _show(found: _Compared, files: Sequence[OutputFile[_Compared]], *, is_private: bool) -> int:
+    from ..._common.shared_paths import private_names
+
+    if not files:
+        with private_names(is_private):
+            print_to_stdout(found.text())
+    written = [file.write(found, "comparison") for file in files]
+    for line in found.too_large:
         print(f"pytorch-memlab diff: {line}", file=sys.stderr)
-    return 1 if too_large else 0
+    if not all(written):
+        return USAGE_ERROR
+    return 1 if found.too_large else 0
