@@ -77,7 +77,10 @@ class _Table:
         for node, tensor in saved_by_graphs([*map(grad_fn, live.tensors), *live.nodes]):
             is_leaf = name_of(node) == LEAF
             for piece in pieces_of(tensor):
-                self.saved.setdefault(piece.storage, (tensor, piece))
+                known = self.saved.get(piece.storage)
+                # A product of matrices saves a view of three dimensions of what others save whole.
+                if known is None or _is_view_of(known[1], piece):
+                    self.saved[piece.storage] = tensor, piece
                 if not is_leaf:
                     self._nodes.setdefault(piece.storage, node)
 
@@ -158,3 +161,8 @@ def _is_view(tensor: Any) -> bool:
 def _rank(device: torch.device) -> tuple[int, str, int]:
     group = 2 if device == META else 1 if device.type == "cpu" else 0
     return group, device.type, device.index or 0
+
+
+def _is_view_of(piece: Piece, other: Piece) -> bool:
+    """True for a piece with fewer dimensions than another of as many bytes."""
+    return len(piece.size) < len(other.size) and piece.nbytes == other.nbytes

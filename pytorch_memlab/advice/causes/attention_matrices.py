@@ -22,13 +22,23 @@ class AttentionMatrices(Cause):
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         candidates = places(oom, oom.frames[:1])
-        place = next((place for place in candidates if place in oom.softmaxes), None)
-        if place is None or any(_FUSED in candidate.source for candidate in candidates):
+        if any(_FUSED in candidate.source for candidate in candidates):
             return None
         matrices = [block for block in oom.blocks if is_score_matrix(block)]
-        shape = _shape_of_scores(matrices, place)
-        if shape is None:
-            return None
+        # A loss has a softmax too, but no such matrices.
+        for place in (place for place in candidates if place in oom.softmaxes):
+            shape = _shape_of_scores(matrices, place)
+            if shape is not None:
+                return self._of(oom, matrices, place, shape)
+        return None
+
+    def _of(
+        self,
+        oom: OutOfMemory,
+        matrices: list[BlockInUse],
+        place: Place,
+        shape: tuple[int, int],
+    ) -> Remedy | None:
         scores = [block for block in matrices if block.shape[-2:] == shape]
         size = sum(block.size for block in scores)
         if not is_much(size, oom):
