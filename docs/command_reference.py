@@ -89,10 +89,10 @@ def _exit_codes(lines: list[str]) -> Iterator[str]:
 
 
 def prose(text: str) -> str:
-    """A text of a help in Markdown: its options as code, all other signs as they are.
+    r"""A text of a help in Markdown: its options as code, all other signs as they are.
 
-    >>> prose("as --dry-run does, 'Block.*'")
-    "as `--dry-run` does, 'Block.\\\\*'"
+    >>> print(prose("as --dry-run does, 'Block.*'"))
+    as `--dry-run` does, 'Block.\*'
     """
     parts = _OPTION.split(text)
     return "".join(

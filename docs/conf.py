@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+from command_reference import command_sections  # noqa: E402
 
 import pytorch_memlab  # noqa: E402 - from this clone
-from pytorch_memlab.cli.command_line import COMMANDS, command_parser  # noqa: E402
 from pytorch_memlab.simulation.hardware import presets  # noqa: E402
 from pytorch_memlab.simulation.ops.op_info import ops_without_workspace  # noqa: E402
 from pytorch_memlab.simulation.ops.registry import Provenance, provenances  # noqa: E402
@@ -35,6 +35,7 @@ exclude_patterns = ["_generated"]
 myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 3
 html_theme = "furo"
+smartquotes = False  # what is quoted is typed
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 autodoc_typehints = "description"
@@ -55,13 +56,6 @@ def gpu_rows() -> Iterator[str]:
             f"| {gpu.multi_processor_count} | {gpu.major}.{gpu.minor} "
             f"| {gpu.context / 2**20:.0f} MiB |\n"
         )
-
-
-def command_sections() -> Iterator[str]:
-    """The help of each command, as a terminal of 80 columns shows it."""
-    os.environ["COLUMNS"] = "80"
-    for name in COMMANDS:
-        yield f"## {name}\n\n```text\n{command_parser(name).format_help()}```\n\n"
 
 
 def op_rows() -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""An out-of-memory report as text: at most 24 lines of at most 80 columns, but for long code."""
+"""An out-of-memory report as text of 80 columns, but for long code.
+
+It has 24 lines, unless the remedies and two lines that hold most need more.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from .rows import WIDTH, cut, file_and_line, filled, wrapped
 
 LINES: Final = 24
 _HOLDERS: Final = 4
+_LEAST_HOLDERS: Final = 2
 _GROWN: Final = 2
 _MANY: Final = 4
 _NAME: Final = 22
@@ -40,8 +44,8 @@ def text(oom: OutOfMemory, tried: Advice | None = None) -> str:
     """The text that a terminal shows after the traceback."""
     head = _fitted([*_head(oom), *_held(oom)])
     advice = _advice(oom, tried or untried_advice(oom))
-    room = LINES - len(advice)
-    lines = [*head[:room], *_fitted(_lines(oom, room - len(head))), *advice][:LINES]
+    room = max(_LEAST_HOLDERS, LINES - len(advice) - len(head))
+    lines = [*head, *_fitted(_lines(oom, room)), *advice]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -172,10 +176,10 @@ def _held(oom: OutOfMemory) -> list[str]:
 def _lines(oom: OutOfMemory, room: int) -> list[str]:
     """Holders by line, and the lines that made blocks again and again."""
     holders = [holder for holder in oom.by_line() if holder.place is not None]
-    grown = _grown(holders[:_HOLDERS])
-    shown = holders[: max(0, min(_HOLDERS, room - bool(grown)))]
-    if not shown:
+    if not holders:
         return _tensors(oom, room)
+    grown = _grown(holders[:_HOLDERS]) if room > _LEAST_HOLDERS else ""
+    shown = holders[: min(_HOLDERS, room - bool(grown))]
     places = [_short(holder.place, _PLACE) for holder in shown if holder.place]
     width = max(map(len, places))
     lines = []
@@ -194,7 +198,7 @@ def _tensors(oom: OutOfMemory, room: int) -> list[str]:
     return [
         f"  {prose_size(block.size):>10}  {block.name}  {'x'.join(map(str, block.shape))}"
         f" {block.dtype}".rstrip()
-        for block in named[: max(0, min(_HOLDERS, room))]
+        for block in named[: min(_HOLDERS, room)]
     ]
 
 

@@ -28,7 +28,8 @@ from .._common.garbage_collection import no_garbage_collection
 from .._common.user_code import is_of_user
 from ..devices import get_device, simulated_machine
 from ..devices.allocations import allocations_of
-from ..history.block_categories import TensorCategories
+from ..history.block_categories import TensorCategories, freed_category
+from ..history.live_blocks import LiveBlock
 from ..history.model import Category
 from ..history.out_of_memory import (
     BlockInUse,
@@ -41,7 +42,7 @@ from ..history.out_of_memory import (
     TensorGroup,
 )
 from ..history.replay import LONGEST, check_settings
-from ..simulation.inspect import FailedRequest, SimulatedFailure, settings_string
+from ..simulation.inspect import FailedRequest, LoggedBlock, SimulatedFailure, settings_string
 from ..tensors.live_objects import LiveObjects, live_objects
 from ..tensors.memory import address_of
 from ..tensors.saved import LEAF, grad_fn, name_of, saved_by_graphs
@@ -227,6 +228,8 @@ class _Search:
                     origins[number] = self._place(places), _runs(places, repeated)
                 place, is_in_repeated = origins[number]
                 block = block._replace(place=place, is_in_repeated=is_in_repeated)
+                if address not in known:  # freed when the error left the functions below
+                    block = block._replace(category=_category_of_freed(origin))
             blocks.append(block)
         return tuple(blocks)
 
@@ -412,6 +415,12 @@ class _Search:
                 if checks[-1].fits:
                     break
         return tuple(checks), ""
+
+
+def _category_of_freed(block: LoggedBlock) -> Category:
+    """The category of a block as a recording knows it."""
+    found = freed_category(block) if isinstance(block, LiveBlock) else Category.UNKNOWN
+    return Category.TEMPORARIES if found is Category.UNKNOWN else found
 
 
 def _runs(stack: Stack, codes: Iterable[CodeType]) -> bool:

@@ -140,3 +140,25 @@ def test_a_file_that_cannot_be_written_is_told_before_the_program_runs(program, 
     assert capsys.readouterr().err.startswith(
         "pytorch-memlab run: error: cannot write none/report.txt: no such folder"
     )
+
+
+def test_what_the_error_frees_on_its_way_up_keeps_its_category(tmp_path, monkeypatch):
+    """The list of a comprehension has no name, and is gone when the report is made."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x.exp().sin().sum()\n"
+        "net, x = Net(), torch.ones(1 << 20, device='cuda', requires_grad=True)\n"
+        "kept = [net(x) for _ in range(20)]\n"
+    )
+    linecache.checkcache()
+    with pytest.raises(torch.OutOfMemoryError):
+        main(["run", "--gpu", "64MiB", "--no-try", "--oom-report", "report.txt", "train.py"])
+    text = " ".join((tmp_path / "report.txt").read_text().split())
+    # The input of sin() for each of 13 sums, x itself, and what the failing call has.
+    assert (
+        "held at the error by 52.0 MiB saved for backward, 4.0 MiB other tensors, 4.0 MiB"
+        " temporaries"
+    ) in text

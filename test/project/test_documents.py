@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
@@ -26,7 +27,7 @@ DOCUMENTS = {
 }
 COMMAND = Path(sys.executable).with_name("pytorch-memlab")
 
-SLOW = ("--large", "llama_step", "trainer", "accelerate_loop", "generate")
+SLOW = ("--large", "llama_step", "trainer", "accelerate_loop", "generate", "gpt2.py")
 """Programs that `make programs` runs: they need other packages, or half a minute."""
 
 BY_HAND = {
@@ -161,6 +162,17 @@ def test_a_program_of_the_table_runs(command, clone):
 @programs(slow=True)
 def test_a_slow_program_of_the_table_runs(command, clone):
     test_a_program_of_the_table_runs(command, clone)
+
+
+def test_the_diff_of_the_guide_is_that_of_the_examples():
+    (shown,) = blocks("diff", DOCUMENTS["docs/guides/from-error-to-fix.md"])
+    before, after = (
+        (ROOT / "examples" / name).read_text().splitlines(keepends=True)
+        for name in ("gpt2.py", "gpt2_fixed.py")
+    )
+    diff = "".join(difflib.unified_diff(before, after))
+    hunks = diff[diff.index("@@") :].split("\n@@ ")
+    assert f"@@ {hunks[2]}\n@@ {hunks[3]}" == shown
 
 
 STARTED = DOCUMENTS["docs/getting-started.md"]

@@ -11,7 +11,7 @@ from support.oom_programs import program
 from pytorch_memlab import simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.advice.cause import Remedy
-from pytorch_memlab.advice.trials import Advice
+from pytorch_memlab.advice.trials import Advice, Result
 from pytorch_memlab.history.model import Category
 from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, Place, ProgramFrame
 from pytorch_memlab.render.oom import data, text
@@ -163,6 +163,25 @@ def test_twenty_four_lines_of_eighty_columns_whatever_the_names():
     lines = text(facts(frames=(frame,), blocks=tuple(blocks), missing=missing)).splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
+
+
+def test_long_remedies_are_whole_and_leave_two_lines_that_hold_most():
+    places = [Place("/home/me/train.py", n, "f", f"x{n} = f(y)") for n in (1, 2, 3)]
+    blocks = [BlockInUse(MIB * place.line, Category.SAVED, place) for place in places]
+    code = tuple(f"step_{n}()" for n in range(30))
+    remedy = Remedy("much code", GIB, "the code is long", code)
+    tried = Advice((remedy,), (Result(4 * MIB, 2 * MIB, fits=True, is_whole=True),))
+    lines = text(facts(blocks=tuple(blocks)), tried).splitlines()
+    assert lines[6:8] == [
+        "     3.0 MiB  train.py:3  x3 = f(y)",
+        "     2.0 MiB  train.py:2  x2 = f(y)",
+    ]
+    assert lines[8:] == [
+        "what helps, the most likely cause first",
+        "  1. the code is long",
+        *(f"       {line}" for line in code),
+        "       tried: peak 4.0 MiB -> 2.0 MiB, runs to its end",
+    ]
 
 
 def test_code_to_copy_is_whole_and_goes_on_in_brackets_alone():

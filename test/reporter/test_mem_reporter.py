@@ -237,19 +237,6 @@ def test_a_tensor_that_is_saved_and_held_by_a_variable_has_its_own_row(gpu):
     assert names_of(MemReporter()) == ["Tensor0"]
 
 
-@knows_saved_tensors
-def test_what_a_product_saves_as_a_view_has_the_dimensions_that_it_was_made_with(gpu):
-    scores = torch.ones(2, 4, 8, 8, device="cuda", requires_grad=True)
-    values = torch.ones(2, 4, 8, 16, device="cuda", requires_grad=True)
-    out = scores.softmax(dim=-1) @ values
-
-    # The product saves (8, 8, 8), and the softmax (2, 4, 8, 8), of one storage.
-    saved = [row.size for row in MemReporter().snapshot().rows if "saved by" in row.name]
-    assert (2, 4, 8, 8) in saved
-    assert (8, 8, 8) not in saved
-    del out
-
-
 def test_hooks_of_saved_tensors_do_not_run(gpu):
     unpacked = []
     weight = torch.ones(8, device="cuda", requires_grad=True)

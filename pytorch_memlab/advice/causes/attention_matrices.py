@@ -25,11 +25,13 @@ class AttentionMatrices(Cause):
         if any(_FUSED in candidate.source for candidate in candidates):
             return None
         matrices = [block for block in oom.blocks if is_score_matrix(block)]
-        # A loss has a softmax too, but no such matrices.
-        for place in (place for place in candidates if place in oom.softmaxes):
-            shape = _shape_of_scores(matrices, place)
-            if shape is not None:
-                return self._of(oom, matrices, place, shape)
+        softmaxes = [place for place in candidates if place in oom.softmaxes]
+        # Lines that hold matrices first: a loss has a softmax too.
+        for finds in (_made_at, _in_file_of):
+            for place in softmaxes:
+                shape = _shape_of_scores(finds(place, matrices))
+                if shape is not None:
+                    return self._of(oom, matrices, place, shape)
         return None
 
     def _of(
@@ -59,14 +61,26 @@ class AttentionMatrices(Cause):
         )
 
 
-def _shape_of_scores(matrices: list[BlockInUse], place: Place) -> tuple[int, int] | None:
+def _made_at(place: Place, matrices: list[BlockInUse]) -> list[BlockInUse]:
+    return [block for block in matrices if block.place == place]
+
+
+def _in_file_of(place: Place, matrices: list[BlockInUse]) -> list[BlockInUse]:
+    """The first softmax holds nothing while it runs: the scores do."""
+    return [
+        block
+        for block in matrices
+        if block.place is not None
+        and block.place.file == place.file
+        and block.shape[-1] == block.shape[-2]
+    ]
+
+
+def _shape_of_scores(matrices: list[BlockInUse]) -> tuple[int, int] | None:
     sizes = Counter[tuple[int, int]]()
     for block in matrices:
         rows, columns = block.shape[-2:]
-        made = block.place
-        # The first softmax holds nothing while it runs: the scores do.
-        if made is not None and (made == place or (rows == columns and made.file == place.file)):
-            sizes[rows, columns] += block.size
+        sizes[rows, columns] += block.size
     if not sizes:
         return None
     rows, columns = sizes.most_common(1)[0][0]

@@ -30,12 +30,13 @@ class SelfAttention(nn.Module):
 def main():
     torch.manual_seed(0)
     layers = nn.ModuleList(SelfAttention(128, 8) for _ in range(3)).cuda()
-    head = nn.Linear(128, 20000).cuda()
+    words = nn.Parameter(torch.randn(20000, 128, device="cuda"))
     ids = torch.randint(20000, (2, 2048), device="cuda")
     x = torch.randn(2, 2048, 128, device="cuda")
     for layer in layers:
         x = x + layer(x)
-    loss = F.cross_entropy(head(x).flatten(0, 1), ids.flatten())
+    logits = (x @ words.T).flatten(0, 1)
+    loss = F.nll_loss(F.log_softmax(logits, dim=-1), ids.flatten())
     loss.backward()
     print(f"loss {loss.item():.4f}")
 
