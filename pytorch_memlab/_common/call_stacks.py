@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from .uninterrupted import STANDARD_SIGNALS, uninterrupted
 from .user_code import FILES_OF_MODES, OWN_FOLDER
 
 FrameLine = tuple[str, int, str]
@@ -173,12 +174,13 @@ def _symbolized(raws: list[Any]) -> list[list[dict[str, Any]]]:
     names = vars(torch)
     if _COMPILER in names:
         return _frames(raws)
-    names[_COMPILER] = None
-    try:
-        return _frames(raws)
-    finally:
-        if names.get(_COMPILER) is None:
-            names.pop(_COMPILER, None)
+    with uninterrupted(*STANDARD_SIGNALS):
+        names[_COMPILER] = None
+        try:
+            return _frames(raws)
+        finally:
+            if names.get(_COMPILER) is None:
+                names.pop(_COMPILER, None)
 
 
 def _frames(raws: list[Any]) -> list[list[dict[str, Any]]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+
+from .whole_block import whole_block
 
 
-@contextmanager
+@whole_block
 def no_garbage_collection() -> Iterator[None]:
     """Let Python search for no cycles: a search through all that torch has takes 70 ms."""
     was_enabled = gc.isenabled()

@@ -11,13 +11,14 @@ import shutil
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, cast
 
 from pytorch_memlab.errors import UsageError
+
+from .whole_block import whole_block
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Program:
     argv: tuple[str, ...]
     attributes: Mapping[str, Any]
 
-    @contextmanager
+    @whole_block
     def as_main(self) -> Iterator[ModuleType]:
         """Make the program ``__main__``, with its own ``sys.argv``, for as long as this lasts."""
         module = ModuleType("__main__")
@@ -148,7 +149,7 @@ def join_other_threads(threads: Collection[threading.Thread]) -> None:
             thread.join()
 
 
-@contextmanager
+@whole_block
 def first_on_path(folder: str) -> Iterator[None]:
     """Put a folder at the start of ``sys.path``, where that of this command was."""
     # Python may have been told to keep such folders out (``-P``, ``PYTHONSAFEPATH``).

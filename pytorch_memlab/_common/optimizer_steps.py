@@ -6,9 +6,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
+
+from .whole_block import whole_block
 
 
 class ProgramDone(SystemExit):
@@ -22,7 +23,7 @@ def end_program() -> NoReturn:
     raise SystemExit(0)  # threading prints any other class, also one derived from it
 
 
-@contextmanager
+@whole_block
 def after_each_step(ended: Callable[[Any], object]) -> Iterator[None]:
     """Call a function with the optimizer after each step, not in a process that is forked."""
     from torch.optim.optimizer import register_optimizer_step_post_hook

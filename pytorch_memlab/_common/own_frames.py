@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .shared_paths import shown
 from .uncaught_errors import chain
 from .user_code import FILES_OF_MODES, OWN_FOLDER
+from .whole_exit import WholeExit
 
 _CALLING_FILES = (
     *FILES_OF_MODES,
@@ -28,20 +29,33 @@ _FILE: Final = re.compile(r'^([ |]+File )"([^"\n]+)"', re.MULTILINE)
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 
-@contextmanager
-def without_own_frames(process: ExitStack) -> Iterator[None]:
+class without_own_frames:  # noqa: N801 - reads as a state
     """Let an exception out as it is; until ``process`` closes it is shown without our frames.
 
     The interpreter shows it with ``sys.excepthook``, which may be the program's own by then, and
     ends the process as it would without us.
     """
-    try:
-        yield
-    except BaseException:
+
+    def __init__(self, process: ExitStack) -> None:
+        self._process = process
+
+    def __enter__(self) -> None:
+        pass
+
+    def _end(self, error: BaseException | None, mark: list[None]) -> None:
+        if error is None or mark:
+            return
         hook = sys.excepthook
-        process.callback(setattr, sys, "excepthook", hook)
+        self._process.callback(setattr, sys, "excepthook", hook)
         sys.excepthook = partial(_show, hook)
-        raise
+        mark.append(None)
+
+    if TYPE_CHECKING:
+
+        def __exit__(self, *error: object) -> None: ...
+
+    else:
+        __exit__ = WholeExit(_end)
 
 
 def _show(

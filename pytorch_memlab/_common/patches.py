@@ -6,7 +6,10 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .whole_exit import WholeExit
 
 _ABSENT = object()
 
@@ -21,8 +24,15 @@ class Patches:
     def __enter__(self) -> Patches:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def _end(self, _error: BaseException | None, _mark: list[None]) -> None:
         self.undo()
+
+    if TYPE_CHECKING:
+
+        def __exit__(self, *error: object) -> None: ...
+
+    else:
+        __exit__ = WholeExit(_end)
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT), value))
@@ -70,17 +80,18 @@ class Patches:
         Args:
             keeps_later: what the program put in place of a replacement stays.
         """
-        try:
-            self._before.close()
-        finally:
-            while self._undo:
-                owner, name, before, value = self._undo.pop()
-                if keeps_later and vars(owner).get(name) is not value:
-                    continue
-                if before is _ABSENT:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, before)
+        with uninterrupted(*STANDARD_SIGNALS):
+            try:
+                self._before.close()
+            finally:
+                while self._undo:
+                    owner, name, before, value = self._undo.pop()
+                    if keeps_later and vars(owner).get(name) is not value:
+                        continue
+                    if before is _ABSENT:
+                        delattr(owner, name)
+                    else:
+                        setattr(owner, name, before)
 
 
 def _called_with(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+
+from .whole_block import whole_block
 
 
 class _State(threading.local):
@@ -19,7 +20,7 @@ def is_direct() -> bool:
     return _state.depth > 0
 
 
-@contextmanager
+@whole_block
 def on_disk() -> Iterator[None]:
     """Read and write the disk itself, also in a dry run."""
     _state.depth += 1

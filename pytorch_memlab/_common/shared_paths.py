@@ -13,11 +13,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
 from .user_code import path_of_library
+from .whole_block import whole_block
 
 _HERE: Final = "./"
 _HOME: Final = "~/"
@@ -31,7 +31,7 @@ _IN_TEXT: Final = re.compile(
 _is_private: Final = ContextVar("is_private", default=False)
 
 
-@contextmanager
+@whole_block
 def private_names(is_on: bool = True) -> Iterator[None]:
     """See Note [Private files]."""
     token = _is_private.set(is_on)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, TextIO
+
+from .whole_block import whole_block
 
 _RAISING = ("strict", "surrogateescape", "surrogatepass")
 """How streams handle what they cannot encode, where that can be an error. A C locale has the
@@ -35,7 +37,7 @@ def print_to_stdout(text: str) -> None:
     write_to_stdout(lambda stream: stream.write(text))
 
 
-@contextmanager
+@whole_block
 def without_encoding_errors(stream: Any) -> Iterator[None]:
     """Write ``?`` for what a stream cannot encode, such as one for Latin-1 or of Windows."""
     errors = getattr(stream, "errors", None)

@@ -30,9 +30,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from .._common.patches import Patches
 from .._common.uninterrupted import (
@@ -42,6 +42,8 @@ from .._common.uninterrupted import (
     signal_handler,
     uninterrupted,
 )
+from .._common.whole_block import WholeBlock
+from .._common.whole_exit import WholeExit
 from ..simulation.inspect import active
 
 _PATIENCE: Final = 3.0
@@ -60,7 +62,7 @@ NUMBERS: Final = tuple(
 )
 """The signals that schedulers, launchers and closed terminals send."""
 
-_OTHERS: Final = tuple(number for number in STANDARD_SIGNALS if number not in NUMBERS)
+OTHERS: Final = tuple(number for number in STANDARD_SIGNALS if number not in NUMBERS)
 """Those of the standard signals that this module sets no handler of."""
 
 # Those of this moment: the program may replace them, as gevent does.
@@ -99,7 +101,7 @@ class EndingSignals:
         if os.name != "posix" or threading.current_thread() is not threading.main_thread():
             return
         self._make_report = make_report
-        with uninterrupted(*_OTHERS):
+        with uninterrupted(*OTHERS):
             numbers = [number for number in NUMBERS if signal_handler(number) == signal.SIG_DFL]
             reading, writing = self._pipe = os.pipe()
             os.set_blocking(writing, False)
@@ -114,27 +116,37 @@ class EndingSignals:
             _in_force.append(self)
             _thread.start_new_thread(self._watch, (reading,))
 
-    @contextmanager
-    def report(self) -> Iterator[None]:
+    def report(self) -> _ReportBlock:
         """A block that makes the report: a signal that arrives in it waits for its end."""
+        return _ReportBlock(self)
+
+    def begin_report(self) -> None:
         if os.getpid() != self._process:
-            yield
             return
         if self._claim.locked() and self._claimed_by != _thread.get_ident():
             _wait_for_end()  # another thread makes the report
         self._reports += 1
-        self._began = self._began or time.monotonic()
-        is_interruptible = self._is_main_thread() and _holds_interrupts()
-        if is_interruptible:
-            set_handler(signal.SIGINT, self._interrupt)
         try:
-            yield
-        finally:
-            if is_interruptible and signal_handler(signal.SIGINT) == self._interrupt:
-                set_handler(signal.SIGINT, signal.default_int_handler)
+            self._began = self._began or time.monotonic()
+            if self._is_main_thread() and _holds_interrupts():
+                set_handler(signal.SIGINT, self._interrupt)
+        except BaseException as error:  # an interrupt
+            self.end_report(error, [])
+            raise
+
+    def end_report(self, _error: BaseException | None, mark: list[None]) -> None:
+        if os.getpid() != self._process:
+            return
+        if not mark:
+            # No call comes between the two, and so no interrupt.
             self._reports -= 1
-            if self._waiting and not self._reports:
-                end_by(self._waiting)
+            mark += (None,)
+        if self._reports:
+            return
+        if self._is_main_thread() and signal_handler(signal.SIGINT) == self._interrupt:
+            set_handler(signal.SIGINT, signal.default_int_handler)
+        if self._waiting:
+            end_by(self._waiting)
 
     def _is_main_thread(self) -> bool:
         return _thread.get_ident() == self._main_thread
@@ -197,7 +209,7 @@ class EndingSignals:
             signal.default_int_handler(number, frame)
 
     def _stop(self) -> None:
-        with uninterrupted(*_OTHERS):
+        with uninterrupted(*OTHERS):
             _in_force.remove(self)
             pipe, self._pipe = self._pipe, None
             if pipe is None or os.getpid() != self._process:
@@ -234,9 +246,32 @@ class EndingSignals:
         return -1 if self._pipe is not None and before == self._pipe[1] else before
 
 
-@contextmanager
-def signals_as_interrupts() -> Iterator[None]:
+class _ReportBlock:
+    """The block of ``EndingSignals.report``."""
+
+    def __init__(self, signals: EndingSignals) -> None:
+        self._signals = signals
+
+    def __enter__(self) -> None:
+        self._signals.begin_report()
+
+    def _end(self, error: BaseException | None, mark: list[None]) -> None:
+        self._signals.end_report(error, mark)
+
+    if TYPE_CHECKING:
+
+        def __exit__(self, *error: object) -> None: ...
+
+    else:
+        __exit__ = WholeExit(_end)
+
+
+def signals_as_interrupts() -> WholeBlock[None]:
     """Let a signal be a Ctrl-C for the work within, and end the process by it afterwards."""
+    return WholeBlock(_signals_as_interrupts, OTHERS)
+
+
+def _signals_as_interrupts() -> Iterator[None]:
     interrupts = _Interrupts()
     is_main = threading.current_thread() is threading.main_thread()
     for number in NUMBERS if os.name == "posix" and is_main else ():

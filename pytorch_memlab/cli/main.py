@@ -23,7 +23,7 @@ def entry() -> NoReturn:
     process = CommandProcess()
     atexit.register(process.end_late)  # the first that is registered is done last
     # Registered after a simulation has registered its own end, and so done before that.
-    when_prepared = partial(atexit.register, process.close)
+    when_prepared = partial(atexit.register, process.__exit__, None, None, None)
     process.status = _carry_out(sys.argv[1:], process, when_prepared)
     sys.exit(process.status)
 

@@ -61,6 +61,10 @@ class Recording:
         after_death(self, partial(_leave, self._peaks))
 
     def begin(self) -> None:
+        with uninterrupted(*STANDARD_SIGNALS):
+            self._begin()
+
+    def _begin(self) -> None:
         if self._is_on:
             return
         self._is_on = True
@@ -80,6 +84,10 @@ class Recording:
 
     def end(self) -> None:
         """Record no more; what was recorded stays."""
+        with uninterrupted(*STANDARD_SIGNALS):
+            self._end()
+
+    def _end(self) -> None:
         if not self._is_on:
             return
         self._is_on = False

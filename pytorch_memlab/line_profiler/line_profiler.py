@@ -185,6 +185,10 @@ class LineProfiler(RecordedLines):
 
     def clear(self) -> None:
         """Forget all records and functions."""
+        with uninterrupted():
+            self._clear()
+
+    def _clear(self) -> None:
         was_on = self.enabled
         if was_on:
             current_tracer().unwatch(self._listener)

@@ -13,6 +13,7 @@ from .._common.quoted import quoted
 from .._common.standard_output import write_to_stdout
 from .._common.switch import is_switched_off
 from .._common.uncaught_errors import Report, say, uncaught
+from .._common.uninterrupted import uninterrupted
 from .._common.wrapping import within
 from ..errors import UsageError
 from .columns import DEFAULT_COLUMNS, checked_columns
@@ -38,13 +39,15 @@ class _GlobalLineProfiler(LineProfiler):
 
     def enable(self) -> None:
         self._is_off = False
-        super().enable()
-        self._explain_errors()
+        with uninterrupted():
+            super().enable()
+            self._explain_errors()
 
     def disable(self) -> None:
         self._is_off = True
-        super().disable()
-        self._explain_errors()
+        with uninterrupted():
+            super().disable()
+            self._explain_errors()
 
     def release(self) -> None:
         """Be on while there are functions, after ``disable``."""
@@ -55,13 +58,15 @@ class _GlobalLineProfiler(LineProfiler):
     def add_function(self, func: Any) -> None:
         super().add_function(func)
         if not self._is_off:
-            super().enable()
-            self._explain_errors()
+            with uninterrupted():
+                super().enable()
+                self._explain_errors()
 
     def clear(self) -> None:
-        super().clear()
-        _printed_at_exit.clear()
-        self._explain_errors()
+        with uninterrupted():
+            super().clear()
+            _printed_at_exit.clear()
+            self._explain_errors()
 
     def _explain_errors(self) -> None:
         """Wait for an out-of-memory error while there is a function that may raise it."""

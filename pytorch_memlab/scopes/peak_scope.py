@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from .._common.scope import Scope
+from .._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..devices import Device, find_devices, get_device
 from .peak_tracker import Window, peak_tracker
 from .row import Sample
@@ -90,17 +91,19 @@ class RunPeaks:
         self._highest: dict[str, DevicePeaks] = {}
 
     def begin(self) -> None:
-        for device in find_devices():
-            if device.name != "cpu" and self._device in (None, device.name):
-                self._windows.append(peak_tracker(device).open()[0])
+        with uninterrupted(*STANDARD_SIGNALS):
+            for device in find_devices():
+                if device.name != "cpu" and self._device in (None, device.name):
+                    self._windows.append(peak_tracker(device).open()[0])
 
     def end(self) -> None:
         """Watch no more; again has no effect."""
-        while self._windows:
-            window = self._windows.pop()
-            sample = window.close()
-            if sample is not None:
-                self._highest[window.tracker.device.name] = _peaks_of(sample)
+        with uninterrupted(*STANDARD_SIGNALS):
+            while self._windows:
+                window = self._windows.pop()
+                sample = window.close()
+                if sample is not None:
+                    self._highest[window.tracker.device.name] = _peaks_of(sample)
 
     @property
     def highest(self) -> Mapping[str, DevicePeaks]:

@@ -45,6 +45,7 @@ from ..._common.own_frames import without_own_frames
 from ..._common.patches import Patches
 from ..._common.prose_size import prose_size
 from ..._common.switch import SWITCHED_OFF, is_switched_off
+from ..._common.whole_block import WholeStack
 from ...errors import UsageError
 from ...simulation.inspect import DEFAULT_GPU
 from .. import notices
@@ -237,7 +238,7 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
     notices.tell_options_after_program(parser, options, found.source)
     put_profile_in_builtins(process)
     ending = ExitStack()  # the last of these callbacks comes first
-    own_path = Patches()
+    own_path = process.enter_context(Patches())
     ending.callback(own_path.undo)
     ending.callback(limit.tell)
     script = "" if options.is_module else options.script
@@ -277,7 +278,7 @@ def _run(
     tell()
     for start in starts:
         start(process)
-    signals, measured, threads = EndingSignals(), ExitStack(), threading.enumerate()
+    signals, measured, threads = EndingSignals(), WholeStack(), threading.enumerate()
 
     def end() -> None:
         with signals.report():
@@ -297,7 +298,7 @@ def _run(
             finish(128 + error.number)
 
     signals.start(process, report)
-    process.callback(end)
+    process.last_work = end
     _before_exit(process, finish)
     with without_own_frames(process):
         try:

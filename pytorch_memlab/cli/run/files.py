@@ -18,6 +18,7 @@ from ..._common.ranks import path_of_rank, prints
 from ..._common.secrets_in_arguments import masked
 from ..._common.shared_paths import private_names
 from ..._common.uncaught_errors import uncaught
+from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ...errors import UsageError
 from ...history.private_snapshot import private_snapshot
 from ...history.whole_run import WholeRunHistory
@@ -195,10 +196,11 @@ class OutOfMemoryReport:
 
     def start(self, process: ExitStack) -> None:
         """Begin to wait for an error, also one of a thread."""
-        uncaught.watch()
-        process.callback(uncaught.unwatch)
-        uncaught.told.append(self._write)
-        process.callback(uncaught.told.remove, self._write)
+        with uninterrupted(*STANDARD_SIGNALS):
+            uncaught.watch()
+            process.callback(uncaught.unwatch)
+            uncaught.told.append(self._write)
+            process.callback(uncaught.told.remove, self._write)
 
     def finish(self, profile: Profile) -> None:
         """Make the report of the error that ended the program, if it ran out of memory."""

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from ..._common.main_program import Program
 from ..._common.patches import Patches
 from ..._common.secrets_in_arguments import masked
 from ..._common.uncaught_errors import first_line
+from ..._common.whole_block import whole_block
 from ...devices import simulated_machine
 from ...history.model import AllocationHistory
 from ...line_profiler.columns import DEFAULT_COLUMNS
@@ -46,8 +47,8 @@ def put_profile_in_builtins(process: ExitStack) -> None:
     """Let a bare ``@profile`` work, as under ``kernprof``; a program's own name goes before it."""
     if not hasattr(builtins, "profile"):
         patches = Patches()
-        patches.set(builtins, "profile", profile)
         process.callback(patches.undo, keeps_later=True)
+        patches.set(builtins, "profile", profile)
 
 
 class Profile:
@@ -102,6 +103,7 @@ class Profile:
 
     def start(self, process: ExitStack) -> None:
         """Notice if the program itself shows tables, and find functions in its modules."""
+        process.callback(self._stop)
         patches = process.enter_context(Patches())
         patches.around(LineProfiler, "print_stats")(self._noticed)
         patches.around(RecordsDisplay, "__repr__", "_repr_html_")(self._noticed)
@@ -116,7 +118,11 @@ class Profile:
             process.callback(decorators.release)
             decorators.disable()
 
-    @contextmanager
+    def _stop(self) -> None:
+        self._profiler.disable()
+        self._peaks.end()
+
+    @whole_block
     def measuring(self) -> Iterator[None]:
         """Measure the program that runs within, in the steps that were asked for."""
         try:
@@ -145,8 +151,7 @@ class Profile:
     @no_garbage_collection()  # which takes most of the time of a report of many functions
     def finish(self, write: Callable[[Results], object], is_asked_for: bool) -> None:
         """End measuring, and show the tables; not in a process that the program forked."""
-        self._profiler.disable()
-        self._peaks.end()
+        self._stop()
         program_did = self._program_showed_tables and not self._are_named and not self._decorated
         if os.getpid() == self._process and (is_asked_for or not program_did):
             error = sys.exc_info()[1]

@@ -33,8 +33,8 @@ class CategoryReport:
         from ...history.recorder import Recording
 
         self._recording = Recording()
-        self._recording.begin()
         process.callback(self._recording.end)
+        self._recording.begin()
 
     def sections(self) -> tuple[Section, ...]:
         """One for each device whose memory was used."""

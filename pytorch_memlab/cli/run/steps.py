@@ -7,13 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from ..._common.optimizer_steps import after_each_step, end_program
 from ..._common.prose_size import counted, prose_size
 from ..._common.ranks import prints
+from ..._common.whole_block import whole_block
 from ..notices import tell
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Steps:
         self.done = 0
         """Steps that have ended so far."""
 
-    @contextmanager
+    @whole_block
     def counted(self, begin: Callable[[], object], end: Callable[[], object]) -> Iterator[None]:
         """Count steps, and say so if the program ends before the last one.
 
@@ -70,7 +70,7 @@ class Steps:
             end_program()
 
 
-@contextmanager
+@whole_block
 def progress_shown(
     machine: Machine | None,
     steps_done: Callable[[], int],
@@ -98,8 +98,8 @@ def progress_shown(
             console.print(f"pytorch-memlab: {text}", style="dim", highlight=False, markup=False)
 
     # A thread of the threading module would be seen by the program, and be simulated.
-    _thread.start_new_thread(watch, ())
     try:
+        _thread.start_new_thread(watch, ())
         yield
     finally:
         over.set()

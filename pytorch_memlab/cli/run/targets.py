@@ -16,7 +16,7 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib.machinery import SourceFileLoader
@@ -27,6 +27,7 @@ from typing import Any
 from ..._common.main_program import Program
 from ..._common.patches import Patches
 from ..._common.quoted import shortened
+from ..._common.whole_block import whole_block
 from ...errors import NotAFunctionError, UsageError
 from ...line_profiler.line_profiler import LineProfiler
 from ...line_profiler.registration import resolve
@@ -203,7 +204,7 @@ class ImportedFunctions:
                         self._profiler.add_function(function)
                         glob.has_matched = True
 
-    @contextmanager
+    @whole_block
     def watching_imports(self) -> Iterator[None]:
         """Add functions of each module that is imported, before its code runs."""
         inherited: Callable[..., CodeType | None] = SourceFileLoader.get_code
