@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class WholeBlock(ContextDecorator, AbstractContextManager[T], Generic[T]):
-    """What a function with one ``yield`` does before and after a block.
+    """A block whose begin and end are a function with one ``yield``.
 
     Args:
         make: the function.
@@ -87,7 +87,7 @@ class WholeStack(ExitStack):
     ``callback`` comes before what it takes back.
 
     Args:
-        numbers: of the signals that wait meanwhile.
+        numbers: of the signals that wait while that happens.
     """
 
     def __init__(self, numbers: tuple[int, ...] = STANDARD_SIGNALS) -> None:

@@ -10,12 +10,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 from support.allocator_invariants import check_machine
+from support.interrupted_work import Interrupted, each_place, interrupt_at, interrupts_raise
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab._common.storages import after_death, raise_kept
@@ -27,55 +27,10 @@ from pytorch_memlab.scopes import PeakScope, peak_tracker
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="signals of POSIX")
 
 
-class Interrupted(BaseException):
-    """The error that the handler raises."""
-
-
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[None]:
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    yield
-    assert signal.signal(signal.SIGUSR1, before) is interrupt
-
-
-def interrupt_at(place: int, work: Callable[[], object]) -> tuple[int, bool]:
-    """Let a signal arrive at a place where Python may run handlers.
-
-    Returns:
-        The places that there were up to there, and whether it was raised.
-    """
-    passed, raised = 0, False
-
-    def profile(frame: FrameType, event: str, _arg: object) -> None:
-        nonlocal passed
-        if event in ("call", "c_return") and frame.f_code.co_filename != __file__:
-            passed += 1
-            if passed == place:
-                sys.setprofile(None)
-                signal.raise_signal(signal.SIGUSR1)
-
-    sys.setprofile(profile)
-    try:
-        work()
-    except Interrupted:
-        raised = True
-    finally:
-        sys.setprofile(None)
-    return passed, raised
-
-
-def each_place(work: Callable[[], object], step: int = 1) -> Iterator[int]:
-    """Interrupt some work at one place after the other."""
-    place = 1
-    while True:
-        passed, _ = interrupt_at(place, work)
-        yield place
-        if passed < place:
-            return
-        place += step
+    with interrupts_raise():
+        yield
 
 
 def profiled() -> None:
@@ -116,7 +71,7 @@ def test_no_place_of_a_short_section_leaves_anything(work: Callable[[], None], s
         names = dict(vars(torch.nn.Module))
         kept = torch.empty(1000, device="cuda")
         work()
-        for place in each_place(work, step):
+        for place in each_place(work, step, outside=(__file__,)):
             for _ in range(2):
                 with suppress(Interrupted):  # one in a finalizer is raised at the next question
                     torch.empty(1, device="cuda")
@@ -136,9 +91,9 @@ def test_an_interrupt_at_the_beginning_of_each_end_of_a_simulation() -> None:
             pass
 
     work()
-    total, _ = interrupt_at(10**9, work)
+    total, _ = interrupt_at(10**9, work, outside=(__file__,))
     for from_end in range(1, 60):
-        interrupt_at(total - from_end, work)
+        interrupt_at(total - from_end, work, outside=(__file__,))
         assert simulated_machine() is None
 
 
@@ -213,24 +168,7 @@ def test_every_place_of_an_exit_comes_to_its_end() -> None:
             with manager:
                 pass
 
-        passed = 0
-
-        def profile(frame: FrameType, event: str, _arg: object, place: int = place) -> None:
-            nonlocal passed
-            if event in ("call", "c_return") and frame.f_code.co_name not in ("work", "__enter__"):
-                passed += 1
-                if passed == place:
-                    sys.setprofile(None)
-                    signal.raise_signal(signal.SIGUSR1)
-
-        raised = False
-        sys.setprofile(profile)
-        try:
-            work()
-        except Interrupted:
-            raised = True
-        finally:
-            sys.setprofile(None)
+        _, raised = interrupt_at(place, work, outside=("work", "__enter__"))
         # Before the block, the exit is made: an interrupt there leaves nothing to end.
         assert manager.ended or raised
         if manager.ended:
@@ -246,7 +184,7 @@ def test_work_after_a_death_is_done_though_an_interrupt_begins_it() -> None:
         done: list[int] = []
         mortal = [Mortal()]
         after_death(mortal[0], lambda done=done: done.append(1))
-        interrupt_at(place, mortal.clear)
+        interrupt_at(place, mortal.clear, outside=(__file__,))
         assert done, place
         with suppress(Interrupted):
             raise_kept()
@@ -269,7 +207,7 @@ def test_no_place_of_the_start_of_ending_signals_leaves_anything() -> None:
         return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
     before, files = state(), open_files()
-    for place in each_place(start):
+    for place in each_place(start, outside=(__file__,)):
         begun[-1].close()
         assert state() == before, place
     assert place > 20
