@@ -30,6 +30,10 @@ _OPTIONS: Final[dict[str, dict[str, str]]] = {
         " uses gpu_memory",
     },
     "--memlab-save": {"metavar": "FILE", "help": "write these peaks to a JSON file"},
+    "--memlab-private": {
+        "action": "store_true",
+        "help": "leave folders outside the project out of that file",
+    },
     "--memlab-baseline": {
         "metavar": "FILE",
         "help": "compare the peaks with those of a file that --memlab-save wrote",

@@ -20,6 +20,7 @@ from pytorch_memlab._common.ipython import ipython_shell
 from pytorch_memlab._common.prose_size import counted, prose_size
 from pytorch_memlab._common.quoted import listed, quoted, shortened
 from pytorch_memlab._common.ranks import path_of_rank
+from pytorch_memlab._common.shared_paths import private_names
 from pytorch_memlab._common.standard_output import without_encoding_errors
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_columns
@@ -280,7 +281,9 @@ class RecordedLines(ABC):
             raise UsageError(f"diff takes a profiler or a loaded profile, not {quoted(other)}")
         return ProfileDifference(self.recorded(), other.recorded())
 
-    def save(self, path: str | PathLike[str], *, force: bool = False) -> None:
+    def save(
+        self, path: str | PathLike[str], *, force: bool = False, private: bool = False
+    ) -> None:
         """Write everything recorded so far to a file, which ``load`` reads.
 
         The command line reads it too: ``pytorch-memlab show FILE``, ``top``, ``diff`` and others.
@@ -289,16 +292,21 @@ class RecordedLines(ABC):
             path: of the file, such as ``train.memlab.json``. ``{rank}`` and ``{pid}`` are filled
                 in.
             force: write it also where there is such a file already.
+            private: leave out the program's arguments, the message of its error, and the folders
+                of its files, as ``pytorch-memlab run --private`` does.
 
         Raises:
             UsageError: there is one, or it cannot be written; the older one is as it was.
         """
+        from pytorch_memlab.profiles.privacy import without_private_facts
         from pytorch_memlab.render import saved_profile
 
         file = CheckedFile(path_of_rank(os.fspath(path)), keeps_older=not force)
-        file.write(saved_profile.render(self.recorded()))
+        found = self.recorded()
+        with private_names(private):
+            file.write(saved_profile.render(without_private_facts(found) if private else found))
 
-    def to_html(self, path: str | PathLike[str]) -> None:
+    def to_html(self, path: str | PathLike[str], *, private: bool = False) -> None:
         """Write everything recorded so far to a page, which a browser shows without a network.
 
         The page has the lines with the memory that each kept, what held the memory at the peak,
@@ -306,14 +314,21 @@ class RecordedLines(ABC):
 
         Args:
             path: of the file, such as ``report.html``. ``{rank}`` and ``{pid}`` are filled in.
+            private: leave out the program's arguments, the message of its error, and the folders
+                of its files.
 
         Raises:
             UsageError: it cannot be written; an older page is as it was.
         """
+        from pytorch_memlab.profiles.privacy import private_report, without_private_facts
         from pytorch_memlab.render import report_page
 
         file = CheckedFile(path_of_rank(os.fspath(path)))
-        file.write(report_page.render(self.recorded(), self.report_of_each_device()))
+        found, report = self.recorded(), self.report_of_each_device()
+        if private:
+            found, report = without_private_facts(found), private_report(report)
+        with private_names(private):
+            file.write(report_page.render(found, report))
 
     def __str__(self) -> str:
         """The tables, as ``print_stats`` prints them."""

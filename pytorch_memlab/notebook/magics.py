@@ -121,7 +121,11 @@ class MemlabMagics(Magics):
         columns = chosen_columns(args)
         if is_switched_off():
             args.quiet, args.output, args.simulate = True, None, None
-        file = None if args.output is None else MlrunFile(args.output, is_quiet=args.quiet)
+        if args.private and args.output is None:
+            raise UsageError("--private is for the file of --output: give that too")
+        file = None
+        if args.output is not None:
+            file = MlrunFile(args.output, is_quiet=args.quiet, is_private=args.private)
         if is_line and not source:
             raise UsageError("%mlrun needs a statement: %mlrun -f func func(10); see %mlrun?")
         assert self.shell is not None

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._common.checked_file import CheckedFile
 from .._common.prose_size import prose_size
+from .._common.shared_paths import private_names
 from .._common.uncaught_errors import first_line
 from ..devices.allocations import caches, empty_caches
 from ..errors import MemlabError, UsageError
@@ -39,6 +40,7 @@ from ..line_profiler.line_records import RecordsDisplay
 from ..line_profiler.recorded import with_run_peaks
 from ..line_profiler.source_functions import SourceFunctions, nearest
 from ..profiles.overview import verdicts
+from ..profiles.privacy import private_report, without_private_facts
 from ..profiles.recorded import MeasuredDevice, RecordedProfile
 from ..records import Report
 from ..render import report_page, saved_profile, text
@@ -234,10 +236,11 @@ class CellRun:
 class MlrunFile:
     """A page, a profile or text, as the name asks; a cell that runs again overwrites it."""
 
-    def __init__(self, path: str, *, is_quiet: bool) -> None:
+    def __init__(self, path: str, *, is_quiet: bool, is_private: bool) -> None:
         self._path = path
         self._file = CheckedFile(path)
         self._is_quiet = is_quiet
+        self._is_private = is_private
 
     @property
     def is_page(self) -> bool:
@@ -252,8 +255,14 @@ class MlrunFile:
             display(FileLink(self._path))
 
     def _text(self, run: CellRun, columns: tuple[str, ...]) -> str:
-        if self.is_page:
-            return report_page.render(run.recorded(), run.tables(columns))
-        if self._file.ending == ".json":
-            return saved_profile.render(replace(run.recorded(), columns=columns))
-        return text.render(run.display(columns).report)
+        profile, tables = replace(run.recorded(), columns=columns), run.tables(columns)
+        report = run.display(columns).report
+        if self._is_private:
+            profile = without_private_facts(profile)
+            tables, report = private_report(tables), private_report(report)
+        with private_names(self._is_private):
+            if self.is_page:
+                return report_page.render(profile, tables)
+            if self._file.ending == ".json":
+                return saved_profile.render(profile)
+            return text.render(report)

@@ -46,6 +46,8 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "help": "Write the tables to a file: a page if its name ends in .html, data if in .json,"
         " else text.",
     },
+    "--private": _SWITCH
+    | {"help": "Leave folders and the message of an error out of the file of --output."},
     "--simulate": {
         "metavar": "NAME|SIZE",
         "help": "Simulate this GPU while the code runs: a name such as t4 or h100, or its memory,"

@@ -7,7 +7,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, TypeVar
 
 from .._common.shared_paths import private, private_text
-from ..records import NoteKind, Remark
+from ..records import NoteKind, Remark, Report
+from .changed_tests import MeasuredTest
 from .recorded import RecordedProfile, Run
 
 T = TypeVar("T")
@@ -41,6 +42,31 @@ def without_private_facts(profile: RecordedProfile) -> RecordedProfile:
             if error.explanation
         ),
     )
+
+
+def private_report(report: Report) -> Report:
+    """The tables of a profile without absolute paths in what is said of them."""
+    tables = (
+        replace(
+            table,
+            approximations={
+                line: _without_paths(found) for line, found in table.approximations.items()
+            },
+        )
+        for table in report.tables
+    )
+    return replace(
+        report,
+        tables=tuple(tables),
+        notes=_without_paths(report.notes),
+        sections=_without_paths(report.sections),
+    )
+
+
+def private_test(test: MeasuredTest) -> MeasuredTest:
+    """The memory of a test without folders outside of its project."""
+    lines = (replace(line, file=private(line.file)) for line in test.holders)
+    return replace(test, holders=tuple(lines))
 
 
 def _private_run(run: Run) -> Run:

@@ -13,6 +13,7 @@ from .._common.switch import is_switched_off
 from ..errors import MemlabError
 from ..profiles.changed_tests import ChangedTest, MeasuredTest
 from ..profiles.differences import growth_limit
+from ..profiles.privacy import private_test
 from ..render import memory_of_tests
 from ..render.saved_tests import from_report, read, text_of
 from .selection import REPORT_FIELD
@@ -71,6 +72,9 @@ class SessionResults:
             )
         self._baseline: Mapping[str, MeasuredTest] | None = read(path) if path else None
         self._file = CheckedFile(self._path) if self._path else None
+        self._is_private = config.getoption("memlab_private")
+        if self._is_private and not self._path:
+            raise pytest.UsageError("--memlab-private is for --memlab-save FILE: give that too")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """A test has ended, here or in a process of xdist."""
@@ -95,7 +99,8 @@ class SessionResults:
             terminalreporter.write_line(f"no test ran: {self._path} is as it was")
             return
         try:
-            name = self._file.write(text_of(self._tests))
+            change = private_test if self._is_private else (lambda test: test)
+            name = self._file.write(text_of({one: change(self._tests[one]) for one in self._tests}))
         except MemlabError as error:
             terminalreporter.write_line(str(error), red=True)
             return

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import os
 import pickle
 import re
+import sys
 import zlib
 from contextlib import suppress
 
 import pytest
 import torch
 
+from pytorch_memlab import LineProfiler, load, simulate
 from pytorch_memlab.cli.main import main
 
 FOLDER = "telling-client"
@@ -230,3 +233,51 @@ def test_the_page_of_a_private_run(project, outputs, capsys):
     assert re.search(r"<title>train\.py: peak [\d.]+ MiB</title>", page)
     assert set(re.findall(r'data-file="([^"]+)"', page)) == {"train.py", "private_net.py"}
     assert "train.py · " in (outputs / "o.svg").read_text()
+
+
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["profiler", "loaded"])
+def test_files_of_a_profiler(project, outputs, tmp_path, monkeypatch, is_loaded):
+    monkeypatch.syspath_prepend(tmp_path / FOLDER / "lib")
+    monkeypatch.chdir(tmp_path / "home")
+    monkeypatch.setattr("sys.argv", [str(project / "train.py"), "--customer", ARGUMENT])
+    with simulate("8GiB", compute=False):
+        private_net = importlib.import_module("private_net")
+        with LineProfiler(private_net.Net, history=True) as profiler:
+            net = private_net.Net()
+            net(torch.ones(64, 1024, device="cuda")).sum().item()  # a value that a note names
+    sys.modules.pop("private_net")
+    profile = profiler
+    if is_loaded:
+        profiler.save(tmp_path / "open.json")
+        profile = load(tmp_path / "open.json")
+    profile.to_html(tmp_path / "open.html")
+    assert FOLDER.encode() in contents(tmp_path / "open.html")
+    profile.save(outputs / "o.json", private=True)
+    profile.to_html(outputs / "o.html", private=True)
+    assert_private(outputs, tmp_path)
+    assert "private_net.py" in (outputs / "o.html").read_text()
+
+
+def test_the_curve_of_a_search(project, outputs, capsys):
+    (project / "vary.py").write_text(
+        "import os, torch\nx = torch.ones(int(os.environ['BATCH']) << 18, device='cuda')\n"
+    )
+    command = ["fit", "--gpu", "50MiB", "--vary", "BATCH=1:9"]
+    program = ["vary.py", "--customer", ARGUMENT]
+    assert main([*command, *arguments_of(outputs, "c.svg"), *program]) == 0
+    assert ARGUMENT.encode() in contents(outputs / "c.svg")
+    assert main([*command, "--private", *arguments_of(outputs, "c.svg"), *program]) == 0
+    capsys.readouterr()
+    assert_private(outputs, tmp_path=project.parent.parent)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["fit", "--private", "train.py"], "--private is for the picture of --output"),
+        (["fit", "--private", "--vary", "A=1:2", "train.py"], "--private is for the picture of"),
+    ],
+)
+def test_it_asks_for_the_file_that_it_is_for(project, capsys, words, error):
+    assert main(words) == 2
+    assert error in capsys.readouterr().err

@@ -41,6 +41,25 @@ def test_spellings_of_the_file(option, cell, tmp_path):
     assert "## f\n" in (tmp_path / "out.txt").read_text()
 
 
+@pytest.mark.parametrize("ending", ["html", "json"])
+def test_a_private_file_has_no_folder(ending, run, shell, cell, tmp_path, monkeypatch):
+    folder = tmp_path / "telling-client"
+    folder.mkdir()
+    (folder / "private_cell.py").write_text(
+        "import torch\ndef work():\n    return torch.ones(1 << 18, device='cuda').sum().item()\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    run("import private_cell")
+    for options, is_open in (("", True), ("--private", False)):
+        name = tmp_path / f"out.{ending}"
+        run(f"%mlrun {options} --simulate t4 -T {name} -f private_cell.work private_cell.work()")
+        text = name.read_text()
+        assert "private_cell.py" in text
+        assert ("telling-client" in text) is is_open
+        assert is_open or str(tmp_path) not in text
+    assert run("%mlrun --private -f f f()").error_in_exec is not None
+
+
 @pytest.mark.parametrize("option", ["--count", "--num-gpus"])
 def test_spellings_of_the_number_of_gpus(option, run, shell, cell, capsys):
     run(f"%%mlrun --simulate t4 {option} 3\nprint(torch.cuda.device_count())\n")

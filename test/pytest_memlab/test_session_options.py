@@ -85,7 +85,8 @@ def test_the_saved_file_is_the_same_with_xdist(workers, run, pytester, monkeypat
     ]
 
 
-def test_the_saved_file_has_paths_from_the_project_or_the_home(run, pytester, monkeypatch):
+@pytest.mark.parametrize("option", [(), ("--memlab-private",)])
+def test_the_saved_file_has_paths_from_the_project_or_the_home(run, pytester, monkeypatch, option):
     home = pytester.path / "telling-home"
     (home / "lib").mkdir(parents=True)
     (home / "lib" / "of_home.py").write_text(
@@ -105,17 +106,21 @@ def test_the_saved_file_has_paths_from_the_project_or_the_home(run, pytester, mo
             kept = [in_project.make(), of_home.make()]
         """
     (project / "test_both.py").write_text(dedent(test))
-    run(
-        "", "--memlab-gpu=t4", "--memlab-save", "tests.json", "--rootdir", str(project)
-    ).assert_outcomes(passed=1)
+    save = ("--memlab-gpu=t4", "--memlab-save", "tests.json", *option)
+    run("", *save, "--rootdir", str(project)).assert_outcomes(passed=1)
 
     text = (project / "tests.json").read_text()
     assert str(pytester.path) not in text
     holders = json.loads(text)["tests"]["test_both.py::test_both"]["holders"]
     assert {(one["file"], one["code"]) for one in holders} == {
         (name, "return torch.ones(1 << 18, device='cuda')")
-        for name in ("in_project.py", "~/lib/of_home.py")
+        for name in ("in_project.py", "of_home.py" if option else "~/lib/of_home.py")
     }
+
+
+def test_a_private_file_needs_a_name(run):
+    result = run(TESTS, "--memlab-private")
+    assert "--memlab-private is for --memlab-save FILE: give that too" in result.stderr.str()
 
 
 GREW = """\

@@ -129,6 +129,7 @@ def add_arguments(parser: CommandParser) -> None:
         action="append",
     )
     add("-o --output FILE", "with --vary, draw the curve to a file too: .svg or .png")
+    add("--private", "leave the program's arguments out of that file", action="store_true")
 
 
 def _are_remedies(word: str) -> bool:
@@ -153,11 +154,15 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
     script = "" if options.is_module else options.script
     is_tried = options.remedies is not None or options.budget is not None
     if options.vary:
+        if options.private and options.output is None:
+            raise UsageError("--private is for the picture of --output: give that too")
         if is_tried:
             raise UsageError("--vary and --try are two questions: ask one after the other")
         return partial(_show, _search_of(options, gpus, target), settings, script)
     if options.output is not None:
         raise UsageError("--output draws the curve of --vary: give that too")
+    if options.private:
+        raise UsageError("--private is for the picture of --output: give that too")
     if is_tried:
         one_gpu = gpus if options.gpu else ()
         remedies = _trial_of_remedies(options, one_gpu, settings, target)
@@ -342,7 +347,7 @@ def _search_of(
     if options.output is not None:
         formats = {".svg": curve.svg, ".png": curve.png}
         picture = OutputFile(options.output, formats, instead_of_matplotlib="")
-    return partial(_search, target, gpus, variables, picture)
+    return partial(_search, target, gpus, variables, picture, is_private=options.private)
 
 
 def _search(
@@ -351,6 +356,8 @@ def _search(
     variables: Sequence[Variable],
     picture: OutputFile[GridSearch] | None,
     settings: Settings,
+    *,
+    is_private: bool,
 ) -> _Found:
     from ...fitting.grid import GridSearch
     from ...render import curve
@@ -369,6 +376,8 @@ def _search(
     found = _Found(curve.text(search, names_error=False), exit_code, search.error, interrupted)
     if picture is None or search.problem is not None:
         return found
+    if is_private:
+        search.program = os.path.basename(target.script)
     return replace(found, draw=partial(picture.write, search, "picture"))
 
 
