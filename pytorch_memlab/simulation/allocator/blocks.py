@@ -41,6 +41,7 @@ class Block:
     __slots__ = (
         "address",
         "allocated",
+        "capture_uses",
         "event_count",
         "expandable_segment",
         "gc_count_base",
@@ -76,6 +77,7 @@ class Block:
         self.prev: Block | None = None
         self.next: Block | None = None
         self.stream_uses: set[int] | None = None
+        self.capture_uses: set[int] | None = None  # those of them that a capture added
         self.event_count = 0
         self.gc_count_base = 0
 
@@ -87,7 +89,7 @@ class Block:
     @property
     def is_free(self) -> bool:
         """True if neither the program nor a stream uses it (it may have no memory behind it)."""
-        return not (self.allocated or self.event_count)
+        return not (self.allocated or self.event_count or self.stream_uses)
 
     def part(self, address: int, size: int) -> Block:
         """A block of the same segment."""
@@ -206,14 +208,15 @@ class BlockPool:
 
 
 class PrivatePool:
-    """The blocks of a CUDA graph or a ``torch.cuda.MemPool``, which serve no other requests."""
+    """The blocks of CUDA graphs or a ``torch.cuda.MemPool``, which serve no other requests."""
 
     def __init__(self, pool_id: PoolId, stats: DeviceStats) -> None:
         self.pool_id = pool_id
         self.reserved_bytes = stats.add_private_pool(pool_id)
         self.small = BlockPool(is_small=True, stats=stats.small_pool, private=self)
         self.large = BlockPool(is_small=False, stats=stats.large_pool, private=self)
-        self.is_freeable = False  # whether no graph and no MemPool uses it any more
+        self.use_count = 1  # graphs and MemPools that use it
+        self.splits = True  # whether segments are split
 
 
 def _grown_size(block: Block) -> int:

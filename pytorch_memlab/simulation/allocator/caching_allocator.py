@@ -7,11 +7,12 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...errors import UsageError
-from .blocks import Block, BlockPool, ExpandableSegment, PoolId, PrivatePool, segments_of
+from .blocks import Block, BlockPool, ExpandableSegment, PoolId, segments_of
 from .driver import SimulatedDriver
 from .events import AllocatorEvents, BlockLog, Observer
 from .out_of_memory import (
@@ -21,6 +22,7 @@ from .out_of_memory import (
     out_of_memory_text,
     rejection_text,
 )
+from .private_pools import PrivatePools
 from .segments import Segments
 from .settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
 from .stats import DeviceStats
@@ -52,7 +54,10 @@ class CachingAllocator:
         self._stats = stats = DeviceStats()
         self._small = BlockPool(is_small=True, stats=stats.small_pool)
         self._large = BlockPool(is_small=False, stats=stats.large_pool)
-        self._private: dict[PoolId, PrivatePool] = {}
+        self.private = PrivatePools(stats)
+        self.captures = 0  # of streams that are underway: ``markCaptureBegin``
+        self.stream_captures: Callable[[], bool] = lambda: True
+        """Whether the current stream is one of them; asked while there are some."""
         self._allocated: dict[int, Block] = {}
         self._segments = Segments(
             driver, stats, settings, self._told, order_by_address=order_by_address
@@ -80,9 +85,11 @@ class CachingAllocator:
             return 0
         if size >= ONE_EXABYTE:
             raise OutOfMemory(TOO_LARGE)
-        # While a private pool takes requests, PyTorch asks no stream what it has done.
-        if self._events.any_recorded and pool_id is None:
+        # In a capture, PyTorch asks no stream what it has done: cudaEventQuery is not permitted.
+        if self._events.any_recorded and pool_id is None and not self._is_capture_context:
             self.process_events()
+        if pool_id is None and self.private.filters:
+            pool_id = self.private.of_stream(stream)
         if self._rounds_to_512:
             rounded = (size + (MIN_BLOCK_SIZE - 1)) & -MIN_BLOCK_SIZE
         else:
@@ -90,7 +97,7 @@ class CachingAllocator:
         if pool_id is None:
             pool = self._small if rounded <= SMALL_SIZE else self._large
         else:
-            pool = self._pool(rounded <= SMALL_SIZE, pool_id)
+            pool = self.private.block_pool(pool_id, is_small=rounded <= SMALL_SIZE)
         if self._segments.allowed is not None and self.settings.garbage_collection_threshold:
             pool.search_count += 1
         block = pool.get_free_block(stream, rounded, self.settings)
@@ -101,7 +108,9 @@ class CachingAllocator:
             finally:
                 self.is_making_room = False
             self.ever_allocated = True
-        block = self._alloc_found_block(block, rounded, size)
+        block = self.alloc_found_block(
+            block, rounded, size, splits=self._should_split(block, rounded)
+        )
         address = block.address
         log = self._told.log
         try:
@@ -135,10 +144,12 @@ class CachingAllocator:
             for observer in self._told.observers:
                 observer("free_requested", address, block.requested_size, block.stream)
         finally:  # also where an observer fails
-            if waits:
-                self._events.record(block)
-            else:
+            if not waits:
                 self._free_block(block)
+            elif self._is_capture_context:
+                self._events.defer(block)
+            else:
+                self._events.record(block)
 
     def record_stream(self, address: int, stream: int) -> None:
         """Tell that `stream` uses an allocation too, so that a free waits for its work."""
@@ -151,22 +162,27 @@ class CachingAllocator:
             if block.stream_uses is None:
                 block.stream_uses = set()
             block.stream_uses.add(stream)
+            if self._is_capture_context:
+                block.capture_uses = (block.capture_uses or set()) | {stream}
 
     def process_events(self) -> None:
         """Free the blocks whose streams have finished; every allocation begins with this."""
-        log = self._told.log
+        self.process_deferred()
         for block in self._events.finished_blocks():
-            if log is not None:
-                log.completed(block.address)
-            self._free_block(block)
+            self._complete_free(block)
+
+    def process_deferred(self) -> None:
+        """Record the events of the blocks that were freed in a capture."""
+        for block in self._events.take_deferred():
+            self._complete_free(block)
 
     def empty_cache(self, pool_id: PoolId | None = None) -> None:
         """Wait for all streams and give every free segment and page back to the GPU.
 
         Those of a private pool go back if nothing uses the pool any more. With an argument, only
-        those of this pool do, and nothing is waited for.
+        those of this pool do. In a capture those of the default pool stay.
         """
-        if pool_id is None:
+        if pool_id is None and not self._is_capture_context:
             self._stats.num_sync_all_streams += 1
             self._events.wait_for_all()
             self.process_events()
@@ -176,7 +192,12 @@ class CachingAllocator:
 
     def end_private_pool(self, pool_id: PoolId) -> None:
         """Tell that no graph and no MemPool uses a private pool any more."""
-        self._private_pool(pool_id).is_freeable = True
+        self.private.of_id(pool_id).use_count = 0
+
+    @property
+    def allocated_blocks(self) -> Mapping[int, Block]:
+        """The blocks that serve requests, by address."""
+        return self._allocated
 
     @property
     def active_bytes(self) -> int:
@@ -303,9 +324,10 @@ class CachingAllocator:
     def _alloc_block(self, pool: BlockPool, stream: int, size: int, requested: int) -> Block:
         """Get a block that is in no pool.
 
-        First the GPU is asked. When it has too little left: after just enough oversize segments
-        were given back, if there is a ``max_split_size``; at last after everything that is free
-        was given back, which alone counts as a retry.
+        First the GPU is asked. When it has too little left: the MemPools with ``use_on_oom``; the
+        GPU after just enough oversize segments were given back, if there is a ``max_split_size``;
+        at last, unless in a capture, after everything that is free was given back, which alone
+        counts as a retry.
         """
         segments, stats = self._segments, self._stats
         if segments.allowed is not None and self.settings.garbage_collection_threshold:
@@ -313,14 +335,11 @@ class CachingAllocator:
         rejections = stats.num_oom_rejections
         block = segments.make_segment(pool, stream, size)
         if block is None and stats.num_oom_rejections == rejections:
-            if segments.release_available(pool, stream, size):
+            block = self._free_block_on_oom(pool, stream, size)
+            if block is None and segments.release_available(pool, stream, size):
                 block = segments.make_segment(pool, stream, size)
-            if block is None:
-                # A request of a private pool lets the cache of all others be.
-                if pool.private is None:
-                    self.empty_cache()
-                else:
-                    self._empty_private_pools()
+            if block is None and not self._is_capture_context:
+                self.empty_cache()
                 stats.num_alloc_retries += 1
                 # PyTorch asks the GPU alone, though a block that fits may be in the pool by now.
                 block = segments.make_segment(pool, stream, size)
@@ -329,42 +348,66 @@ class CachingAllocator:
                 raise OutOfMemory(rejection_text(requested))
             stats.num_ooms += 1
             self._told.tell("oom", self._driver.free_memory(), size, stream)
-            raise OutOfMemory(
-                out_of_memory_text(
-                    segment_size=self.settings.segment_size(size),
-                    device=self.device,
-                    total=self._driver.total,
-                    free=self._driver.free_memory(),
-                    process_memory=self._driver.process_memory,
-                    other_processes=self._driver.other_processes,
-                    allowed=segments.allowed,
-                    allocated=stats.total.allocated_bytes.current,
-                    private=sum(
-                        block.size
-                        for one in self._pools()
-                        if one.private is not None
-                        for block in one.free_blocks()
-                    ),
-                    reserved=stats.total.reserved_bytes.current,
-                )
-            )
+            raise OutOfMemory(self._out_of_memory_text(size))
         return block
 
-    def _alloc_found_block(self, block: Block, size: int, requested: int) -> Block:
-        """Split off what is not needed of a block that is in no pool, and count it as allocated.
+    def _free_block_on_oom(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+        """A free block of a MemPool with ``use_on_oom``, for a request of the default pool."""
+        if pool.private is None:
+            settings = replace(self.settings, expandable_segments=False)
+            for pool_id in self.private.served_on_oom:
+                other = self.private.block_pool(pool_id, is_small=pool.is_small)
+                block = other.get_free_block(stream, size, settings)
+                if block is not None:
+                    return block
+        return None
 
-        The allocation takes the low addresses. What is left becomes a free block if it has 512
-        bytes or more; in the large pool, unless segments expand, if it has more than 1 MiB.
+    def _out_of_memory_text(self, size: int) -> str:
+        """PyTorch's error for a request that was rounded to so many bytes."""
+        total = self._stats.total
+        return out_of_memory_text(
+            segment_size=self.settings.segment_size(size),
+            device=self.device,
+            total=self._driver.total,
+            free=self._driver.free_memory(),
+            process_memory=self._driver.process_memory,
+            other_processes=self._driver.other_processes,
+            allowed=self._segments.allowed,
+            allocated=total.allocated_bytes.current,
+            private=sum(
+                block.size
+                for private in self.private
+                for pool in (private.small, private.large)
+                for block in pool.free_blocks()
+            ),
+            reserved=total.reserved_bytes.current,
+        )
+
+    @property
+    def _is_capture_context(self) -> bool:
+        """True if the current stream is captured."""
+        return bool(self.captures) and self.stream_captures()
+
+    def _should_split(self, block: Block, size: int) -> bool:
+        """True if what a request leaves of a block becomes a free block.
+
+        If it has 512 bytes or more; in the large pool, unless segments expand, if it has more than
+        1 MiB.
         """
-        pool = block.pool
-        settings = self.settings
-        was_split = block.prev is not None or block.next is not None
+        pool, settings = block.pool, self.settings
         remaining = block.size - size
-        if (
-            remaining >= MIN_BLOCK_SIZE
-            if pool.is_small or settings.expandable_segments
-            else remaining > SMALL_SIZE and size < settings.max_split_size
-        ):
+        if pool.private is not None and not pool.private.splits:
+            return False
+        if pool.is_small or settings.expandable_segments:
+            return remaining >= MIN_BLOCK_SIZE
+        return remaining > SMALL_SIZE and size < settings.max_split_size
+
+    def alloc_found_block(self, block: Block, size: int, requested: int, *, splits: bool) -> Block:
+        """Count a block that is in no pool as allocated: its low addresses, if it is split."""
+        pool = block.pool
+        was_split = block.is_split
+        if splits:
+            remaining = block.size - size
             rest = block
             block = rest.part(rest.address, size)
             block.link_between(rest.prev, rest)
@@ -378,6 +421,11 @@ class CachingAllocator:
             self._count_inactive_split(pool, *change)
         self._activate(block, requested)
         return block
+
+    def _complete_free(self, block: Block) -> None:
+        if self._told.log is not None:
+            self._told.log.completed(block.address)
+        self._free_block(block)
 
     def _free_block(self, block: Block) -> None:
         """Put a block that is no longer used into its pool, joined with free neighbours."""
@@ -438,29 +486,26 @@ class CachingAllocator:
         if size >= self.settings.max_split_size:
             self._stats.oversize_allocations.change(1)
 
-    def _private_pool(self, pool_id: PoolId) -> PrivatePool:
-        """The pool of an id; a new one at the first call."""
-        if pool_id not in self._private:
-            self._private[pool_id] = PrivatePool(pool_id, self._stats)
-        return self._private[pool_id]
-
     def _pool(self, is_small: bool, pool_id: PoolId | None) -> BlockPool:
         if pool_id is None:
             return self._small if is_small else self._large
-        private = self._private_pool(pool_id)
-        return private.small if is_small else private.large
+        return self.private.block_pool(pool_id, is_small=is_small)
 
     def _pools(self) -> Iterator[BlockPool]:
         yield from (self._small, self._large)
-        for private in self._private.values():
+        for private in self.private:
             yield from (private.small, private.large)
 
-    def _empty_private_pools(self, pool_id: PoolId | None = None) -> None:
+    def _empty_private_pools(self, pool_id: PoolId | None) -> None:
         """Give back what private pools, or one of them, keep and nothing uses any more."""
-        for private in self._private.values():
-            if private.is_freeable and pool_id in (None, private.pool_id):
-                for pool in (private.small, private.large):
-                    self._segments.release_all(pool)
+        for private in self.private.freeable(pool_id):
+            if pool_id is not None:
+                self._stats.num_sync_all_streams += 1
+                self._events.wait_for_all(private)
+                self.process_events()
+            for pool in (private.small, private.large):
+                self._segments.release_all(pool)
+            self.private.forget_empty(private)
 
     def _count_inactive_split(self, pool: BlockPool, blocks: int, size: int) -> None:
         if size:

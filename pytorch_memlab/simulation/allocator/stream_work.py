@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .blocks import Block
+from .blocks import Block, PrivatePool
 
 
 class Work:
@@ -96,15 +96,18 @@ class StreamEvents:
         self.work = StreamWork()
         self._waiting: list[tuple[Work, Block]] = []
         self._complete: list[Block] = []
+        self._deferred: list[Block] = []
 
     @property
     def any_recorded(self) -> bool:
-        """True if an event may have completed that was not processed yet."""
-        return bool(self._complete or self._waiting)
+        """True if an event may have completed that was not processed yet, or was deferred."""
+        return bool(self._complete or self._waiting or self._deferred)
 
-    def wait_for_all(self) -> None:
-        for work, _ in self._waiting:
-            work.finish()
+    def wait_for_all(self, pool: PrivatePool | None = None) -> None:
+        """Wait for the events of all blocks, or of those of a private pool."""
+        for work, block in self._waiting:
+            if pool in (None, block.pool.private):
+                work.finish()
 
     def record(self, block: Block) -> None:
         """Record an event on every stream that uses a freed block."""
@@ -116,6 +119,28 @@ class StreamEvents:
             else:
                 self._waiting.append((work, block))
         block.stream_uses = None
+
+    def defer(self, block: Block) -> None:
+        """Let a freed block wait for the end of a capture, in which no event can be recorded."""
+        self._deferred.append(block)
+
+    def take_deferred(self) -> list[Block]:
+        """Record the events of blocks that waited for a capture; return those without any.
+
+        What a stream did in the capture is done only when the graph runs.
+        """
+        deferred, self._deferred = self._deferred, []
+        unused = []
+        for block in deferred:
+            assert block.stream_uses is not None
+            block.stream_uses -= block.capture_uses or set()
+            block.capture_uses = None
+            if block.stream_uses:
+                self.record(block)
+            else:
+                block.stream_uses = None
+                unused.append(block)
+        return unused
 
     def finished_blocks(self) -> Iterator[Block]:
         """Take notice of the complete events, one by one, and yield each block after its last.
@@ -135,4 +160,5 @@ class StreamEvents:
     def pending_blocks(self) -> list[Block]:
         """Return the freed blocks that wait for an event."""
         waiting = [block for _, block in self._waiting]
-        return list({id(block): block for block in (*self._complete, *waiting)}.values())
+        pending = (*self._complete, *waiting, *self._deferred)
+        return list({id(block): block for block in pending}.values())
