@@ -52,6 +52,7 @@ from .torch_api import (
     constructors,
     cuda,
     cuda_comm,
+    dlpack,
     files,
     memory_history,
     nn,
@@ -283,6 +284,7 @@ def _begin_overlay(machine: Machine, exits: ExitStack) -> None:
 _INSTALLED_IN_ORDER = (
     compilers,  # TorchScript's table of functions, before any of them is replaced
     constructors,
+    dlpack,
     backends,
     process_groups,
     nn,

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from ..._common.patches import Patches
-from ..._common.storages import host_address
 from ..._common.traceback_frames import without_frames
 from ..dispatch.transfers import move
 from ..machine.cuda_generator import SimulatedGenerator
@@ -50,25 +49,9 @@ def install(machine: Machine, patches: Patches) -> None:
             make_known(original, replacement)
             patches.set(torch, name, replacement)
 
-    for module in (torch._C, torch.utils.dlpack):  # torch 2.4 has its own name for it
-        if hasattr(module, "_from_dlpack"):
-            patches.set(module, "_from_dlpack", _from_capsule(machine, torch._C._from_dlpack))
     patches.set(torch, "get_device", torch.Tensor.get_device)
     patches.set(torch, "Generator", _generator_type(machine))
     _install_legacy_types(machine, patches)
-
-
-def _from_capsule(machine: Machine, original: Callable[[Any], torch.Tensor]) -> Any:
-    def share(capsule: Any) -> torch.Tensor:
-        made = original(capsule)
-        address = made.data_ptr()
-        storage = machine.allocations.storage_at(address)
-        if storage is None:
-            return made
-        offset = (address - host_address(storage)) // made.itemsize
-        return made.set_(storage, offset, made.shape, made.stride())
-
-    return share
 
 
 def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
