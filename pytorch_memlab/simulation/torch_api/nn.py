@@ -147,14 +147,17 @@ def _install_fast_path(machine: Machine, patches: Patches) -> None:
         if caller.f_globals is vars(torch._ops) or _is_the_programs(relevant_args):
             return True
         if caller.f_code is makes_nested:
-            _keep_padding(machine, relevant_args)
-            return True
-        if any(getattr(value, "is_nested", False) for value in relevant_args):
+            return _keeps_padding(machine, relevant_args)
+        if any(_is_nested_on_a_gpu(machine, value) for value in relevant_args):
             _refuse_nested(relevant_args)
         return False
 
     patches.set(torch.overrides, "has_torch_function", has_torch_function)
     make_known(_has_torch_function, has_torch_function)
+
+
+def _is_nested_on_a_gpu(machine: Machine, value: Any) -> bool:
+    return getattr(value, "is_nested", False) and machine.gpu_of(value) is not None
 
 
 def _is_the_programs(values: Iterable[Any]) -> bool:
@@ -177,17 +180,17 @@ def _refuse_nested(tensors: Iterable[Any]) -> None:
     raise unsupported("the fast path of nn.MultiheadAttention with nested tensors")
 
 
-def _keep_padding(machine: Machine, tensors: Iterable[Any]) -> None:
-    """Say that an encoder's input stays padded, where a GPU would get a nested tensor.
+def _keeps_padding(machine: Machine, tensors: Iterable[Any]) -> bool:
+    """True if an encoder's input stays padded, which is noted where a GPU gets a nested tensor.
 
     Its layers then run as with ``enable_nested_tensor=False``.
     """
     source, *weights = tensors
     if torch.is_grad_enabled() and any(one.requires_grad for one in (source, *weights)):
-        return
+        return True
     gpu = machine.gpu_of(source)
     if gpu is None:
-        return
+        return machine.values is not None  # a mask without values packs nothing
     if machine.strict:
         raise UnmodelledOpError(
             "nn.TransformerEncoder packs a padded batch in a nested tensor, and nested tensors are "
@@ -195,3 +198,4 @@ def _keep_padding(machine: Machine, tensors: Iterable[Any]) -> None:
             "which keeps the padding and counts it"
         )
     machine.approximations[gpu.index].count_unmodelled(_NESTED, source)
+    return True

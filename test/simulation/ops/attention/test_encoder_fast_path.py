@@ -493,3 +493,14 @@ def test_nested_tensors_are_refused_by_name_and_in_training_by_pytorch():
             layer(rows)
         with pytest.raises(AssertionError, match="grad is enabled"):
             layer(rows)
+
+
+def test_an_encoder_of_the_cpu_packs_its_padded_batch_as_without_a_simulation():
+    encoder = nn.TransformerEncoder(layer_of(), 2).eval()
+    source = torch.randn(2, 4, SIZE)
+    padding = torch.tensor([[False] * 4, [False, False, True, True]])
+    with torch.no_grad():
+        packed = encoder(source, src_key_padding_mask=padding)
+        with simulate("1GiB"):
+            assert torch.equal(encoder(source, src_key_padding_mask=padding), packed)
+    assert (packed[1, 2:] == 0).all()  # what was padding is zero only where a batch was packed
