@@ -20,6 +20,11 @@ an op that would have to pass it on, and it goes when the storage is freed.
 C++ passes ``device=cpu`` for tensors that only look like CPU tensors, so an op inside a composite
 op cannot say by itself where its outputs go: `OutputDevices` finds it from the call of the program,
 which `SimulatedFunctionMode` remembers.
+
+Note [Tensors of zeros]
+A tangent that is zero has no memory (``_efficientzerotensor``). Kernels of a dispatch key above the
+modes answer for it. ``mul.Scalar`` and ``add.Scalar`` pass that key by, to call ``mul.Tensor`` and
+``add.Tensor``; below a mode the key is left out, and those would read memory that is not there.
 """
 
 from __future__ import annotations
@@ -60,6 +65,9 @@ from .output_devices import OutputDevices
 _CPU = torch.device("cpu")
 _PIN = torch.ops.aten._pin_memory.default
 _IS_PINNED = torch.ops.aten.is_pinned.default
+_MULTIPLY = torch.ops.aten.mul.Scalar
+_CALL_OPS_OF_ZERO_TENSORS = {_MULTIPLY, torch.ops.aten.add.Scalar}
+_ZERO_TENSOR = torch.ops.aten._efficientzerotensor.default
 _CONVOLUTION = torch.ops.aten.convolution.default
 _EQUAL = torch.ops.aten.equal.default
 _SLOW_FOREACH = torch._C.DispatchKey.CompositeExplicitAutograd
@@ -132,6 +140,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
             )
         if args and (type(args[0]) in _TYPES_OF_NUMBERS or func is _EQUAL):
             args = _with_tensors(func, args)
+        if func in _CALL_OPS_OF_ZERO_TENSORS and args[0]._is_zerotensor():
+            return self._of_zero_tensor(func, args)
         info = op_info(func)
         if info.may_resize:
             check_room_of_op()
@@ -191,6 +201,15 @@ class SimulatedDeviceMode(TorchDispatchMode):
         result = self._computed(func, info, gpu, args, kwargs, pin)
         self._allocate(func, info, runs_on, gpu, args, kwargs, result)
         return result
+
+    def _of_zero_tensor(self, func: Any, args: Args) -> Any:
+        """What the ops return that PyTorch calls under no mode; Note [Tensors of zeros]."""
+        zeros, *others = args
+        with self:
+            if func is _MULTIPLY:
+                dtype = torch.result_type(zeros, others[0])
+                return _ZERO_TENSOR(zeros.shape, dtype=dtype, device=zeros.device)
+            return func(zeros.clone(), *others)
 
     def _allocate(
         self,

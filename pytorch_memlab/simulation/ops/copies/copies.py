@@ -104,6 +104,13 @@ define("aten::allclose", data_dependence=DataDependence("allclose", "equal", _cl
 
 
 define("aten::_unsafe_view", "aten::lift", "aten::lift_fresh", touches_no_element=True)
+
+
+@op("aten::_efficientzerotensor", source="aten/src/ATen/native/TensorFactories.cpp")
+def _zeros_without_memory(call: OpCall) -> None:
+    call.machine.label(call.result.untyped_storage(), call.gpu)
+
+
 define("aten::resize_", resizes=True)
 define("aten::resize_as_", "aten::set_.*", resizes=True, takes_cpu_tensors=True)
 define(
