@@ -203,7 +203,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         return result
 
     def _of_zero_tensor(self, func: Any, args: Args) -> Any:
-        """What the ops return that PyTorch calls under no mode; Note [Tensors of zeros]."""
+        """Compute what kernels above the modes do; Note [Tensors of zeros]."""
         zeros, *others = args
         with self:
             if func is _MULTIPLY:

@@ -41,7 +41,7 @@ def install(machine: Machine, patches: Patches) -> None:
 
 
 def _to_capsule(machine: Machine, original: Export) -> Export:
-    """What ``maybeCopyTensor`` of ``aten/src/ATen/DLConvertor.cpp`` does, before the export."""
+    """Copy before the export, as ``maybeCopyTensor`` of ``aten/src/ATen/DLConvertor.cpp`` does."""
 
     def export(
         tensor: torch.Tensor, *, dl_device: tuple[int, int] | None = None, copy: bool | None = None
