@@ -29,8 +29,9 @@ from pytorch_memlab._common.uncaught_errors import chain, uncaught
 from pytorch_memlab.advice.catalogue import all_causes
 from pytorch_memlab.advice.changes import EditedSource
 from pytorch_memlab.advice.trials import Advice, TrialProgram, tried_advice, untried_advice
+from pytorch_memlab.fitting.change import Change
 from pytorch_memlab.fitting.child import Work, run_in_children
-from pytorch_memlab.fitting.target import Change, ProgramTarget
+from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Settings
 from pytorch_memlab.history.out_of_memory import OutOfMemory
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import pkgutil
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Final
 
+from .._common.quoted import shortened
+from ..errors import UsageError
 from ..history.out_of_memory import OutOfMemory
 from . import causes
-from .cause import Cause, Remedy
+from .around_program import AroundProgram
+from .cause import Cause, NamedChange, Remedy
 
 _MOST: Final = 3
 """Number of remedies that a report names."""
@@ -52,3 +56,46 @@ def most_likely(likely: Sequence[tuple[Cause, Remedy]]) -> list[Remedy]:
 def remedies(oom: OutOfMemory) -> list[Remedy]:
     """Up to three remedies, the one for the most likely cause first."""
     return most_likely(candidates(oom))
+
+
+def named_changes() -> dict[str, NamedChange]:
+    """The changes that ``fit --try`` makes, by name."""
+    return {change.name: change for cause in all_causes() for change in cause.tried_by_name}
+
+
+def nearest(name: str) -> str:
+    """The name that a word is closest to, without a value; empty if none is close.
+
+    >>> nearest("expandable-segments"), nearest("checkpoints=3"), nearest("train")
+    ('expandable_segments', 'checkpoint', '')
+    """
+    word = name.partition("=")[0]
+    return next(iter(difflib.get_close_matches(word, list(named_changes()), n=1)), "")
+
+
+def chosen(names: Sequence[str] = ()) -> list[AroundProgram]:
+    """The remedies of some names.
+
+    >>> [one.name for one in chosen(["checkpoint", "shard=4"])]
+    ['checkpoint', 'shard=4']
+    """
+    found = [_one(name) for name in names or named_changes()]
+    names = [one.name for one in found]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UsageError(f"the remedy {twice[0]} is named twice")
+    return found
+
+
+def _one(text: str) -> AroundProgram:
+    name, equals, value = text.strip().partition("=")
+    change = named_changes().get(name)
+    if change is None:
+        near = nearest(name)
+        hint = f"did you mean {near}?" if near else f"there are {', '.join(named_changes())}"
+        raise UsageError(f"there is no remedy {shortened(name) or text!r}: {hint}")
+    if not equals:
+        return change.made(change.value)
+    if not change.unit:
+        raise UsageError(f"the remedy {name} takes no value {shortened(value)!r}")
+    return change.make(value)

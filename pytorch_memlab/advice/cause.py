@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
 from .._common.prose_size import prose_size
-from ..fitting.target import Change
+from ..fitting.change import Change
 from ..history.out_of_memory import OutOfMemory
+from .around_program import AroundProgram
 
 
 class Basis(Enum):
@@ -34,6 +36,19 @@ class Remedy:
     change: Change | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NamedChange:
+    """A change that ``fit --try`` makes to any program."""
+
+    name: str
+    make: Callable[..., AroundProgram]
+    value: str = ""  # that it is made with; empty for none
+    unit: str = ""  # of a value that people may give after the name and ``=``; empty for none
+
+    def made(self, value: str) -> AroundProgram:
+        return self.make(value) if value else self.make()
+
+
 class Cause(ABC):
     """A cause of high memory: how it is recognised, what to do, and the words for both."""
 
@@ -45,6 +60,9 @@ class Cause(ABC):
     """True if a smaller batch may remedy it too: the program may be right as it is."""
     is_last_resort: ClassVar[bool] = False
     """True for what is named only where nothing is wrong with the program."""
+
+    tried_by_name: ClassVar[tuple[NamedChange, ...]] = ()
+    """Changes that ``fit --try`` makes, also where the cause does not stand out."""
 
     @abstractmethod
     def remedy(self, oom: OutOfMemory) -> Remedy | None:

@@ -1,4 +1,4 @@
-"""Changes that a trial makes: other lines of source, other settings of the allocator."""
+"""Other lines of a program's source, for a trial and for people."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import linecache
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from .._common.patches import Patches
 from .._common.shared_paths import shown
-from ..fitting.remedies.program_lines import Line, after_imports, around_statements, has_name
-from ..fitting.remedies.remedy import Edit
-from ..fitting.target import Change
+from ..fitting.change import Change
+from .around_program import Edit
+from .program_lines import Line, after_imports, around_statements, has_name
 
 
 class EditedSource(Change):
@@ -70,18 +70,6 @@ class EditedSource(Change):
         for edit in self.edits:
             edits[edit.file].append(edit)
         return {file: _edited(file, those) for file, those in edits.items()}
-
-
-class AllocatorConfiguration(Change):
-    """Other settings of PyTorch's allocator."""
-
-    name = "settings of the allocator"
-
-    def __init__(self, settings: str) -> None:
-        self._settings = settings
-
-    def environment(self) -> Mapping[str, str]:
-        return {"PYTORCH_CUDA_ALLOC_CONF": self._settings, "PYTORCH_ALLOC_CONF": self._settings}
 
 
 def _edited(file: str, edits: Sequence[Edit]) -> str:

@@ -18,13 +18,14 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from ..fitting.change import Change
 from ..fitting.child import Work, run_in_children
-from ..fitting.remedies.remedy import Finding, Outcome
-from ..fitting.target import Change, ProgramTarget
+from ..fitting.target import ProgramTarget
 from ..fitting.trial import Ending, Settings, Trial, TrialRequest, run_all
 from ..fitting.verdict import verdict
 from ..history.out_of_memory import OutOfMemory
 from ..simulation.inspect import GPU
+from .around_program import Finding, Outcome
 from .catalogue import candidates, most_likely
 from .cause import Cause, Remedy
 

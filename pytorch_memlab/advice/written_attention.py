@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ..fitting.remedies.remedy import Edit
+from .around_program import Edit
 
 _FUSED: Final = "scaled_dot_product_attention"
 _PRODUCTS: Final = ("matmul", "bmm")

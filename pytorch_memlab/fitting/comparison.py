@@ -16,8 +16,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..simulation.inspect import GPU, PRESETS, find_gpu
+from .change import Change
 from .growth import Growth
-from .target import Change, Target
+from .target import Target
 from .trial import ENDED_ITSELF, Ending, Settings, Trial, TrialRequest, run_all
 from .verdict import FitReport, Verdict, needed_memory, verdict
 from .watched_gpu import runs_alike

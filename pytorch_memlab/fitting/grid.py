@@ -16,11 +16,12 @@ from typing import Final
 
 from ..errors import UsageError
 from ..simulation.inspect import GPU
+from .change import Change
 from .comparison import Run, Runs, Wanted
 from .config_value import Value
 from .curve import Curve, Line, Point
 from .search import Search, TriedValue
-from .target import Change, Target
+from .target import Target
 from .trial import Settings, Trial
 from .variable import Variable
 from .verdict import Verdict, verdict

@@ -1,4 +1,4 @@
-"""Targets of a trial, a script, a module or a function, and changes that it makes to them."""
+"""Targets of a trial: a script, a module or a function."""
 
 from __future__ import annotations
 
@@ -17,45 +17,9 @@ from .._common.secrets_in_arguments import masked
 from .._common.storages import storages_of
 from ..errors import UsageError
 from ..simulation.inspect import active
+from .change import Change
 from .used_tensors import used_tensors
 from .watched_source import LOOP, watched
-
-
-class Change:
-    """One change of a program that is otherwise run as it is; this one changes nothing.
-
-    Changes are pickled where processes cannot be forked, so they hold plain data.
-    """
-
-    name: str = "unchanged"
-    """The name of the change in a table."""
-
-    def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """The arguments of the program."""
-        return tuple(argv)
-
-    def keywords(self, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The keyword arguments of a function that is run in place of a program."""
-        return keywords
-
-    def environment(self) -> Mapping[str, str]:
-        """Environment variables to set before anything runs."""
-        return {}
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Make the change in the process of the trial, while the program runs.
-
-        GPUs are simulated when this is entered, and no line of the program has run.
-        """
-        yield
-
-    def finding(self) -> Any:
-        """The findings of the change in the program, as plain data.
-
-        This is called in the process of the trial, when the program has ended.
-        """
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from ..errors import HistoryError, HostMemoryError
 from ..history.model import AllocationHistory, Frame
 from ..records import SIZES_OF_VALUES, Approximation, ApproximationKind, FilesOfRun, mark
 from ..simulation.inspect import GPU, Machine, MemoryOverhead, active, adopt
+from .change import Change
 from .child import Work, can_fork, run_in_children
 from .loops import MOST_ITERATIONS, Loop, Loops, stopped_library_loop
 from .settled import (
@@ -42,7 +43,7 @@ from .settled import (
     have_others,
     repeats,
 )
-from .target import Change, Target
+from .target import Target
 from .watched_gpu import GPUReads
 from .watched_source import calls_behind
 
@@ -162,6 +163,7 @@ class TrialRequest:
     changes: tuple[Change, ...] = ()
     name: str = "output"  # of the file for what the program prints
     is_limited: bool = False  # whether the GPU has its own memory; otherwise it never runs out
+    computes: bool = False  # whether tensors have values
 
     @property
     def output(self) -> str:
@@ -209,7 +211,7 @@ def _lost(request: TrialRequest, status: int) -> Trial:
 
 def _trial(request: TrialRequest) -> Trial:
     """Run a trial in this process, which is its own."""
-    from ..simulation import simulate
+    from ..simulation import simulate, simulate_without_traces
 
     torch.set_num_threads(1)
     reads, settings = GPUReads(), request.settings
@@ -219,14 +221,15 @@ def _trial(request: TrialRequest) -> Trial:
     gpu = reads.watched(request.gpu, None if request.is_limited else _UNLIMITED)
     default_device = torch.get_default_device()
     outer = _leave_simulations()
-    simulation = simulate(
+    kind = simulate if settings.allow_writes else simulate_without_traces
+    simulation = kind(
         gpu,
         settings.num_gpus,
-        compute=False,
+        compute=request.computes,
         context=context,
         others=others,
         allow_writes=settings.allow_writes,
-        assume=settings.assume,
+        assume=None if request.computes else settings.assume,
     )
     with simulation as machine, Patches() as patches:
         if machine.kept_files is not None:

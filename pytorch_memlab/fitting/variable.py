@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from .._common.quoted import quoted, shortened
 from ..errors import UsageError
+from .change import Change
 from .config_value import FORMATS, Value, changed_text, replaced_file
-from .target import Change
 
 _EXAMPLES: Final = (
     "an option of the program (--batch-size=1:512), an environment variable (BATCH=1:512) or a"

@@ -15,9 +15,9 @@ from .notes import summary_of_runs
 from .rows import WIDTH, document, wrapped
 
 if TYPE_CHECKING:
-    from ..fitting.remedies.remedy import Finding
-    from ..fitting.remedies.smallest_checkpointing import Smallest
-    from ..fitting.remedies.tried import Remedies, TriedRemedy
+    from ..advice.around_program import Finding
+    from ..advice.smallest_checkpointing import Smallest
+    from ..advice.tried import Remedies, TriedRemedy
     from ..fitting.verdict import Verdict
 
 _NAME: Final = 20

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .allocator.replay import Replay, replay
-    from .simulator import simulate
+    from .simulator import simulate, simulate_without_traces
 
-__all__ = ["Replay", "replay", "simulate"]
+__all__ = ["Replay", "replay", "simulate", "simulate_without_traces"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,6 +18,7 @@ def __getattr__(name: str) -> Any:
         "Replay": "allocator.replay",
         "replay": "allocator.replay",
         "simulate": "simulator",
+        "simulate_without_traces": "simulator",
     }
     home = homes.get(name)
     if home is None:

@@ -126,6 +126,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
     """
 
     _is_used = True  # until it is made: a mistake in an argument is told by itself
+    _keeps_all_files = False  # whether new files are held back too, also if it computes
 
     def __init__(
         self,
@@ -212,8 +213,8 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             exits.callback(uncaught.unwatch)
             exits.callback(raise_kept)
             exits.callback(setattr, active, "machine", active.machine)
-            if machine.is_dry_run and not self._options["allow_writes"]:
-                _begin_overlay(machine, exits)
+            if self._keeps_all_files or (machine.is_dry_run and not self._options["allow_writes"]):
+                _begin_overlay(machine, exits, keeps_new=self._keeps_all_files)
             active.machine = machine
             exits.enter_context(_installed(machine))
             exits.callback(active.tell, machine, False)
@@ -270,14 +271,22 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             )
 
 
-def _begin_overlay(machine: Machine, exits: ExitStack) -> None:
+class simulate_without_traces(simulate):  # noqa: N801 - as its base
+    """A simulation after which all files are as before, new ones too."""
+
+    _keeps_all_files = True
+
+
+def _begin_overlay(machine: Machine, exits: ExitStack, *, keeps_new: bool) -> None:
     if os.name == "nt":
         print(
             "pytorch-memlab: dry run: on Windows files are changed as in any other run",
             file=sys.stderr,
         )
         return
-    machine.kept_files = overlay.begin()
+    files = overlay.begin()
+    files.keeps_new |= keeps_new
+    machine.kept_files = files
     exits.callback(overlay.end)
 
 

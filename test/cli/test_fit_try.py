@@ -108,7 +108,10 @@ def test_a_program_that_fails_as_it_is(tmp_path, capsys):
     [
         (["--try", "chekpoint", "x.py"], "cannot open the script x.py: No such file or directory"),
         (["--try", "chekpoint"], "there is no remedy 'chekpoint': did you mean checkpoint?"),
-        (["--try", "fused,elephant"], "there is no remedy 'elephant': there are expandable_segm"),
+        (
+            ["--try", "fused,elephant"],
+            "there is no remedy 'elephant': there are sdpa_flash, ",
+        ),
         (["--try", "fused=1"], "the remedy fused takes no value '1'"),
         (["--try", "shard=1"], "shard=N takes a number of GPUs from 2 on, not 1"),
         (["--try", "fused,fused"], "the remedy fused is named twice"),

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 from support.trials import run_trial
 
-from pytorch_memlab.fitting.target import Change, FunctionTarget
+from pytorch_memlab.fitting.change import Change
+from pytorch_memlab.fitting.target import FunctionTarget
 from pytorch_memlab.fitting.trial import Ending
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 

@@ -19,7 +19,8 @@ from support.trials import run_trial
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.fitting import child
-from pytorch_memlab.fitting.target import Change, FunctionTarget, ProgramTarget
+from pytorch_memlab.fitting.change import Change
+from pytorch_memlab.fitting.target import FunctionTarget, ProgramTarget
 from pytorch_memlab.fitting.trial import Ending, Settings, TrialRequest, run_all
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 
@@ -358,3 +359,27 @@ def test_a_tensor_of_more_than_any_gpu_has_fits_nowhere(tmp_path):
     assert trial.ending is Ending.OUT_OF_MEMORY
     assert trial.history.devices[0].events[-1].size == 2**48
     assert MIB * kept(trial) == 0
+
+
+@pytest.mark.parametrize("computes", [False, True])
+def test_a_trial_leaves_no_new_files(tmp_path, monkeypatch, computes):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.txt").write_text("old")
+    text = """
+        import os, pathlib, torch
+        os.makedirs("runs/first")
+        pathlib.Path("runs/first/log.txt").write_text("1")
+        pathlib.Path("old.txt").write_text("changed")
+        tensor = torch.arange(2.0, device="cuda")
+        torch.save(tensor, "runs/last.pt")
+        assert os.listdir("runs/first") == ["log.txt"]
+        assert pathlib.Path("old.txt").read_text() == "changed"
+        assert torch.load("runs/last.pt").shape == (2,)
+    """
+    path = tmp_path / "writes.py"
+    path.write_text(dedent(text))
+    request = TrialRequest(ProgramTarget(str(path)), A100, Settings(), computes=computes)
+    [(_, trial)] = run_all([request])
+    assert (trial.ending, trial.error) == (Ending.FINISHED, "")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["old.txt", "writes.py"]
+    assert (tmp_path / "old.txt").read_text() == "old"

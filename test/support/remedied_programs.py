@@ -13,7 +13,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytorch_memlab import simulate
-from pytorch_memlab.fitting.remedies.remedy import Edit, Finding, Remedy
+from pytorch_memlab.advice.around_program import AroundProgram, Edit, Finding
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.simulation.hardware.gpu import GPU
 
@@ -207,7 +207,7 @@ class Run:
 
 
 def run(
-    path: Path, remedies: Sequence[Remedy] = (), environment: Mapping[str, str] | None = None
+    path: Path, remedies: Sequence[AroundProgram] = (), environment: Mapping[str, str] | None = None
 ) -> Run:
     """Run a program without values in this process, on a GPU of 1 TiB."""
     variables = dict(environment or {})

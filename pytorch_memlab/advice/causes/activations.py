@@ -1,13 +1,216 @@
-"""Repeated modules save their activations for backward."""
+"""Repeated modules save their activations for backward. They can be computed again instead.
+
+See Note [Checkpointing of transformers].
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from ..._common.patches import Patches
 from ..._common.prose_size import prose_size
-from ...fitting.remedies.catalogue import chosen
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
-from ..cause import Basis, Cause, Remedy, saves
+from ..around_program import AroundProgram, Finding, Outcome, already_used, does_not_apply
+from ..cause import Basis, Cause, NamedChange, Remedy, saves
 from ..evidence import is_much
+from ..repeated_blocks import FLAG, BlockModel, BlockModels, Named, expression, in_code, switch_of
+
+_WAYS: Final = (
+    "_checkpoint_without_reentrant_generator_impl",  # since torch 2.14
+    "_checkpoint_without_reentrant_generator",
+)
+"""Name of the generator of ``torch.utils.checkpoint.checkpoint`` that computes again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed(Finding):
+    """The result for a program whose blocks are computed again."""
+
+    # that are computed again, as the program writes them: ``model.blocks[0]``
+    blocks: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
+    kind: str = ""
+    flops: int = 0
+
+
+class _Forward:
+    """Runs a block, and may compute it again."""
+
+    def __init__(self, run: Callable[..., Any], remedy: Checkpointing, model: int) -> None:
+        self._run = run
+        self._remedy = remedy
+        self.model = model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._remedy.within("block"):
+            return self._run(*args, **kwargs)
+
+
+class Checkpointing(AroundProgram):
+    """Blocks are computed again in the backward pass, and keep nothing for it but their inputs."""
+
+    name = "checkpoint"
+    what_it_changes = "time: blocks are computed a second time"
+
+    def __init__(self, only: Sequence[str] | None = None) -> None:
+        self._only = None if only is None else frozenset(only)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        from ..block_survey import CountedFlops
+
+        self._changed: list[tuple[BlockModel, list[Named]]] = []
+        self._flops = CountedFlops()
+        self._depth = {"block": 0, "program": 0}
+        self._recomputed: set[int] = set()
+        self._is_of_program = False
+        self._models = BlockModels(self._change)
+        with super().applied(), self._flops.by_step(), self._models.watching():
+            yield
+
+    def patch(self, patches: Patches) -> None:
+        from torch.utils import checkpoint as torch_checkpoint
+
+        # One calls the other, where there are both.
+        way = next(each for each in _WAYS if hasattr(torch_checkpoint, each))
+        patches.around(torch_checkpoint, way)(self._generator)
+        patches.around(torch_checkpoint.CheckpointFunction, "apply")(self._reentrant)
+
+    def finding(self) -> Finding:
+        if self._is_of_program:
+            return already_used("the program checkpoints its blocks")
+        if not self._models.calls_module:
+            return does_not_apply("the program calls no module")
+        if not self._changed:
+            return does_not_apply("no model has repeated blocks")
+        if not self._recomputed:
+            return does_not_apply("no block is part of a backward pass")
+        # A model that is never trained, such as an average of another one, stays as it is.
+        changed = [self._changed[number] for number in sorted(self._recomputed)]
+        codes = [_code(model, chosen) for model, chosen in changed]
+        edits = [
+            model.variable.with_code(code) for (model, _), code in zip(changed, codes, strict=True)
+        ]
+        known = tuple(edit for edit in edits if edit is not None)
+        kinds = dict.fromkeys(type(block).__name__ for _, chosen in changed for _, block in chosen)
+        return Checkpointed(
+            Outcome.APPLIED,
+            code=tuple(line for code in codes for line in code),
+            edits=known if len(known) == len(edits) else (),
+            blocks=tuple(name for model, chosen in changed for name in model.names(chosen)),
+            candidates=tuple(name for model, _ in changed for name in model.names(model.blocks)),
+            kind=", ".join(kinds),
+            flops=self._flops.per_step,
+        )
+
+    @contextmanager
+    def within(self, what: str) -> Iterator[None]:
+        """A block is computed, or a function that the program checkpoints."""
+        self._depth[what] += 1
+        if all(self._depth.values()):
+            self._is_of_program = True
+        try:
+            yield
+        finally:
+            self._depth[what] -= 1
+
+    # What a model becomes
+
+    def _change(self, found: BlockModel) -> None:
+        chosen = [
+            block
+            for block, name in zip(found.blocks, found.names(found.blocks), strict=True)
+            if self._only is None or name in self._only
+        ]
+        if not chosen:
+            return
+        number = len(self._changed)
+        self._changed.append((found, chosen))
+        if found.switch is not None:
+            self._switch_on(found, chosen, number)
+            return
+        from torch.utils.checkpoint import checkpoint
+
+        for _, block in chosen:
+            forward = _Forward(block.forward, self, number)
+            block.forward = partial(checkpoint, forward, use_reentrant=False)
+
+    def _switch_on(self, found: BlockModel, chosen: Sequence[Named], number: int) -> None:
+        owner: Any = found.model.get_submodule(found.switch or "")
+        if owner.is_gradient_checkpointing:
+            self._is_of_program = True
+            return
+        getattr(owner, switch_of(owner))({"use_reentrant": False})
+        kept = {id(block) for _, block in chosen}
+        for _, block in found.blocks:
+            if id(block) not in kept:
+                setattr(block, FLAG, False)
+        for module in owner.modules():
+            if hasattr(module, "_gradient_checkpointing_func"):
+                original = module._gradient_checkpointing_func
+                module._gradient_checkpointing_func = partial(self._ours, original, number)
+
+    def _ours(
+        self,
+        checkpoint: Callable[..., Any],
+        number: int,
+        run: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        return checkpoint(_Forward(run, self, number), *args, **kwargs)
+
+    # What is computed again
+
+    def _generator(
+        self, original: Callable[..., Any], run: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if not isinstance(run, _Forward):
+            return original(partial(self._of_program, run), *args, **kwargs)
+        self._is_of_program = self._is_of_program or self._depth["program"] > 0
+        return original(partial(self._again, run), *args, **kwargs)
+
+    def _reentrant(self, original: Callable[..., Any], run: Callable[..., Any], *args: Any) -> Any:
+        """``CheckpointFunction.apply``, which the program calls."""
+        return original(partial(self._of_program, run), *args)
+
+    def _of_program(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a function that the program checkpoints."""
+        with self.within("program"):
+            return run(*args, **kwargs)
+
+    def _again(self, run: _Forward, *args: Any, **kwargs: Any) -> Any:
+        self._recomputed.add(run.model)
+        with self._flops:
+            return run(*args, **kwargs)
+
+
+def _code(found: BlockModel, chosen: Sequence[Named]) -> tuple[str, ...]:
+    name, model = found.variable.name, found.model
+    if found.switch is None:
+        blocks = in_code(model, name, [path for path, _ in chosen])
+        return (
+            "from functools import partial",
+            "from torch.utils.checkpoint import checkpoint",
+            f"for block in {blocks}:",
+            "    block.forward = partial(checkpoint, block.forward, use_reentrant=False)",
+        )
+    owner = expression(model, name, found.switch)
+    switch = switch_of(model.get_submodule(found.switch))
+    lines = [f'{owner}.{switch}({{"use_reentrant": False}})']
+    paths = {path for path, _ in chosen}
+    rest = [path for path, _ in found.blocks if path not in paths]
+    if rest:
+        lines += [
+            f"for block in {in_code(model, name, rest)}:",
+            f"    block.{FLAG} = False",
+        ]
+    return tuple(lines)
 
 
 class Activations(Cause):
@@ -16,6 +219,7 @@ class Activations(Cause):
     name = "activations of repeated modules"
     order = 190
     scales_with_batch = True
+    tried_by_name = (NamedChange("checkpoint", Checkpointing),)
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         model = oom.model
@@ -33,5 +237,5 @@ class Activations(Cause):
             "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
             basis=Basis.ESTIMATED,
             effect=saves(size, Basis.ESTIMATED),
-            change=chosen(["checkpoint"])[0],
+            change=Checkpointing(),
         )

@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from ..._common.patches import Patches
 from ..._common.prose_size import prose_size
-from ...fitting.remedies.catalogue import chosen
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
-from ..cause import Cause, Remedy
+from ..around_program import AroundProgram, Finding, already_used, applied, does_not_apply
+from ..cause import Cause, NamedChange, Remedy
 from ..evidence import is_in_optimizer
+from ..program_lines import Line, user_lines, with_keywords
+
+_NAME = "zero_grad"
+
+
+class SetToNone(AroundProgram):
+    """``zero_grad`` frees the gradients where the program asks it to keep them."""
+
+    name = "set_to_none"
+    what_it_changes = "p.grad is None after zero_grad, not a tensor of zeros"
+
+    def patch(self, patches: Patches) -> None:
+        import torch
+
+        self._is_called = self._is_changed = False
+        self._lines: dict[Line, None] = {}
+        for owner in (torch.optim.Optimizer, torch.nn.Module):
+            patches.around(owner, _NAME)(self._zero_grad)
+
+    def finding(self) -> Finding:
+        if self._is_changed:
+            edits = [with_keywords(line, _NAME, {"set_to_none": "True"}) for line in self._lines]
+            return applied(["optimizer.zero_grad(set_to_none=True)"], edits)
+        if self._is_called:
+            return already_used("zero_grad sets gradients to None")
+        return does_not_apply("zero_grad is never called")
+
+    def _zero_grad(
+        self, original: Callable[..., None], owner: Any, set_to_none: bool = True
+    ) -> None:
+        self._is_called = True
+        if not set_to_none:
+            self._is_changed = True
+            self._lines |= dict.fromkeys(user_lines()[:1])
+        original(owner, True)
 
 
 class GradientsKept(Cause):
@@ -15,6 +54,7 @@ class GradientsKept(Cause):
 
     name = "gradients of the step before"
     order = 130
+    tried_by_name = (NamedChange("set_to_none", SetToNone),)
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         gradients = oom.of_category(Category.GRADIENTS)
@@ -24,5 +64,5 @@ class GradientsKept(Cause):
             gradients,
             f"gradients of the step before take {prose_size(gradients)}",
             "optimizer.zero_grad(set_to_none=True)  # before the forward pass",
-            change=chosen(["set_to_none"])[0],
+            change=SetToNone(),
         )

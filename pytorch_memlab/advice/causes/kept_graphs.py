@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..._common.prose_size import prose_size
-from ...fitting.remedies.remedy import Edit
 from ...history.out_of_memory import OutOfMemory, TensorGroup
+from ..around_program import Edit
 from ..cause import Cause, Remedy
 from ..changes import edited_source, kept_as
 from ..evidence import Addition, is_much, line_that_adds, named_with_line

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..._common.prose_size import prose_size
 from ..._common.quoted import listed
 from ...history.out_of_memory import OutOfMemory
-from ...reporter.names import are_results
 from ..cause import Cause, Remedy
 
 
@@ -16,6 +15,8 @@ class ResultsOfCells(Cause):
     order = 25
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
+        from ...reporter.names import are_results
+
         blocks = [one for one in oom.blocks if are_results(one.name)]
         size = sum(one.size for one in blocks)
         if not size or size < oom.shortage:

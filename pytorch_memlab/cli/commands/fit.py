@@ -38,8 +38,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._common.standard_output import print_to_stdout
+from ...advice.catalogue import chosen, named_changes, nearest
 from ...errors import MemlabError, UsageError
-from ...fitting.remedies.catalogue import NAMES, WITH_VALUE, chosen, nearest
 from ...simulation.inspect import DEFAULT_GPU
 from ..common_options import (
     add_allow_writes,
@@ -66,8 +66,8 @@ from ..output import OutputFile
 from ..parser import CommandParser
 
 if TYPE_CHECKING:
+    from ...advice.around_program import AroundProgram
     from ...fitting.grid import GridSearch
-    from ...fitting.remedies.remedy import Remedy
     from ...fitting.target import ProgramTarget
     from ...fitting.trial import Settings
     from ...fitting.variable import Variable
@@ -101,7 +101,8 @@ def add_arguments(parser: CommandParser) -> None:
     add_memory_overhead(add, "GPU")
     add_assume(add)
     add = parser.group("remedies")
-    names = [f"{name}[={WITH_VALUE[name]}]" if name in WITH_VALUE else name for name in NAMES]
+    changes = named_changes().values()
+    names = [f"{one.name}[={one.unit}]" if one.unit else one.name for one in changes]
     add(
         "--try LIST",
         "run the program with each of these remedies too, on one GPU, and show what it saves,"
@@ -301,9 +302,13 @@ def _trial_of_remedies(
 
 
 def _try(
-    target: ProgramTarget, name: str, gpu: GPU, remedies: Sequence[Remedy], settings: Settings
+    target: ProgramTarget,
+    name: str,
+    gpu: GPU,
+    remedies: Sequence[AroundProgram],
+    settings: Settings,
 ) -> _Found:
-    from ...fitting.remedies.tried import OneGPU, try_remedies
+    from ...advice.tried import OneGPU, try_remedies
     from ...render.remedies import text
 
     runs = 0

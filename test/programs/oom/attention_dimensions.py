@@ -1,5 +1,5 @@
 # gpu: 512MiB
-# cause: attention_dimensions
+# cause: attention_kernel
 import torch
 from torch.nn import functional
 

@@ -45,6 +45,7 @@ class Overlay(Layers):
         self._owner = os.getpid()
         self._final_names: tuple[str, ...] | None = None
         self.is_shared = False  # another process removes the copies
+        self.keeps_new = False  # new files and folders go to the folder of the overlay too
 
     @property
     def is_on(self) -> bool:
@@ -184,7 +185,7 @@ class Overlay(Layers):
         plain = f"{real_parent}/{name}".replace("//", "/")
         if real_parent.startswith(self.folder + "/"):
             return plain
-        if not kept and logical == plain and logical not in self.moved:
+        if not kept and not self.keeps_new and logical == plain and logical not in self.moved:
             return plain
         if not _access(real_parent or "/", os.W_OK | os.X_OK):
             raise _error(errno.EACCES, path)

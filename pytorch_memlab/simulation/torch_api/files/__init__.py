@@ -6,13 +6,15 @@ from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
 from ...dry_run.files.overlay import Overlay
 from ...machine.machine import Machine
+from ...machine.tensor_values import TensorValues
 from . import c_libraries, numpy_arrays, safetensors_files, serialization
 
 
 def install(machine: Machine, patches: Patches) -> None:
     values, kept = machine.values, machine.kept_files
-    if values is None or not isinstance(kept, Overlay):
+    if not isinstance(kept, Overlay):
         return
+    values = values or TensorValues()  # of a run that computes, none is missing
     imports = AfterImport()
     c_libraries.install(values, kept, imports, patches)
     numpy_arrays.install(values, kept, patches)

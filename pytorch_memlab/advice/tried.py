@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...simulation.inspect import GPU
-from ..target import Change, Target
-from ..trial import Settings, Trial, TrialRequest, run_all
-from ..verdict import Verdict, verdict
+from ..fitting.change import Change
+from ..fitting.target import Target
+from ..fitting.trial import Settings, Trial, TrialRequest, run_all
+from ..fitting.verdict import Verdict, verdict
+from ..simulation.inspect import GPU
+from .around_program import AroundProgram, Finding, Outcome
 from .block_survey import BlockSurvey, Survey
-from .checkpointing import Checkpointed, Checkpointing
-from .remedy import Finding, Outcome, Remedy
+from .causes.activations import Checkpointed, Checkpointing
 from .smallest_checkpointing import Smallest, smallest_checkpointing
 
 
@@ -79,7 +80,7 @@ class OneGPU:
 
 def try_remedies(
     gpu: OneGPU,
-    remedies: Sequence[Remedy],
+    remedies: Sequence[AroundProgram],
     ended: Callable[[], object] = lambda: None,
 ) -> Remedies:
     """A program as it is, and with each of some remedies.
@@ -106,7 +107,7 @@ def try_remedies(
     )
 
 
-def _tried(remedy: Remedy, found: Verdict) -> TriedRemedy:
+def _tried(remedy: AroundProgram, found: Verdict) -> TriedRemedy:
     trial = found.trial
     finding: Finding | None = _found(trial)
     is_applied = finding is not None and finding.outcome is Outcome.APPLIED

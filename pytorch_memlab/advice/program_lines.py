@@ -1,4 +1,4 @@
-"""The lines and the variables of a program that a remedy concerns, and lines with the remedy."""
+"""The lines and the variables of a program that a change concerns, and lines with the change."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import nn
+from .._common.user_code import is_of_user
+from .around_program import Edit
 
-from ..._common.user_code import is_of_user
-from ...reporter.names import locals_of
-from .remedy import Edit
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class Line(NamedTuple):
@@ -74,6 +74,8 @@ def model_variable(model: nn.Module) -> ModelVariable:
 
 def _own(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:
     """Variables of a function, and attributes of its object."""
+    from ..reporter.names import locals_of
+
     is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
     variables = locals_of(frame) if is_function else dict(frame.f_locals)
     line = _line_of(frame)

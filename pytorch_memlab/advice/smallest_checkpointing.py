@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..target import Change
-from ..verdict import Verdict
+from ..fitting.change import Change
+from ..fitting.verdict import Verdict
 from .block_survey import Survey
-from .checkpointing import Checkpointed, Checkpointing
+from .causes.activations import Checkpointed, Checkpointing
 
 _AT_ONCE = 2
 """Numbers of blocks that are tried in one round."""

@@ -1,4 +1,4 @@
-"""The base of all remedies: a change around a program, and its finding there."""
+"""Changes that are made around an unmodified program, with their findings there."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
-from ..._common.patches import Patches
-from ..target import Change
+from .._common.patches import Patches
+from ..fitting.change import Change
 
 
 class Outcome(Enum):
-    """The outcome of a remedy in a program."""
+    """The outcome of a change in a program."""
 
     APPLIED = "applied"
     ALREADY_USED = "already used"
@@ -32,7 +32,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The finding of a remedy in the program that it was applied to."""
+    """The finding of a change in the program that it was applied to."""
 
     outcome: Outcome
     reason: str = ""  # why it was not; empty if it was
@@ -42,10 +42,11 @@ class Finding:
     edits: tuple[Edit, ...] = ()
 
 
-class Remedy(Change, ABC):
+class AroundProgram(Change, ABC):
     """A change that is made around an unmodified program."""
 
     what_it_changes: str
+    """The other differences, such as the speed or the rounding."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:

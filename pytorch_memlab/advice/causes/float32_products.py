@@ -1,4 +1,4 @@
-"""Mixed precision: matrix products in bfloat16.
+"""Matrix products and their activations are in float32, and could be in bfloat16.
 
 Note [Where autocast ends]
 PyTorch recommends autocast for the forward pass and the loss, not for the backward pass. So it
@@ -10,17 +10,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any, Final
 
 from ..._common.patches import Patches
-from .program_lines import Line, around_statements, has_name, runs_module, user_lines
-from .remedy import Edit, Finding, Remedy, already_used, applied, does_not_apply
+from ..._common.prose_size import prose_size
+from ...history.model import Category
+from ...history.out_of_memory import OutOfMemory
+from ..around_program import AroundProgram, Edit, Finding, already_used, applied, does_not_apply
+from ..cause import Basis, Cause, NamedChange, Remedy, saves
+from ..evidence import is_much
+from ..program_lines import Line, around_statements, has_name, runs_module, user_lines
 
-_HALF: Final = (torch.float16, torch.bfloat16)
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
 _OPENING: Final = 'with torch.autocast("cuda", dtype=torch.bfloat16):'
+_CODE: Final = (_OPENING, "    loss = ...  # the forward pass, without backward()")
 
 _Lines = tuple[Line, ...]
 
@@ -35,19 +41,21 @@ class _Region(threading.local):
         self.is_backward = False
 
 
-class Autocast(Remedy):
+class Autocast(AroundProgram):
     """Forward passes run under ``torch.autocast`` to bfloat16. See the note above."""
 
     name = "autocast_bf16"
     what_it_changes = "matrix products in bfloat16, parameters in float32"
 
     def patch(self, patches: Patches) -> None:
+        import torch
+
         self._region = _Region()
         self._alone: dict[_Lines, None] = {}
         self._until_backward: dict[tuple[_Lines, _Lines], None] = {}
         self._half: str | None = None
         self._is_of_program = self._is_ours = self._is_in_trainer = False
-        patches.around(nn.Module, "__call__")(self._module_call)
+        patches.around(torch.nn.Module, "__call__")(self._module_call)
         patches.around(torch.autograd, "backward", "grad")(self._backward_call)
         patches.around(torch.autocast, "__enter__")(self._autocast_enter)
         patches.before_undo(lambda: self._leave(()))
@@ -63,11 +71,13 @@ class Autocast(Remedy):
             return applied(["TrainingArguments(..., bf16=True)"])
         edits = [_edit(begin, end) for begin, end in self._until_backward]
         edits += [_edit(lines, None) for lines in self._alone]
-        return applied([_OPENING, "    loss = ...  # the forward pass, without backward()"], edits)
+        return applied(_CODE, edits)
 
     def _module_call(
         self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
     ) -> Any:
+        import torch
+
         region = self._region
         begins = not region.depth and not region.is_backward and self._wants(module)
         is_alone = begins and not torch.is_grad_enabled()
@@ -84,6 +94,8 @@ class Autocast(Remedy):
 
     def _wants(self, module: nn.Module) -> bool:
         """True if a module begins a forward pass in float32 on a GPU."""
+        import torch
+
         if self._region.cast is not None:
             return False
         if torch.is_autocast_enabled("cuda"):
@@ -91,12 +103,14 @@ class Autocast(Remedy):
             return False
         parameters = [each for each in module.parameters() if each.is_cuda]
         floats = [each.dtype for each in parameters if each.is_floating_point()]
-        if floats and all(dtype in _HALF for dtype in floats):
+        if floats and all(dtype in (torch.float16, torch.bfloat16) for dtype in floats):
             self._half = str(floats[0]).removeprefix("torch.")
             return False
         return bool(floats)
 
     def _enter(self, lines: _Lines) -> None:
+        import torch
+
         region = self._region
         region.cast, region.lines = torch.autocast("cuda", dtype=torch.bfloat16), lines
         self._is_ours = True
@@ -146,3 +160,30 @@ def _edit(begin: _Lines, end: _Lines | None) -> Edit | None:
         after = functions[first.file, first.first]
     opening = [_OPENING] if has_name(first, "torch") else ["import torch", _OPENING]
     return around_statements(first, after, opening)
+
+
+class Float32Products(Cause):
+    """Nothing is wrong, and half as many bytes would do for most activations."""
+
+    name = "products in float32"
+    order = 195
+    scales_with_batch = True
+    is_last_resort = True
+    tried_by_name = (NamedChange("autocast_bf16", Autocast),)
+
+    def remedy(self, oom: OutOfMemory) -> Remedy | None:
+        whole = sum(
+            block.size
+            for block in oom.blocks
+            if block.category is Category.SAVED and block.dtype == "float32"
+        )
+        if not oom.model.float32 or not is_much(whole, oom):
+            return None
+        return self.found(
+            whole // 2,
+            f"activations in float32 take {prose_size(whole)}",
+            *_CODE,
+            basis=Basis.ESTIMATED,
+            effect=saves(whole // 2, Basis.ESTIMATED),
+            change=Autocast(),
+        )

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 from support.remedied_programs import edited, written
 
-from pytorch_memlab.fitting.remedies.program_lines import (
+from pytorch_memlab.advice.program_lines import (
     Line,
     after_assignment,
     after_imports,

@@ -6,13 +6,13 @@ import pickle
 
 import pytest
 
+from pytorch_memlab.advice.catalogue import chosen, named_changes
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.fitting.remedies.catalogue import NAMES, WITH_VALUE, chosen
 
 
 def test_every_name_makes_the_remedy_of_that_name_as_plain_data():
     found = chosen()
-    assert [one.name.partition("=")[0] for one in found] == list(NAMES)
+    assert [one.name.partition("=")[0] for one in found] == list(named_changes())
     assert all(one.what_it_changes for one in found)
     # Where processes cannot be forked, a remedy is sent to the process of its trial.
     assert [one.name for one in pickle.loads(pickle.dumps(found))] == [one.name for one in found]
@@ -22,7 +22,8 @@ def test_remedies_with_values():
     settings, ranks = chosen(["max_split_size=64", "shard=16"])
     assert settings.environment()["PYTORCH_CUDA_ALLOC_CONF"].endswith("max_split_size_mb:64")
     assert ranks.environment()["WORLD_SIZE"] == "16"
-    assert set(WITH_VALUE) < set(NAMES)
+    values = {name for name, change in named_changes().items() if change.unit}
+    assert values == {"max_split_size", "roundup", "shard"}
 
 
 @pytest.mark.parametrize("name", ["shard=one", "shard=", "max_split_size=1", "roundup=x"])

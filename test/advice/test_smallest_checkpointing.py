@@ -7,9 +7,9 @@ from itertools import combinations
 import pytest
 from support.remedied_programs import LARGE, edited, run, written
 
-from pytorch_memlab.fitting.remedies.block_survey import BlockSurvey
-from pytorch_memlab.fitting.remedies.checkpointing import Checkpointing
-from pytorch_memlab.fitting.remedies.smallest_checkpointing import smallest_checkpointing
+from pytorch_memlab.advice.block_survey import BlockSurvey
+from pytorch_memlab.advice.causes.activations import Checkpointing
+from pytorch_memlab.advice.smallest_checkpointing import smallest_checkpointing
 from pytorch_memlab.fitting.trial import Ending, Trial
 from pytorch_memlab.fitting.verdict import Verdict
 

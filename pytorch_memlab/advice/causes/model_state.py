@@ -1,4 +1,4 @@
-"""Parameters, gradients and optimizer state in shards on several GPUs (``fully_shard``)."""
+"""Parameters, gradients and optimizer state fill one GPU: several can have a shard each."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
-
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.optim.optimizer import Optimizer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._common.patches import Patches
+from ..._common.prose_size import prose_size
 from ...errors import UsageError
-from ...tensors.live_objects import instances_of
-from .program_lines import after_imports, before_statement, model_variable, user_lines
-from .remedy import Edit, Finding, Remedy, already_used, applied, does_not_apply
-from .repeated_blocks import in_code, repeated_blocks
+from ...history.model import Category
+from ...history.out_of_memory import OutOfMemory
+from ..around_program import AroundProgram, Edit, Finding, already_used, applied, does_not_apply
+from ..cause import Basis, Cause, NamedChange, Remedy, saves
+from ..program_lines import after_imports, before_statement, model_variable, user_lines
+from ..repeated_blocks import in_code, repeated_blocks
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _FIRST = (
     "import os",
@@ -29,15 +30,15 @@ _FIRST = (
 """Code that each process runs first."""
 
 
-class Sharding(Remedy):
+class Sharding(AroundProgram):
     """The model is sharded when its optimizer is made, and this process is one of the ranks."""
 
-    def __init__(self, name: str, what_it_changes: str, ranks: str) -> None:
+    def __init__(self, ranks: str) -> None:
         if not ranks.isdecimal() or int(ranks) < 2:
             raise UsageError(f"shard=N takes a number of GPUs from 2 on, not {ranks}")
         self.ranks = int(ranks)
-        self.name = f"{name}={self.ranks}"
-        self.what_it_changes = what_it_changes.format(self.ranks)
+        self.name = f"shard={self.ranks}"
+        self.what_it_changes = f"needs {self.ranks} GPUs, each with its own batch"
         self._before = os.environ.get("WORLD_SIZE", "1")
 
     def environment(self) -> Mapping[str, str]:
@@ -46,6 +47,8 @@ class Sharding(Remedy):
         return {**sizes, **ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
     def patch(self, patches: Patches) -> None:
+        from torch.optim.optimizer import Optimizer
+
         self._edits: list[Edit | None] = []
         self._code: list[str] = []
         self._of_program = ""
@@ -65,6 +68,8 @@ class Sharding(Remedy):
     def _init(
         self, original: Callable[..., None], optimizer: Any, params: Any, defaults: Any
     ) -> None:
+        import torch
+
         # The caller has the list too: it must not keep the parameters from being freed.
         groups = params if isinstance(params, list) else list(params)
         for group in groups:
@@ -94,6 +99,8 @@ class Sharding(Remedy):
 
     def _is_whole(self, model: nn.Module) -> bool:
         """True if a model can be sharded; if not, the reason is kept."""
+        from torch import nn
+
         if isinstance(model, nn.parallel.DistributedDataParallel):
             self._of_program = "the model is in DistributedDataParallel"
         elif any(type(each).__name__.startswith("FSDP") for each in model.modules()):
@@ -103,6 +110,8 @@ class Sharding(Remedy):
         return False
 
     def _shard(self, model: nn.Module) -> None:
+        import torch.distributed as dist
+
         if not dist.is_initialized():
             dist.init_process_group("nccl")
         fully_shard = _fully_shard()
@@ -154,6 +163,10 @@ def _fully_shard() -> Callable[[nn.Module], object]:
 
 def _models_of(given: Iterable[Any]) -> list[nn.Module]:
     """The outermost modules that have any of the parameters of an optimizer."""
+    from torch import nn
+
+    from ...tensors.live_objects import instances_of
+
     wanted = {id(each[1] if isinstance(each, tuple) else each) for each in given}
     alive = instances_of(nn.Module)
     inner = {id(part) for each in alive for part in each.modules() if part is not each}
@@ -162,3 +175,30 @@ def _models_of(given: Iterable[Any]) -> list[nn.Module]:
         for each in alive
         if id(each) not in inner and any(id(one) in wanted for one in each.parameters())
     ]
+
+
+_GPUS = 8
+
+
+class ModelState(Cause):
+    """Nothing is wrong: the model, its gradients and its optimizer are large."""
+
+    name = "parameters, gradients and optimizer state"
+    order = 197
+    is_last_resort = True
+    tried_by_name = (NamedChange("shard", Sharding, str(_GPUS), "N"),)
+
+    def remedy(self, oom: OutOfMemory) -> Remedy | None:
+        state = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
+        whole = oom.of_category(*state)
+        if not oom.optimizers or whole * 2 < oom.in_use:
+            return None
+        size = whole - whole // _GPUS
+        return self.found(
+            size,
+            f"parameters, gradients and optimizer state take {prose_size(whole)}",
+            f"fully_shard(model)  # and torchrun, with {_GPUS} GPUs",
+            basis=Basis.ESTIMATED,
+            effect=saves(size, Basis.ESTIMATED),
+            change=Sharding(str(_GPUS)),
+        )

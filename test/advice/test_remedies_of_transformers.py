@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.remedied_programs import edited, run, written
 
-from pytorch_memlab.fitting.remedies.catalogue import chosen
-from pytorch_memlab.fitting.remedies.checkpointing import Checkpointing
-from pytorch_memlab.fitting.remedies.remedy import Outcome
+from pytorch_memlab.advice.around_program import Outcome
+from pytorch_memlab.advice.catalogue import chosen
+from pytorch_memlab.advice.causes.activations import Checkpointing
 
 pytestmark = pytest.mark.programs
 

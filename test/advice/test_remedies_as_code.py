@@ -16,9 +16,9 @@ from support.remedied_programs import (
 )
 
 from pytorch_memlab._common.torch_release import RELEASE
-from pytorch_memlab.fitting.remedies.catalogue import chosen
-from pytorch_memlab.fitting.remedies.remedy import Outcome
-from pytorch_memlab.fitting.remedies.sharding import Sharding
+from pytorch_memlab.advice.around_program import Outcome
+from pytorch_memlab.advice.catalogue import chosen
+from pytorch_memlab.advice.causes.model_state import Sharding
 from pytorch_memlab.simulation.ops.attention.backends import cudnn_version
 
 PROGRAMS = {"lm": LANGUAGE_MODEL, "cnn": CONVOLUTIONS, "gan": ADVERSARIAL, "wide": WIDE}

@@ -13,23 +13,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-from torch import nn
-
-from ...history.module_paths import ModulePaths
-from ...tensors.live_objects import instances_of
 from .program_lines import ModelVariable, model_variable
 
-_CONTAINERS: Final = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+if TYPE_CHECKING:
+    from torch import nn
 
 SWITCHES: Final = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
 """Methods of ``transformers``: that of its newer releases, and that of release 4."""
 FLAG: Final = "gradient_checkpointing"
 """Attribute of the blocks of ``transformers`` that the switch sets."""
 
-Named = tuple[str, nn.Module]
+Named = tuple[str, "nn.Module"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +52,8 @@ class BlockModels:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Look at each outermost module that is called."""
+        from ..history.module_paths import ModulePaths
+
         modules = ModulePaths(self._is_called)
         modules.begin()
         try:
@@ -94,8 +92,12 @@ def _path_of_switch(model: nn.Module) -> str | None:
 
 def outermost(module: nn.Module) -> nn.Module:
     """The largest module that is alive and has a module in it; often the module itself."""
+    import torch
+
+    from ..tensors.live_objects import instances_of
+
     with torch._C.DisableTorchFunction():
-        around = [each for each in instances_of(nn.Module) if _has(each, module)]
+        around = [each for each in instances_of(torch.nn.Module) if _has(each, module)]
     return max(around, key=lambda each: sum(1 for _ in each.modules()), default=module)
 
 
@@ -105,9 +107,16 @@ def repeated_blocks(model: nn.Module) -> list[Named]:
     Those in lists come first, the outermost of them. Without any, other parts of one class count,
     such as the stages of a U-Net.
     """
-    return _repeated(model, lambda _, parent: isinstance(parent, _CONTAINERS)) or _repeated(
+    return _repeated(model, lambda _, parent: isinstance(parent, _containers())) or _repeated(
         model, lambda module, _: not type(module).__module__.startswith("torch.")
     )
+
+
+def _containers() -> tuple[type[nn.ModuleList], type[nn.Sequential], type[nn.ModuleDict]]:
+    """Those that count their parts come first."""
+    from torch import nn
+
+    return nn.ModuleList, nn.Sequential, nn.ModuleDict
 
 
 def in_code(model: nn.Module, name: str, paths: Sequence[str]) -> str:
@@ -126,8 +135,8 @@ def expression(model: nn.Module, name: str, path: str) -> str:
     """A module as a program writes it: ``model.stages[0].blocks``."""
     text, module = name, model
     for part in path.split(".") if path else ():
-        if isinstance(module, _CONTAINERS):
-            text += f"[{part!r}]" if isinstance(module, nn.ModuleDict) else f"[{part}]"
+        if isinstance(module, _containers()):
+            text += f"[{part!r}]" if isinstance(module, _containers()[2]) else f"[{part}]"
         else:
             text += f".{part}"
         module = module.get_submodule(part)
@@ -138,7 +147,7 @@ def _of_parent(model: nn.Module, name: str, parent: str, lasts: Sequence[str]) -
     """Some children of one module: an expression of all of them, after a star."""
     module = model.get_submodule(parent)
     here = expression(model, name, parent)
-    if not isinstance(module, _CONTAINERS[:2]):
+    if not isinstance(module, _containers()[:2]):
         return ", ".join(expression(model, name, f"{parent}.{one}".lstrip(".")) for one in lasts)
     numbers = list(map(int, lasts))
     first, last = numbers[0], numbers[-1]

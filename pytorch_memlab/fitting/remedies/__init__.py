@@ -1,1 +1,0 @@
-"""Remedies for a program that does not fit: one file for each, tried on the unchanged program."""
