@@ -9,14 +9,17 @@ PROGRAM = """
 import gc, sys
 import torch
 import pytorch_memlab
+import pytorch_memlab._common.garbage_collection  # is loaded before it can turn the collector off
 
 collected_in = set()
 
 def note(phase, info):
-    frame = sys._getframe(1)
+    frame, names = sys._getframe(1), []
     while frame is not None:
-        collected_in.add(frame.f_globals["__name__"])
+        names.append(frame.f_globals["__name__"])
         frame = frame.f_back
+    if any(name.startswith("importlib.") for name in names):
+        collected_in.update(names)
 
 if sys.argv[1] == "off":
     gc.disable()
