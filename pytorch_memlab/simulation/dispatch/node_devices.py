@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -20,13 +20,21 @@ from ..machine.machine import Machine
 from ..machine.simulated_gpu import SimulatedGPU
 
 _PLACES: Final = "_memlab_places"
+_INPUTS: Final = "_memlab_inputs"
 _NO_TENSOR: Final = object()
 _MOST_NODES: Final = 1000
 """How many nodes are looked at for one zero gradient."""
 
 
-def note_outputs(machine: Machine, outputs: Any) -> None:
-    """Remember where the outputs of a custom function are, for its node."""
+class InputPlace(NamedTuple):
+    """Where an input of a custom function is that wants a gradient, and which tensor it is."""
+
+    index: int
+    device: torch.device
+
+
+def note_outputs(machine: Machine, outputs: Any, inputs: tuple[Any, ...]) -> None:
+    """Remember where the outputs and the inputs of a custom function are, for its node."""
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     node = next((one.grad_fn for one in outputs if _has_node(one)), None)
     if not isinstance(node, torch.autograd.function.BackwardCFunction):
@@ -34,8 +42,26 @@ def note_outputs(machine: Machine, outputs: Any) -> None:
     gpu_of = machine.gpu_of
     places = [gpu_of(one) if isinstance(one, torch.Tensor) else _NO_TENSOR for one in outputs]
     setattr(node, _PLACES, places)
+    setattr(node, _INPUTS, _places_of(inputs))
     if len(set(places) - {_NO_TENSOR}) > 1:
         node.register_prehook(partial(_expect_zeros, machine, places))
+
+
+def places_of_inputs(node: Any) -> list[InputPlace | None]:
+    """Where the gradients have to be that the node of a custom function returns."""
+    places: list[InputPlace | None] = getattr(node, _INPUTS, [])
+    return places
+
+
+def _places_of(inputs: tuple[Any, ...]) -> list[InputPlace | None]:
+    places: list[InputPlace | None] = []
+    tensors = 0
+    for value in inputs:
+        is_tensor = isinstance(value, torch.Tensor)
+        wants = is_tensor and value.requires_grad
+        places.append(InputPlace(tensors, value.device) if wants else None)
+        tensors += is_tensor
+    return places
 
 
 def gpu_of_zeros(machine: Machine, node: Any) -> SimulatedGPU | None:

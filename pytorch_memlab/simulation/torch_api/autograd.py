@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from ..._common.patches import Patches
-from ..dispatch.node_devices import note_outputs
+from ..dispatch.node_devices import note_outputs, places_of_inputs
 from ..machine.machine import Machine
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def install(machine: Machine, patches: Patches) -> None:
@@ -38,6 +40,8 @@ def install(machine: Machine, patches: Patches) -> None:
         thread = machine.thread
         changes, gpu = thread.streams, thread.last_gpu
         roots = tuple(roots)
+        if args:
+            args = (_checked(roots, args[0]), *args[1:])
         streams, outer = changes.current, changes.begin_backward(roots)
         for root in roots:
             if isinstance(root, torch.Tensor):
@@ -50,6 +54,36 @@ def install(machine: Machine, patches: Patches) -> None:
             changes.end_backward(outer)
 
     _install_custom_functions(machine, patches)
+
+
+def _checked(roots: tuple[Any, ...], gradients: Iterable[Any]) -> tuple[Any, ...]:
+    """``validate_outputs`` of ``torch/csrc/autograd/engine.cpp``, which sees labels of no GPU."""
+    gradients = list(gradients)
+    for index, (root, gradient) in enumerate(zip(roots, gradients, strict=False)):
+        if not isinstance(root, torch.Tensor) or not _is_elsewhere(gradient, root.device):
+            continue
+        if gradient.dim():
+            raise _invalid_gradient("invalid", index, root.device, gradient)
+        gradients[index] = gradient.to(root.device)
+    return tuple(gradients)
+
+
+def _is_elsewhere(gradient: Any, device: torch.device) -> bool:
+    if type(gradient) not in _PLAIN or gradient.device == device:
+        return False
+    wraps = torch._C._functorch
+    return not (
+        wraps.is_functorch_wrapped_tensor(gradient) or wraps.is_legacy_batchedtensor(gradient)
+    )
+
+
+def _invalid_gradient(
+    beginning: str, index: int, device: torch.device, gradient: torch.Tensor
+) -> RuntimeError:
+    return RuntimeError(
+        f"{beginning} gradient at index {index} - expected device {device}"
+        f" but got {gradient.device}"
+    )
 
 
 def _on_its_own(machine: Machine, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -77,7 +111,7 @@ def _install_custom_functions(machine: Machine, patches: Patches) -> None:
     @functools.wraps(forward)
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = forward(cls, *args, **kwargs)
-        note_outputs(machine, outputs)
+        note_outputs(machine, outputs, args)
         return outputs
 
     patches.set(torch.autograd.Function, "apply", classmethod(apply))
@@ -87,8 +121,18 @@ def _install_custom_functions(machine: Machine, patches: Patches) -> None:
     @patches.around(function, *names)
     def apply_there(apply: Callable[..., Any], self: Any, *gradients: Any) -> Any:
         machine.thread.zero_gradients.clear()
-        if len(machine.gpus) == 1:
-            return apply(self, *gradients)
         tensors = [one for one in gradients if isinstance(one, torch.Tensor)]
-        with torch.cuda.device_of(tensors[0]) if tensors else nullcontext():
-            return apply(self, *gradients)
+        several = len(machine.gpus) > 1 and tensors
+        with torch.cuda.device_of(tensors[0]) if several else nullcontext():
+            returned = apply(self, *gradients)
+        _check_returned(self, returned)
+        return returned
+
+
+def _check_returned(node: Any, returned: Any) -> None:
+    """Refuse a gradient that is not where its input was, as ``validate_outputs`` does."""
+    gradients = returned if isinstance(returned, (tuple, list)) else (returned,)
+    for gradient, place in zip(gradients, places_of_inputs(node), strict=False):
+        if place is not None and _is_elsewhere(gradient, place.device) and gradient.dim():
+            name = f"Function {node.name()} returned an invalid"
+            raise _invalid_gradient(name, place.index, place.device, gradient)

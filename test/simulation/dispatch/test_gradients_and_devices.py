@@ -128,3 +128,45 @@ def test_batches_of_gradients_go_back_to_where_a_copy_came_from(source, target):
     gradients = torch.eye(3, device=target)
     (batch,) = torch.autograd.grad(y, x, gradients, is_grads_batched=True)
     assert (str(batch.device), batch.tolist()) == (source, (2 * torch.eye(3)).tolist())
+
+
+class _ElsewhereBack(torch.autograd.Function):
+    """A function whose backward pass returns the gradient of its tensor from another device."""
+
+    @staticmethod
+    def forward(ctx, number, _unused, tensor, device):
+        ctx.device = device
+        return tensor * number
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, None, gradient.to(ctx.device), None
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_a_gradient_for_a_backward_pass_is_where_its_tensor_is(device):
+    doubled = torch.ones(2, device="cuda:1", requires_grad=True) * 2
+    other = torch.ones(2, device=device)
+    words = rf"^invalid gradient at index 0 - expected device cuda:1 but got {device}$"
+    for run in (
+        lambda: doubled.backward(other, retain_graph=True),
+        lambda: torch.autograd.backward([doubled], [other], retain_graph=True),
+        lambda: torch.autograd.grad(doubled, doubled, other, retain_graph=True),
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            run()
+    [gradient] = torch.autograd.grad(doubled.sum(), doubled, other[0])
+    assert gradient.device == doubled.device
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_a_custom_function_returns_its_gradients_where_its_inputs_were(device):
+    tensor = torch.ones(2, device="cuda:1", requires_grad=True)
+    _ElsewhereBack.apply(2, torch.ones(1), tensor, "cuda:1").sum().backward()
+    assert tensor.grad.tolist() == [1.0, 1.0]
+    words = (
+        r"^Function _ElsewhereBackBackward returned an invalid gradient at index 1"
+        rf" - expected device cuda:1 but got {device}$"
+    )
+    with pytest.raises(RuntimeError, match=words):
+        _ElsewhereBack.apply(2, torch.ones(1), tensor, device).sum().backward()
