@@ -52,6 +52,7 @@ from .torch_api import (
     constructors,
     cuda,
     cuda_comm,
+    device_checks,
     dlpack,
     files,
     memory_history,
@@ -293,6 +294,7 @@ def _begin_overlay(machine: Machine, exits: ExitStack, *, keeps_new: bool) -> No
 _INSTALLED_IN_ORDER = (
     compilers,  # TorchScript's table of functions, before any of them is replaced
     constructors,
+    device_checks,
     dlpack,
     backends,
     process_groups,

@@ -27,7 +27,7 @@ _MOST_NODES: Final = 1000
 
 
 class InputPlace(NamedTuple):
-    """Where an input of a custom function is that wants a gradient, and which tensor it is."""
+    """An input of a custom function that wants a gradient: its place among tensors, its device."""
 
     index: int
     device: torch.device
@@ -48,7 +48,7 @@ def note_outputs(machine: Machine, outputs: Any, inputs: tuple[Any, ...]) -> Non
 
 
 def places_of_inputs(node: Any) -> list[InputPlace | None]:
-    """Where the gradients have to be that the node of a custom function returns."""
+    """The devices of the gradients that the node of a custom function has to return."""
     places: list[InputPlace | None] = getattr(node, _INPUTS, [])
     return places
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -152,8 +153,18 @@ def histc(tensor: torch.Tensor, bins: int = 100, low: int = 0, high: int = 0) ->
     [1, 2, 0, 1]
     """
     if tensor.is_floating_point():
+        _refuse_infinite_range(tensor, low, high)
         return torch.histc(tensor, bins, low, high)
     return torch.histc(tensor.double(), bins, int(low), int(high)).long().to(tensor.dtype)
+
+
+def _refuse_infinite_range(tensor: torch.Tensor, low: float, high: float) -> None:
+    if low == high and tensor.numel():
+        low, high = tensor.min().item(), tensor.max().item()
+        if low == high:
+            low, high = low - 1, high + 1
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise RuntimeError(f"range of [{low:g}, {high:g}] is not finite")
 
 
 @op("aten::histc", source="aten/src/ATen/native/cuda/SummaryOps.cu", reference=histc)
