@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 - PyTorch's name for it
+import torch.nn.functional as F
 from torch import nn
 from torch.backends import mkldnn
 
 from pytorch_memlab import simulate
 
+_CPU_INPUT = "Input type (torch.FloatTensor) and weight type"
 _SAME = "should be the same"
 _MKLDNN = " or input should be a MKLDNN tensor and {} is a dense tensor"
 _RNN = "Input and {} tensors are not at the same device, found input tensor at {} and {} tensor at "
@@ -38,8 +39,7 @@ def packed(tensor):
 CALLS = {
     "a picture on the CPU": (
         lambda: nn.Conv2d(3, 4, 3).cuda()(on_cpu(1, 3, 8, 8)),
-        f"Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) "
-        f"{_suffix('weight')}",
+        f"{_CPU_INPUT} (torch.cuda.FloatTensor) {_suffix('weight')}",
     ),
     "a convolution on the CPU": (
         lambda: nn.Conv1d(3, 4, 3).half()(on_gpu(1, 3, 8).half()),
