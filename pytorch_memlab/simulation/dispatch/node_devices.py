@@ -29,7 +29,7 @@ _MOST_NODES: Final = 1000
 class InputPlace(NamedTuple):
     """An input of a custom function that wants a gradient: its place among tensors, its device."""
 
-    index: int
+    position: int
     device: torch.device
 
 

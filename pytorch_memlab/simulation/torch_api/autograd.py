@@ -135,4 +135,4 @@ def _check_returned(node: Any, returned: Any) -> None:
     for gradient, place in zip(gradients, places_of_inputs(node), strict=False):
         if place is not None and _is_elsewhere(gradient, place.device) and gradient.dim():
             name = f"Function {node.name()} returned an invalid"
-            raise _invalid_gradient(name, place.index, place.device, gradient)
+            raise _invalid_gradient(name, place.position, place.device, gradient)
