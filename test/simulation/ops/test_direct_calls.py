@@ -91,3 +91,24 @@ def test_what_is_not_known_is_refused_by_name(compute):
             torch.cudnn_grid_sampler(x, grid)
         with pytest.raises(NotImplementedError, match="no kernel for tensors of the CPU"):
             torch.cudnn_convolution(x.cpu(), torch.ones(4, 4, 3, 3), *PAIRS, False, False, True)
+
+
+def test_cudnn_convolves_no_bfloat16_on_older_gpus():
+    calls = (
+        lambda x, w: torch.cudnn_convolution(x, w, *PAIRS, False, False, True),
+        lambda x, w: torch.cudnn_convolution_transpose(
+            x, w, (1, 1), (0, 0), *PAIRS[1:], False, False, True
+        ),
+        lambda x, w: torch.cudnn_convolution_relu(x, w, None, *PAIRS),
+        lambda x, w: torch.cudnn_convolution_add_relu(x, w, x, None, None, *PAIRS),
+    )
+    for gpu, refuses in (("t4", True), ("a100", False)):
+        with simulate(gpu):
+            x = torch.ones(1, 4, 3, 3, dtype=torch.bfloat16, device="cuda")
+            for call in calls:
+                if refuses:
+                    with pytest.raises(RuntimeError, match="unable to find an engine"):
+                        call(x, x.expand(4, 4, 3, 3))
+                else:
+                    assert call(x, x.expand(4, 4, 3, 3)).is_cuda
+            assert torch.nn.functional.conv2d(x, x).shape == (1, 1, 1, 1)

@@ -191,35 +191,56 @@ def _convolution(*args: Any) -> Any:
     return _aten.convolution.default(*others, False, [0] * len(others[4]), groups)
 
 
+def _convolve(gpu: SimulatedGPU, tensor: torch.Tensor, *args: Any) -> Any:
+    _refuse_without_engine(gpu, tensor)
+    return _convolution(tensor, *args)
+
+
+def _refuse_without_engine(gpu: SimulatedGPU, tensor: torch.Tensor) -> None:
+    """Fail as cuDNN does below compute capability 8.0; ``conv2d`` takes other kernels there."""
+    if tensor.dtype is torch.bfloat16 and gpu.model.major < 8:
+        raise RuntimeError("GET was unable to find an engine to execute this computation")
+
+
+def _transposed(
+    gpu: SimulatedGPU,
+    tensor: torch.Tensor,
+    weight: torch.Tensor,
+    padding: Any,
+    output_padding: Any,
+    stride: Any,
+    dilation: Any,
+    groups: int,
+    *_tuning: Any,
+) -> Any:
+    _refuse_without_engine(gpu, tensor)
+    return _aten.convolution.default(
+        tensor, weight, None, stride, padding, dilation, True, output_padding, groups
+    )
+
+
 def _convolve_add_and_clamp(
-    _gpu: SimulatedGPU,
+    gpu: SimulatedGPU,
     tensor: torch.Tensor,
     weight: torch.Tensor,
     added: torch.Tensor,
     alpha: float | None,
     *options: Any,
 ) -> Any:
-    result = _convolution(tensor, weight, *options)
+    result = _convolve(gpu, tensor, weight, *options)
     _aten.add_.Tensor(result, added, alpha=1 if alpha is None else alpha)
     return _aten.relu_.default(result)
 
 
 define(
     "aten::cudnn_convolution",
-    composite=lambda _gpu, tensor, weight, padding, stride, dilation, groups, *_tuning: (
-        _convolution(tensor, weight, None, stride, padding, dilation, groups)
+    composite=lambda gpu, tensor, weight, padding, stride, dilation, groups, *_tuning: _convolve(
+        gpu, tensor, weight, None, stride, padding, dilation, groups
     ),
 )
-define(
-    "aten::cudnn_convolution_transpose",
-    composite=lambda _gpu, tensor, weight, padding, output_padding, stride, dilation, groups, *_: (
-        _aten.convolution.default(
-            tensor, weight, None, stride, padding, dilation, True, output_padding, groups
-        )
-    ),
-)
+define("aten::cudnn_convolution_transpose", composite=_transposed)
 define(
     "aten::cudnn_convolution_relu",
-    composite=lambda _gpu, *args: _aten.relu_.default(_convolution(*args)),
+    composite=lambda gpu, *args: _aten.relu_.default(_convolve(gpu, *args)),
 )
 define("aten::cudnn_convolution_add_relu", composite=_convolve_add_and_clamp)
