@@ -57,6 +57,10 @@ def refuse() -> None:
     raise ValueError("no such thing")
 
 
+def external_stream() -> Any:
+    return torch.cuda.ExternalStream(8)
+
+
 def detached(x: torch.Tensor) -> torch.Tensor:
     return x * x.detach() if x.is_cuda else x * x
 
@@ -74,7 +78,7 @@ def detached(x: torch.Tensor) -> torch.Tensor:
         (lambda x: F.dropout(x), Verdict.EQUAL, ""),  # one draw from one seed
         (lambda x: (torch.rand_like(x), torch.rand_like(x)), Verdict.SAME_SHAPES, ""),
         (lambda x: torch.rand(3 + x.is_cuda, device=x.device), Verdict.DIFFERS, "[4] instead"),
-        (lambda x: only_on_gpu(x, torch.cuda.CUDAGraph), Verdict.REFUSED, "torch.cuda.CUDAGraph"),
+        (lambda x: only_on_gpu(x, external_stream), Verdict.REFUSED, "torch.cuda.ExternalStream"),
         (lambda x: only_on_gpu(x, refuse), Verdict.RAISED, "ValueError: no such thing"),
         (lambda x: x.cuda(), Verdict.NO_REFERENCE, ""),
     ],

@@ -407,10 +407,10 @@ def test_legacy_types(gpus: Any) -> None:
 def test_what_is_not_covered_names_itself(gpus: Any) -> None:
     with pytest.raises(UnsupportedCUDACallError, match=r"cuda\.current_blas_handle is not covered"):
         torch.cuda.current_blas_handle()
-    with pytest.raises(UnsupportedCUDACallError, match=r"torch\.cuda\.CUDAGraph is not covered"):
-        torch.cuda.CUDAGraph()
-    assert torch.cuda.CUDAGraph | None
-    assert not isinstance(3, torch.cuda.CUDAGraph)
+    with pytest.raises(UnsupportedCUDACallError, match=r"cuda\.ExternalStream is not covered"):
+        torch.cuda.ExternalStream(8)
+    assert torch.cuda.ExternalStream | None
+    assert not isinstance(3, torch.cuda.ExternalStream)
 
 
 def test_what_is_harmless_is_left_alone(gpus: Any) -> None:

@@ -199,6 +199,19 @@ class CachingAllocator:
         """The blocks that serve requests, by address."""
         return self._allocated
 
+    def segment_of(self, address: int) -> tuple[int, int]:
+        """The first address of an allocated block's segment, and its bytes of addresses."""
+        block = self._allocated[address]
+        if block.expandable_segment is not None:
+            return block.expandable_segment.address, block.expandable_segment.size
+        head = block
+        while head.prev is not None:
+            head = head.prev
+        size, part = head.size, head.next
+        while part is not None:
+            size, part = size + part.size, part.next
+        return head.address, size
+
     @property
     def active_bytes(self) -> int:
         """Bytes of blocks that are allocated, or freed and still in use by a stream."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,6 +72,8 @@ class SimulatedDriver:
         self.context = context
         self.other_processes = other_processes
         self.call_counts = DriverCalls()
+        self.before_call: Callable[[], object] = lambda: None
+        """Called before cudaMalloc and cudaFree, which a capture may refuse."""
         self._base = base
         self._used = 0
         self._sizes: dict[int, int] = {}
@@ -83,6 +86,7 @@ class SimulatedDriver:
 
     def malloc(self, size: int) -> int | None:
         """Return an address of `size` bytes, whole pages, None when the GPU has too few left."""
+        self.before_call()
         taken = -(-size // PAGE) * PAGE
         if taken > self.free_memory():
             return None
@@ -94,6 +98,7 @@ class SimulatedDriver:
 
     def free(self, address: int) -> None:
         """Return what `malloc` gave at `address`, or what lies there from before."""
+        self.before_call()
         size = self._sizes.pop(address)
         self.call_counts.frees += 1
         self._used -= size

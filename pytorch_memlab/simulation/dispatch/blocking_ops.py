@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
+from ..._common.torch_release import RELEASE
+from ..machine.captures import Capture
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, is_mask, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..ops.op_info import op_info
+
+_CHECKS_PINNED: Final = (2, 9)
+"""Release from which ``aten/src/ATen/native/cuda/Copy.cu`` looks at the memory of the CPU."""
 
 _aten = torch.ops.aten
 _VALUES_REACH_THE_CPU = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -20,6 +25,27 @@ def wait(machine: Machine, op: Any, args: Args, kwargs: Kwargs, result: Any) -> 
     gpu = _gpu_waited_for(machine, op, args, kwargs, result)
     if gpu is not None:
         machine.synchronize_stream(gpu.index, machine.current_stream(gpu.index))
+
+
+def refuse_in_capture(
+    machine: Machine, capture: Capture, op: Any, args: Args, kwargs: Kwargs, result: Any
+) -> None:
+    """Refuse what copies from or to memory that is not pinned, or waits for the GPU.
+
+    Raises:
+        RuntimeError: of PyTorch's check, or of CUDA, which ends the capture.
+    """
+    if op in (_aten._to_copy.default, _aten.copy_.default):
+        source, target = (args[0], result) if op is _aten._to_copy.default else (args[1], args[0])
+        hosts = [one for one in (source, target) if machine.gpu_of(one) is None]
+        if len(hosts) == 1 and RELEASE >= _CHECKS_PINNED and not machine.is_pinned(hosts[0]):
+            raise RuntimeError(
+                "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU "
+                "tensor is pinned. Please use tensor.pin_memory() or allocate the tensor with "
+                "pin_memory=True."
+            )
+    if _gpu_waited_for(machine, op, args, kwargs, result) is not None:
+        raise capture.fail("cudaErrorStreamCaptureUnsupported")
 
 
 def _gpu_waited_for(

@@ -58,7 +58,7 @@ from ..ops.library_ops import has_cpu_kernel, refuse_to_compute
 from ..ops.op_call import OpCall
 from ..ops.op_info import OpInfo, op_info
 from ..ops.random import random_draws
-from . import blocking_ops, fake_tensors, higher_order, large_outputs
+from . import blocking_ops, captured_ops, fake_tensors, higher_order, large_outputs
 from .gradient_accumulation import InPlaceGradientAccumulation
 from .output_devices import OutputDevices
 
@@ -177,6 +177,26 @@ class SimulatedDeviceMode(TorchDispatchMode):
             outputs = self._large_outputs.of(func, info, gpu, args, kwargs)
             if outputs is not None:  # an error for lack of memory, before host memory is full
                 self._allocate(func, info, gpu, gpu, args, kwargs, outputs)
+        if runs_on is not None and self._machine.captures:
+            capture = self._machine.current_capture(runs_on.index)
+            if capture is not None:
+                run_op = partial(self._run_on, func, info, runs_on, gpu, args, kwargs, pin)
+                return captured_ops.run_captured(
+                    self._machine, capture, func, info, gpu, args, kwargs, run_op
+                )
+        return self._run_on(func, info, runs_on, gpu, args, kwargs, pin)
+
+    def _run_on(
+        self,
+        func: Any,
+        info: OpInfo,
+        runs_on: SimulatedGPU | None,
+        gpu: SimulatedGPU | None,
+        args: Args,
+        kwargs: Kwargs,
+        pin: bool,
+    ) -> Any:
+        """Run an op on the GPU that it runs on, None for the CPU, with outputs on another."""
         has_model = info.memory is not None
         if not has_model or runs_on is None or any(map(_is_special, tensors_in(args, kwargs))):
             result = self._computed(func, info, gpu, args, kwargs, pin)
@@ -305,7 +325,12 @@ class SimulatedDeviceMode(TorchDispatchMode):
         named = random_draws.generator_of(kwargs, on_gpu=gpu is not None)
         if gpu is None or random_draws.draws_nothing(func, args, kwargs):
             return run
-        return random_draws.drawing(func, run, named, self._machine.generators[gpu.index])
+        generator = named or self._machine.generators[gpu.index]
+        offset = generator.start_draw()
+        drawing = partial(random_draws.drawing, func, run, named is not None)
+        if self._machine.captures:
+            captured_ops.note_draw(self._machine, gpu, generator.state, offset, drawing)
+        return drawing(generator.state.source(offset))
 
     def _unmodelled(self, func: Any, gpu: SimulatedGPU, result: Any) -> None:
         if self._machine.strict:
@@ -350,9 +375,20 @@ class SimulatedDeviceMode(TorchDispatchMode):
         known = self._machine.allocations.known
         for storage in storages_of(tensor):
             if storage._cdata not in known:
-                self._machine.put(storage, gpu, is_estimate=is_estimate)
+                recording = self._recording(gpu) if self._machine.captures else None
+                if recording is None or tensor.layout is not torch.strided:
+                    self._machine.put(storage, gpu, is_estimate=is_estimate)
+                else:
+                    storage = self._machine.put_in_pool(tensor, gpu, is_estimate=is_estimate)
+                    recording.made(storage)
                 if _current_node() is not None:
                     self._gradients.made(storage._cdata)
+
+    def _recording(self, gpu: SimulatedGPU) -> captured_ops.Recording | None:
+        """The recording of the current stream's capture, None without one."""
+        capture = self._machine.current_capture(gpu.index)
+        recording: captured_ops.Recording | None = None if capture is None else capture.recording
+        return recording
 
     def _follow(self, gpu: SimulatedGPU, args: Args, kwargs: Kwargs) -> None:
         known = self._machine.allocations.known

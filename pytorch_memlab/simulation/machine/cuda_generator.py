@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import struct
 import weakref
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from typing_extensions import Self
+
+from .captures import Capture
 
 _Generator = torch._C.Generator
 _STATE = struct.Struct("<Qq")
@@ -21,14 +24,28 @@ _STEP = 4  # what the offset moves by at least
 _WORD = 2**64 - 1
 
 
-@dataclass(slots=True)
-class _State:
+@dataclass(slots=True, eq=False)
+class GeneratorState:
+    """Seed and offset, which generators may share, and the offsets within captures."""
+
     seed: int
     offset: int = 0
+    captures: dict[int, int] = field(default_factory=dict)  # by the id of the capture
+    graphs: int = 0  # that are registered with it, up to PyTorch 2.12
+    holders: list[Any] = field(default_factory=list)  # the memory that these share
+    _source: torch.Generator = field(default_factory=_Generator)
+
+    def source(self, offset: int) -> torch.Generator:
+        """A generator of the CPU for the draws of one op."""
+        seed = self.seed if offset == 0 else _mixed(self.seed, offset)
+        return self._source.manual_seed(seed)
 
 
 class SimulatedGenerator(_Generator):
     """A generator of a simulated GPU."""
+
+    capture_on: Callable[[int], Capture | None] = staticmethod(lambda _index: None)
+    """The capture of this thread's stream on a GPU, by its index."""
 
     def __new__(cls, device_index: int) -> Self:
         """Make one with the seed that generators have by default."""
@@ -37,22 +54,45 @@ class SimulatedGenerator(_Generator):
     def __init__(self, device_index: int) -> None:
         super().__init__()
         self.device_index = device_index
-        self._state = _State(_Generator.initial_seed(self))
-        self._source = _Generator()
+        self._state = GeneratorState(_Generator.initial_seed(self))
         _simulated[self._cdata] = self  # type: ignore[attr-defined]
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return torch.device("cuda", self.device_index)
 
-    def start_draw(self) -> torch.Generator:
-        """Move the offset past one op's draws."""
-        state = self._state
-        seed = state.seed if state.offset == 0 else _mixed(state.seed, state.offset)
-        state.offset += _STEP
-        return self._source.manual_seed(seed)
+    @property
+    def state(self) -> GeneratorState:
+        """The seed and the offset, shared with others after ``graphsafe_set_state``."""
+        return self._state
+
+    def start_draw(self) -> int:
+        """Move the offset past one op's draws; return it as it was.
+
+        Raises:
+            RuntimeError: the op is captured, and the generator is not registered with the graph.
+        """
+        state, capture = self._state, self._capture()
+        if capture is None:
+            before = state.offset
+            state.offset += _STEP
+            return before
+        if capture.id not in state.captures:
+            raise RuntimeError(
+                "Attempt to increase offset for a CUDA generator not in capture mode."
+            )
+        before = state.captures[capture.id]
+        state.captures[capture.id] += _STEP
+        return before
 
     def manual_seed(self, seed: int) -> Self:
+        if self._capture() is not None:
+            if seed != self._state.seed:
+                raise RuntimeError(
+                    "CUDAGeneratorImpl::set_current_seed can be called during stream capture only "
+                    "if new seed is the same as the original seed."
+                )
+            return self
         _Generator.manual_seed(self, seed)
         self._state.seed, self._state.offset = _Generator.initial_seed(self), 0
         return self
@@ -65,9 +105,11 @@ class SimulatedGenerator(_Generator):
         return self._state.seed
 
     def get_offset(self) -> int:
+        self._refuse_capture("get_offset")
         return self._state.offset
 
     def set_offset(self, offset: int) -> Self:
+        self._refuse_capture("set_offset")
         if offset % _STEP:
             raise RuntimeError("offset must be a multiple of 4")
         self._state.offset = offset
@@ -75,7 +117,9 @@ class SimulatedGenerator(_Generator):
 
     def get_state(self) -> torch.Tensor:
         """Seed and offset, in 16 bytes on the CPU."""
-        packed = bytearray(_STATE.pack(self._state.seed, self._state.offset))
+        state, capture = self._state, self._capture()
+        offset = state.offset if capture is None else state.captures.get(capture.id, 0)
+        packed = bytearray(_STATE.pack(state.seed, offset))
         return torch.frombuffer(packed, dtype=torch.uint8)
 
     def set_state(self, new_state: torch.Tensor) -> Self:
@@ -83,7 +127,13 @@ class SimulatedGenerator(_Generator):
             raise TypeError("RNG state must be a torch.ByteTensor")
         if new_state.numel() != _STATE.size:
             raise RuntimeError("RNG state is wrong size")
-        self._state.seed, self._state.offset = _STATE.unpack(bytes(new_state.tolist()))
+        seed, offset = _STATE.unpack(bytes(new_state.tolist()))
+        capture = self._capture()
+        if capture is None:
+            self._state.seed, self._state.offset = seed, offset
+        else:
+            self.manual_seed(seed)
+            self._state.captures[capture.id] = offset
         return self
 
     def __reduce__(self) -> Any:
@@ -95,7 +145,7 @@ class SimulatedGenerator(_Generator):
 
     def clone_state(self) -> SimulatedGenerator:
         clone = SimulatedGenerator(self.device_index)
-        clone._state = replace(self._state)
+        clone._state = GeneratorState(self._state.seed, self._state.offset)
         return clone
 
     def graphsafe_get_state(self) -> SimulatedGenerator:
@@ -110,6 +160,18 @@ class SimulatedGenerator(_Generator):
             raise TypeError(f"a generator of a GPU is needed, not one of {state.device}")
         self._state = state._state
         return self
+
+    def _capture(self) -> Capture | None:
+        """The capture of the stream that this thread uses on the generator's GPU."""
+        return self.capture_on(self.device_index)
+
+    def _refuse_capture(self, method: str) -> None:
+        if self._capture() is not None:
+            raise RuntimeError(
+                f"Cannot call CUDAGeneratorImpl::{method} during CUDA graph capture. If you need "
+                "this call to be captured, please file an issue. Current cudaStreamCaptureStatus: "
+                "cudaStreamCaptureStatusActive"
+            )
 
 
 _simulated: weakref.WeakValueDictionary[int, SimulatedGenerator] = weakref.WeakValueDictionary()

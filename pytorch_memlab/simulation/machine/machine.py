@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -14,15 +15,18 @@ import torch
 from ..._common.hidden_calls import CAN_HIDE
 from ..._common.prose_size import prose_size
 from ..._common.storages import StorageTable, host_address, storages_of
+from ..._common.torch_release import RELEASE
 from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..allocator.pinned_memory import PinnedMemory
 from ..hardware.gpu import GPU
 from .approximations import OpApproximations, OpCount
+from .captures import Capture, Captures, pool_ids
 from .cublas_workspaces import Workspaces
 from .cuda_generator import SimulatedGenerator
 from .device_properties import VISIBLE_DEVICES, visible_count
 from .kept_files import KeptFiles
 from .op_arguments import Args, Kwargs
+from .pool_memory import PoolMemory
 from .registered_memory import RegisteredMemory
 from .runtime_settings import RuntimeSettings
 from .simulated_gpu import Allocation, MemoryOverhead, SimulatedGPU
@@ -33,6 +37,8 @@ from .trace_callbacks import TraceCallbacks
 Strictness = bool | Literal["estimates"]
 """True: memory of unknown size and assumed values are errors; "estimates": estimates are too."""
 
+
+_set_storage: Any = torch.ops.aten.set_.source_Storage_storage_offset
 
 Execute = Callable[[Any, Any, tuple[Any, ...], dict[str, Any], bool], Any]
 """Runs an op: takes the op, the function that computes it, arguments and keyword arguments, and
@@ -99,7 +105,14 @@ class Machine:
         for generator in self.generators:
             generator.manual_seed(torch.initial_seed())  # a seed given before holds for GPUs too
         self.allocations: StorageTable[Allocation] = StorageTable(_release)
+        self.captures = Captures()
+        self.new_pool_id = pool_ids()
+        self.pool_memory = [PoolMemory(gpu) for gpu in self._all_gpus]
         for gpu in self._all_gpus:
+            if RELEASE >= (2, 13):  # ``is_capture_context`` asks the stream
+                in_capture = partial(self._current_stream_is_captured, gpu.index)
+                gpu.allocator.stream_captures = in_capture
+            gpu.driver.before_call = partial(self._refuse_unsafe_call, gpu.index)
             gpu.sweep = self.allocations.sweep
             gpu.before_first_use = self.see_environment
         self.pinned_memory = PinnedMemory()
@@ -173,9 +186,33 @@ class Machine:
         streams = self.thread.streams
         if streams.any_change:
             of_node = streams.of_new_node()
-            if of_node is not None:
+            if of_node is not None and not self._leaves_capture(of_node):
                 self.use_streams(of_node)
         return streams.current.get(index, 0)
+
+    def current_capture(self, index: int) -> Capture | None:
+        """The capture of the stream that this thread uses on a GPU."""
+        if not self.captures:
+            return None
+        return self.captures.of_stream(index, self.current_stream(index))
+
+    def _leaves_capture(self, streams: dict[int, int]) -> bool:
+        """True if a node of a captured backward pass would run on a stream that is not captured."""
+        return any(
+            self._current_stream_is_captured(capture.gpu.index)
+            and capture
+            is not self.captures.of_stream(capture.gpu.index, streams.get(capture.gpu.index, 0))
+            for capture in self.captures.underway
+        )
+
+    def _current_stream_is_captured(self, index: int) -> bool:
+        stream = self.thread.streams.current.get(index, 0)
+        return self.captures.of_stream(index, stream) is not None
+
+    def _refuse_unsafe_call(self, index: int) -> None:
+        if self.captures:
+            stream = self.thread.streams.current.get(index, 0)
+            self.captures.refuse_unsafe_call(index, stream)
 
     def use_stream(self, index: int, stream: int) -> None:
         self.current_stream(index)  # a node that begins with this does not change it back
@@ -214,6 +251,7 @@ class Machine:
 
     def synchronize_stream(self, index: int, stream: int) -> None:
         gpu = self.gpu(index)
+        self.captures.refuse_wait(index, stream)
         gpu.locked(gpu.allocator.work.finish, stream)
         self.traced("StreamSynchronization", handle_of(stream, index))
 
@@ -283,6 +321,34 @@ class Machine:
             except BaseException:
                 gpu.release(allocation)
                 raise
+
+    def put_in_pool(
+        self, tensor: torch.Tensor, gpu: SimulatedGPU, *, is_estimate: bool = False
+    ) -> torch.UntypedStorage:
+        """As `put`, for a tensor of a capture: its values move behind the addresses of the pool.
+
+        Returns:
+            its new storage.
+        """
+        stream = self.current_stream(gpu.index)
+        with uninterrupted(*STANDARD_SIGNALS):
+            [before] = storages_of(tensor)
+            nbytes = before.nbytes()
+            allocation = gpu.allocate(nbytes, stream, is_estimate=is_estimate, is_data=True)
+            try:
+                if allocation.address:
+                    storage = self.pool_memory[gpu.index].storage(allocation.address, nbytes)
+                    with torch._C._DisableTorchDispatch():
+                        storage.copy_(before, False)
+                    layout = (tensor.storage_offset(), tensor.size(), tensor.stride())
+                    _set_storage(tensor, storage, *layout)
+                else:
+                    storage = before
+                self.allocations.add(storage, allocation)
+            except BaseException:
+                gpu.release(allocation)
+                raise
+        return storage
 
     def label(self, storage: torch.UntypedStorage, gpu: SimulatedGPU, nbytes: int = 0) -> None:
         """Label a storage that the allocator does not count: of a wrapper, or another process."""

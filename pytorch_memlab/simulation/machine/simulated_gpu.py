@@ -69,6 +69,7 @@ class Allocation:
     gpu: SimulatedGPU  # the GPU that holds it
     address: int  # of its block, 0 when it has no bytes
     nbytes: int  # size of the storage in bytes
+    is_owner: bool = True  # whether the block is freed with the storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,7 @@ class SimulatedGPU:
 
     def release(self, allocation: Allocation) -> None:
         """Free memory now, or where there is no room for it, before what is done next."""
-        if allocation.address:
+        if allocation.address and allocation.is_owner:
             self._dead.append(allocation.address)
             try:  # noqa: SIM105 - every free comes here
                 self._settle()

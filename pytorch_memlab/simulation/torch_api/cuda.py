@@ -20,7 +20,7 @@ from ..machine.machine import Machine
 from ..machine.streams import handle_of, id_of
 from ..machine.unsupported import refusal, unsupported
 from ..ops.matmul import cublaslt
-from . import unsupported as unsupported_calls
+from . import cuda_graphs, unsupported as unsupported_calls
 from .cuda_streams import (
     CUDA_DEVICE_TYPE,
     SimulatedCUDAEvent,
@@ -63,8 +63,7 @@ def install(machine: Machine, patches: Patches) -> None:
     for module in (torch.cuda.random, torch.cuda.memory):
         held = of_cuda.keys() & vars(module).keys()
         patches.set_all(module, {name: of_cuda[name] for name in held})
-    graphs_call = "_cuda_isCurrentStreamCapturing"
-    patches.set(torch.cuda.graphs, graphs_call, of_c[graphs_call])
+    cuda_graphs.install(machine, patches)
     patches.set_all(torch, streams)
     patches.set_all(torch.cuda.streams, cuda_streams)
     for kind in streams.values():
@@ -132,7 +131,6 @@ class _CudaCalls:
             "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
             "_cuda_getArchFlags": self._arch,
             "_cuda_getCompiledVersion": lambda: 0,
-            "_cuda_isCurrentStreamCapturing": lambda: False,
             "_cuda_hasPrimaryContext": lambda device: machine.gpu(device).in_use(),
             "_cuda_ipc_collect": lambda: None,
             "_cuda_set_sync_debug_mode": lambda mode: None,
@@ -283,6 +281,7 @@ class _CudaCalls:
 
     def _synchronize(self, device: int | None = None) -> None:
         gpu = self._machine.current_gpu() if device is None else self._machine.gpu(device)
+        self._machine.captures.refuse_wait(gpu.index)
         gpu.locked(gpu.allocator.work.finish)
         self._machine.traced("DeviceSynchronization")
 

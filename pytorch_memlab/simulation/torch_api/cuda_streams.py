@@ -18,6 +18,7 @@ from typing_extensions import Self
 
 from ..._common.traceback_frames import without_frames
 from ..allocator.stream_work import Work
+from ..machine.captures import CapturedEvent, refuse_captured_event
 from ..machine.machine import Machine
 from ..machine.streams import PRIORITIES, handle_of, priority_of
 from ..machine.unsupported import refusal
@@ -71,10 +72,12 @@ class SimulatedStream:
         return event
 
     def query(self) -> bool:
+        self.machine.captures.refuse_wait(self.device_index, self.stream_id)
         return _is_done(self.machine, self.device_index, _unfinished_work(self))
 
     def is_capturing(self) -> bool:
-        return False
+        captures = self.machine.captures
+        return captures.of_stream(self.device_index, self.stream_id) is not None
 
     def synchronize(self) -> None:
         """Frees that wait for this stream's work complete."""
@@ -143,6 +146,7 @@ class SimulatedEvent:
     """``torch.Event`` of a simulated GPU: it happens when the work before it is done."""
 
     machine: Machine
+    _is_external = False
 
     @without_frames
     def __init__(
@@ -161,6 +165,7 @@ class SimulatedEvent:
         self._index = index
         self._time: float | None = None
         self._work: Work | None = None
+        self._captured: CapturedEvent | None = None
 
     @property
     def device(self) -> torch.device | None:
@@ -173,6 +178,11 @@ class SimulatedEvent:
         self._belong_to(stream.device_index)
         self._work = _unfinished_work(stream)
         self._time = time.perf_counter() if self._work is None else self._work.end_time
+        capture = self.machine.captures.of_stream(stream.device_index, stream.stream_id)
+        self._captured = None
+        if capture is not None and not self._is_external:
+            capture.check()
+            self._captured = CapturedEvent(capture, stream.stream_id)
         self.machine.traced("EventRecord", self.event_id, stream.native_handle)
 
     @without_frames
@@ -180,18 +190,22 @@ class SimulatedEvent:
         if not self.event_id:
             return
         stream = self._stream_or_current(stream)
+        if self.machine.captures and not self._is_external:
+            self.machine.captures.wait(stream.device_index, stream.stream_id, self._captured)
         if self._work is not None:
             gpu = self.machine.gpu(stream.device_index)
             gpu.locked(gpu.allocator.work.wait, stream.stream_id, self._work)
         self.machine.traced("EventWait", self.event_id, stream.native_handle)
 
     def query(self) -> bool:
+        refuse_captured_event(self._captured)
         return self._index is None or _is_done(self.machine, self._index, self._work)
 
     def synchronize(self) -> None:
         """Wait until all work before it is done."""
         if self._index is None or not self.event_id:
             return
+        refuse_captured_event(self._captured)
         if self._work is not None:
             _finish(self.machine, self._index, self._work)
         self.machine.traced("EventSynchronization", self.event_id)
@@ -259,6 +273,7 @@ class SimulatedCUDAEvent(SimulatedEvent):
         external: bool = False,
     ) -> None:
         self._set_up(None, enable_timing)
+        self._is_external = external
 
     @property
     def cuda_event(self) -> int:

@@ -26,10 +26,9 @@ _MODULES = (
     *("torch.cuda.streams", "torch.accelerator", "torch.accelerator.graphs"),
 )
 _NAMES = (
-    *("CUDAGraph", "MemPool", "ExternalStream", "CUDAPluggableAllocator", "GreenContext", "Graph"),
-    *("graph", "make_graphed_callables", "graph_pool_handle", "list_gpu_processes"),
+    *("ExternalStream", "CUDAPluggableAllocator", "GreenContext", "Graph", "list_gpu_processes"),
     *("memory_usage", "device_memory_used", "utilization", "temperature", "power_draw"),
-    *("clock_rate", "use_mem_pool", "SMPartition"),
+    *("clock_rate", "SMPartition"),
 )
 """Classes and functions of these modules that do more than to call C++."""
 
@@ -69,10 +68,8 @@ def _refusing_class(original: type, name: str) -> type:
 
 
 def _refusing_function(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function that refuses, with what torch's compiler looks up when it is imported."""
     stand_in = refusal(name)
     stand_in.__name__ = original.__name__
-    vars(stand_in).update(vars(original))
     return stand_in
 
 

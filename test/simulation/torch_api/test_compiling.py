@@ -61,32 +61,14 @@ def test_what_was_compiled_before_runs_eagerly_too() -> None:
     assert eval_frame._stance is stance
 
 
-def graphed() -> None:
-    with torch.cuda.graph(None):
-        pass
-
-
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda _: torch.cuda.CUDAGraph(), "torch.cuda.CUDAGraph"),
-        (lambda _: graphed(), "torch.cuda.graph"),
         (
-            lambda x: torch.cuda.make_graphed_callables(double, (x,)),
-            "torch.cuda.make_graphed_callables",
+            lambda _: torch.cuda.memory.CUDAPluggableAllocator("a.so", "b", "c"),
+            "torch.cuda.CUDAPluggableAllocator",
         ),
-        (
-            lambda x: torch.cuda.graphs.make_graphed_callables(double, (x,)),
-            "torch.cuda.make_graphed_callables",
-        ),
-        (lambda _: torch.cuda.graph_pool_handle(), "torch.cuda.graph_pool_handle"),
-        pytest.param(
-            lambda _: torch.cuda.MemPool(),
-            "torch.cuda.MemPool",
-            marks=pytest.mark.skipif(
-                not hasattr(torch.cuda, "MemPool"), reason="torch 2.4 has no pools"
-            ),
-        ),
+        (lambda _: torch.cuda.ExternalStream(8), "torch.cuda.ExternalStream"),
     ],
 )
 def test_what_has_no_simulation_is_refused_by_its_name(

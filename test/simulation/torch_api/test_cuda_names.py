@@ -42,6 +42,10 @@ def _attention() -> Any:
     return torch.backends.cuda.SDPAParams(query, query, query, None, 0.0, *OF_SDPA)
 
 
+def _linear() -> torch.nn.Module:
+    return torch.nn.Linear(4, 4, device="cuda")
+
+
 def _storage() -> torch.UntypedStorage:
     return torch.ones(4, device="cuda").untyped_storage()
 
@@ -135,7 +139,9 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "torch.cuda.nccl.is_available": lambda: (_two(),),
     "tune_gemm_in_file": lambda: ("results.csv",),
     "write_file_on_exit": lambda: (True,),
-    "use_mem_pool": lambda: (None,),
+    "graph": lambda: (torch.cuda.CUDAGraph(),),
+    "make_graphed_callables": lambda: (_linear(), (torch.ones(2, 4, device="cuda"),)),
+    "use_mem_pool": lambda: (torch.cuda.MemPool(),),
 }
 """What a callable is called with that needs arguments, by its name or its full name."""
 
@@ -305,19 +311,6 @@ def test_every_member_of_streams_and_events_answers(gpus: Any, name: str) -> Non
         made.record()
     faults = {member: _member_fault(made, member) for member in sorted(members)}
     assert {member: fault for member, fault in faults.items() if fault is not None} == {}
-
-
-@pytest.mark.skipif(not hasattr(torch.cuda, "use_mem_pool"), reason="torch 2.4 has no use_mem_pool")
-def test_a_function_that_refuses_has_the_attributes_that_torch_looks_up():
-    # torch 2.14 reads torch.cuda.use_mem_pool.__wrapped__ when its compiler is imported.
-    original = torch.cuda.use_mem_pool
-    with simulate("24GiB"):
-        refusal = torch.cuda.use_mem_pool
-        assert refusal is not original
-        assert refusal.__wrapped__ is original.__wrapped__
-        assert refusal.__name__ == "use_mem_pool"
-        with pytest.raises(UnsupportedCUDACallError, match="use_mem_pool is not covered"):
-            refusal(None)
 
 
 def test_a_simulated_gpu_is_one_domain_of_which_no_part_is_chosen():

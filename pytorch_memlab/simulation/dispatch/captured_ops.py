@@ -1,0 +1,269 @@
+"""The ops of a capture, kept with their values' places, and run again by ``CUDAGraph.replay()``."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from ..._common.storages import storages_of
+from ..machine.captures import Capture
+from ..machine.cuda_generator import GeneratorState
+from ..machine.machine import Machine
+from ..machine.op_arguments import Args, Kwargs
+from ..machine.simulated_gpu import Allocation, SimulatedGPU
+from ..ops.autograd_reference import lazy_conjugation
+from ..ops.op_info import OpInfo
+from . import blocking_ops
+
+_UNSEEN: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(
+    torch._C.DispatchKey.AutocastCUDA
+)
+_set_storage: Any = torch.ops.aten.set_.source_Storage_storage_offset
+
+
+@dataclass(slots=True)
+class _Place:
+    """The memory in which a tensor of a captured op has its values when the graph runs."""
+
+    find: Callable[[], torch.UntypedStorage]
+    dtype: torch.dtype
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    is_conj: bool
+    is_neg: bool
+
+    def tensor(self) -> torch.Tensor:
+        made = torch.empty(0, dtype=self.dtype)
+        _set_storage(made, self.find(), self.offset, self.size, self.stride)
+        if self.is_conj:
+            made = torch._conj(made)
+        return torch._neg_view(made) if self.is_neg else made
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Random numbers of a captured op: where in the generator's sequence, and how to draw them."""
+
+    state: GeneratorState
+    offset: int  # from where the graph begins
+    drawing: Callable[[torch.Generator], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _CapturedOp:
+    run: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    outputs: list[_Place | None]
+    draw: Draw | None
+
+    def replay(self, offsets: dict[GeneratorState, int]) -> None:
+        run = self.run
+        if self.draw is not None:
+            state = self.draw.state
+            run = self.draw.drawing(state.source(offsets[state] + self.draw.offset))
+        args, kwargs = (_mapped(_Place, _Place.tensor, one) for one in (self.args, self.kwargs))
+        result = run(*args, **kwargs)
+        for place, tensor in zip(self.outputs, _tensors(result), strict=True):
+            if place is not None:
+                place.tensor().copy_(tensor)
+
+
+@dataclass(slots=True)
+class _Saved:
+    """The bytes of a storage before a captured op first wrote to it."""
+
+    storage: weakref.ref[torch.UntypedStorage]
+    values: torch.UntypedStorage
+
+
+@dataclass
+class Recording:
+    """The ops of one capture, with values."""
+
+    machine: Machine
+    ops: list[_CapturedOp] = field(default_factory=list)
+    draw: Draw | None = None  # of the op that runs now
+    _saved: dict[int, _Saved] = field(default_factory=dict)
+    _made: set[int] = field(default_factory=set)
+
+    def made(self, storage: torch.UntypedStorage) -> None:
+        """Note a storage that an op of the capture made, which has no values from before."""
+        self._made.add(storage._cdata)
+
+    def save(self, tensor: torch.Tensor) -> None:
+        """Keep the values of a tensor that an op of the capture writes to."""
+        for storage in storages_of(tensor):
+            key: int = storage._cdata
+            known = self._saved.get(key)
+            if key in self._made or (known is not None and known.storage() is storage):
+                continue
+            with _below_python():
+                values = torch.UntypedStorage(storage.nbytes()).copy_(storage, False)
+            self._saved[key] = _Saved(weakref.ref(storage), values)
+
+    def restore(self) -> None:
+        """Put the values back that were there before the capture; Note [Work in a capture]."""
+        for saved in self._saved.values():
+            storage = saved.storage()
+            if storage is not None and storage.nbytes() == saved.values.nbytes():
+                with _below_python():
+                    storage.copy_(saved.values, False)
+        self._saved.clear()
+        self._made.clear()
+
+    def add(self, run: Callable[..., Any], args: Args, kwargs: Kwargs, result: Any) -> None:
+        """Keep an op that has run."""
+        draw, self.draw = self.draw, None
+        known = {key for tensor in _tensors((args, kwargs)) for key in _keys(tensor)}
+        outputs = [
+            None if known.intersection(_keys(tensor)) else self._place(tensor)
+            for tensor in _tensors(result)
+        ]
+        place = partial(_mapped, torch.Tensor, self._argument)
+        self.ops.append(_CapturedOp(run, place(args), place(kwargs), outputs, draw))
+
+    def replay(self, offsets: dict[GeneratorState, int]) -> None:
+        """Run all ops again, with generators that begin at these offsets."""
+        with _below_python(), lazy_conjugation():
+            for op in self.ops:
+                op.replay(offsets)
+
+    def _argument(self, tensor: torch.Tensor) -> Any:
+        if self.machine.allocations.find(tensor) is None and not tensor.dim():
+            with _below_python():
+                return tensor.clone()  # CUDA passes it to the kernel as a number
+        return self._place(tensor)
+
+    def _place(self, tensor: torch.Tensor) -> _Place:
+        [storage] = storages_of(tensor)
+        return _Place(
+            self._finder(storage),
+            tensor.dtype,
+            tensor.size(),
+            tensor.stride(),
+            int(tensor.storage_offset()),
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+    def _finder(self, storage: torch.UntypedStorage) -> Callable[[], torch.UntypedStorage]:
+        allocation = self.machine.allocations.known.get(storage._cdata)
+        if allocation is None:  # of the CPU, which PyTorch keeps for the graph
+            return lambda: storage
+        memory = self.machine.pool_memory[allocation.gpu.index]
+        part = memory.part(storage, allocation.address)
+        if part is not None:
+            return lambda: part
+        return partial(_living, self.machine, weakref.ref(storage), allocation, storage.nbytes())
+
+
+def _living(
+    machine: Machine,
+    reference: weakref.ref[torch.UntypedStorage],
+    allocation: Allocation,
+    nbytes: int,
+) -> torch.UntypedStorage:
+    """The storage of a tensor that is not the graph's, or what has its address now."""
+    storage = reference()
+    if storage is not None:
+        return storage
+    warnings.warn(
+        f"a CUDA graph uses {nbytes} bytes that the program freed after the capture: on a GPU it"
+        " reads and writes whatever is there now; zeros are assumed",
+        stacklevel=2,
+    )
+    for other, place in machine.allocations.living_storages():
+        if place.address == allocation.address and other.nbytes() == nbytes:
+            return other
+    return torch.zeros(nbytes, dtype=torch.uint8).untyped_storage()
+
+
+_LAUNCHES_NONE: Final = frozenset(
+    {
+        *("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"),
+        *("aten::new_empty_strided", "aten::empty_permuted", "aten::set_", "aten::resize_"),
+    }
+)
+"""Ops without a kernel, beside those that make views."""
+
+
+def run_captured(
+    machine: Machine,
+    capture: Capture,
+    func: Any,
+    info: OpInfo,
+    gpu: SimulatedGPU | None,
+    args: Args,
+    kwargs: Kwargs,
+    run_op: Callable[[], Any],
+) -> Any:
+    """Run an op of a capture, and keep it if it computes."""
+    launches = not (info.touches_no_element or info.name in _LAUNCHES_NONE)
+    stream = machine.current_stream(capture.gpu.index)
+    capture.launch(stream, int(launches))
+    recording: Recording | None = capture.recording
+    if recording is not None:
+        for tensor in info.written_in(args, kwargs):
+            recording.save(tensor)
+    result = run_op()
+    blocking_ops.refuse_in_capture(machine, capture, func, args, kwargs, result)
+    if recording is not None and launches:
+        run = func if gpu is None else info.reference or func
+        recording.add(run, args, kwargs, result)
+    return result
+
+
+def note_draw(
+    machine: Machine,
+    gpu: SimulatedGPU,
+    state: GeneratorState,
+    offset: int,
+    drawing: Callable[[torch.Generator], Callable[..., Any]],
+) -> None:
+    """Keep how the op that runs now draws random numbers, if it is captured."""
+    capture = machine.current_capture(gpu.index)
+    if capture is not None and capture.recording is not None:
+        capture.recording.draw = Draw(state, offset, drawing)
+
+
+@contextmanager
+def _below_python() -> Iterator[None]:
+    """Within: ops run on tensors of the CPU, and nothing else sees them."""
+    with (
+        torch._C._DisableTorchDispatch(),
+        torch._C.DisableTorchFunction(),
+        torch._C._ExcludeDispatchKeyGuard(_UNSEEN),
+        torch._C._AutoDispatchBelowAutograd(),
+    ):
+        yield
+
+
+def _keys(tensor: torch.Tensor) -> list[int]:
+    return [storage._cdata for storage in storages_of(tensor)]
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested lists, tuples and dictionaries, in order."""
+    found: list[torch.Tensor] = []
+    _mapped(torch.Tensor, found.append, value)
+    return found
+
+
+def _mapped(kind: type, change: Callable[[Any], Any], value: Any) -> Any:
+    """Nested lists, tuples and dictionaries with every value of a type changed."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_mapped(kind, change, one) for one in value)
+    if isinstance(value, dict):
+        return {key: _mapped(kind, change, one) for key, one in value.items()}
+    return value
