@@ -47,6 +47,8 @@ class AroundProgram(Change, ABC):
 
     what_it_changes: str
     """The other differences, such as the speed or the rounding."""
+    has_other_values: bool = True
+    """False if nothing that is computed can differ, or another program is computed."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:

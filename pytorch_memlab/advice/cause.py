@@ -22,6 +22,20 @@ class Basis(Enum):
     ESTIMATED = "estimated"
 
 
+class Results(Enum):
+    """The difference that a remedy makes to what the program computes."""
+
+    SAME = "same results by its formula"
+    ROUNDING = "same formula, other rounding"
+    BFLOAT16 = "results rounded to bfloat16"
+    UNKNOWN = ""
+
+    @property
+    def tolerance(self) -> float:
+        """The part of a value by which it may differ, and the model be the same."""
+        return 0.05 if self is Results.BFLOAT16 else 1e-3
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """A way out of one cause in one program."""
@@ -34,6 +48,7 @@ class Remedy:
     effect: str = ""  # what is known of the remedy, such as how it was checked
     # how a trial makes it around the unmodified program; None if it cannot be tried
     change: Change | None = None
+    results: Results = Results.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +76,8 @@ class Cause(ABC):
     is_last_resort: ClassVar[bool] = False
     """True for what is named only where nothing is wrong with the program."""
 
+    results: ClassVar[Results] = Results.UNKNOWN
+    """The difference that the remedy makes to results, where its kind alone tells it."""
     tried_by_name: ClassVar[tuple[NamedChange, ...]] = ()
     """Changes that ``fit --try`` makes, also where the cause does not stand out."""
 
@@ -77,7 +94,7 @@ class Cause(ABC):
         effect: str = "",
         change: Change | None = None,
     ) -> Remedy:
-        return Remedy(self.name, size, why, code, basis, effect, change)
+        return Remedy(self.name, size, why, code, basis, effect, change, self.results)
 
 
 def at_line(number: int) -> str:

@@ -1,11 +1,13 @@
 """Remedies are tried: the program runs again with each of them, without values and without a GPU.
 
 Note [Trials of remedies]
-The process of the failed program holds its tensors and its changed modules. So a new Python runs
-the trials: it imports torch once, and forks for each of them. A trial runs on a simulated GPU
-without a limit, which tells the peak. Its allocations are replayed with the memory of the GPU,
-which tells whether the program fits. The trials end together when their time is over. A remedy
-whose trial did not end by then is not tried.
+The process of the program holds its tensors and its changed modules. So a new Python runs the
+trials: it imports torch once, and forks for each of them. A trial runs on a simulated GPU without a
+limit, which tells the peak. Its allocations are replayed with the memory of the GPU, which tells
+whether the program fits. Of a program without an error, another run stops at the peak, as if the
+GPU ended there: the causes read the same facts as after an error. If the program computed, the best
+remedies run with values too; Note [Compared values]. The trials end together when their time is
+over. A remedy whose trial did not end by then is not tried.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ from __future__ import annotations
 import _thread
 import os
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
+
+import psutil
 
 from ..fitting.change import Change
 from ..fitting.child import Work, run_in_children
@@ -25,16 +30,24 @@ from ..fitting.trial import Ending, Settings, Trial, TrialRequest, run_all
 from ..fitting.verdict import verdict
 from ..history.out_of_memory import OutOfMemory
 from ..simulation.inspect import GPU
-from .around_program import Finding, Outcome
+from .around_program import AroundProgram, Finding, Outcome
+from .at_peak import FactsAtPeak
 from .catalogue import candidates, most_likely
-from .cause import Cause, Remedy
+from .cause import Cause, Remedy, Results
+from .compared_values import Comparison, RecordedValues, Values, compared
 
 _WORTH: Final = 50
 """A remedy is worth its words if it saves this part of the peak."""
+_WORTH_WITHOUT_ERROR: Final = 10
 _MOST_TRIALS: Final = 5
+_MOST_COMPARED: Final = 3
 _LEAST_SECONDS: Final = 10.0
 """Seconds that a short program gets: a new Python needs some to import torch."""
 _MOST_SECONDS: Final = 30.0
+_MOST_OF_HOST: Final = 4
+"""Runs with values may take this part of the memory that this machine has free."""
+_SECOND: Final = -1
+"""Number of the program's second run with values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,7 @@ class TrialProgram:
     settings: Settings
     folder: str = field(default_factory=os.getcwd)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    computes: bool = False  # whether it ran with values
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,7 @@ class Result:
     after: int  # the same with the remedy
     fits: bool  # as far as it ran
     is_whole: bool  # whether it ran to its end, or some steps beyond the error
+    values: Comparison | None = None  # None if they were not compared
 
     @property
     def saved(self) -> int:
@@ -85,8 +100,9 @@ class _Ended:
 @dataclass(frozen=True, slots=True)
 class _Request:
     program: TrialProgram
-    changes: tuple[Change | None, ...]
-    seconds: float
+    oom: OutOfMemory | None  # None for a program that ended without an error
+    seconds: float  # for the trials, from when the new Python has started
+    latest: float  # the end of them in any case, as ``time.time`` has it
 
 
 def seconds_for(elapsed: float) -> float:
@@ -102,94 +118,215 @@ def untried_advice(oom: OutOfMemory, reason: str = "") -> Advice:
 
 def tried_advice(oom: OutOfMemory, program: TrialProgram, seconds: float) -> Advice:
     """The remedies that a second run of the program confirms, and those that cannot be tried."""
-    known = candidates(oom)
-    tried = _to_try(known)
-    request = _Request(program, (None, *(remedy.change for remedy in tried)), seconds)
-    work = Work(_try_all, request, _lost, needs_new_python=True)
-    [(_, ended)] = run_in_children([work], 1)
-    unchanged = ended.get(0)
-    if unchanged is None or unchanged.fits is not False:
-        return untried_advice(oom, _reason(unchanged, seconds))
-    results: dict[int, Result] = {}
-    failed: set[int] = set()
-    named: dict[int, Remedy] = {}
-    for index, remedy in enumerate(tried, 1):
-        end = ended.get(index)
-        if end is None:
-            continue
-        result = Result(unchanged.peak, end.peak, bool(end.fits), end.is_whole)
-        is_applied = end.finding is None or end.finding.outcome is Outcome.APPLIED
-        is_worth_it = result.fits or result.saved * _WORTH >= result.before
-        if end.fits is None or not is_applied or not is_worth_it:
-            failed.add(id(remedy))
-        else:
-            results[id(remedy)] = result
-            code = end.finding.code if end.finding is not None else ()
-            named[id(remedy)] = replace(remedy, code=code) if code else remedy
-    kept = [(cause, remedy) for cause, remedy in known if id(remedy) not in failed]
-    kept.sort(key=lambda pair: not _makes_it_fit(results.get(id(pair[1]))))
-    remedies = most_likely(kept)
-    return Advice(
-        tuple(named.get(id(remedy), remedy) for remedy in remedies),
-        tuple(results.get(id(remedy)) for remedy in remedies),
-    )
+    return _in_new_python(oom, program, seconds) or untried_advice(oom, _too_long(seconds))
 
 
-def changes_for(oom: OutOfMemory) -> list[Change]:
-    """The changes that trials make for an out-of-memory error."""
-    return [remedy.change for remedy in _to_try(candidates(oom)) if remedy.change is not None]
+def advice_without_error(program: TrialProgram, seconds: float) -> Advice:
+    """The remedies that lower the peak of a program, the one that saves most first."""
+    # Its loops end when their peak repeats.
+    program = replace(program, settings=replace(program.settings, steps=None))
+    return _in_new_python(None, program, seconds) or Advice((), (), _too_long(seconds))
+
+
+def can_be_tried(oom: OutOfMemory) -> bool:
+    return bool(_to_try(candidates(oom)))
+
+
+def _in_new_python(oom: OutOfMemory | None, program: TrialProgram, seconds: float) -> Advice | None:
+    latest = time.time() + max(seconds, _MOST_SECONDS)
+    request = _Request(program, oom, seconds, latest)
+    work = Work(_advise, request, _lost, needs_new_python=True)
+    [(_, advice)] = run_in_children([work], 1)
+    return advice
+
+
+def _lost(_status: int) -> Advice | None:
+    return None
+
+
+def _too_long(seconds: float) -> str:
+    return f"a second run of the program takes longer than {seconds:.0f} s"
 
 
 def _to_try(known: Sequence[tuple[Cause, Remedy]]) -> list[Remedy]:
     return [remedy for _, remedy in known if remedy.change is not None][:_MOST_TRIALS]
 
 
-def _makes_it_fit(result: Result | None) -> bool:
-    return result is not None and result.fits
-
-
-def _reason(unchanged: _Ended | None, seconds: float) -> str:
-    if unchanged is None:
-        return f"a second run of the program takes longer than {seconds:.0f} s"
-    if unchanged.fits:
-        return "the program does not run out of memory when it runs again without values"
-    last = unchanged.error.strip().splitlines()[-1:] or ["no reason is known"]
-    return f"a second run of the program fails: {last[0]}"
-
-
-def _lost(_status: int) -> dict[int, _Ended]:
-    return {}
-
-
-def _try_all(request: _Request) -> dict[int, _Ended]:
+def _advise(request: _Request) -> Advice:
     """Run the trials in this process, which is a new one, until the time is over."""
-    program = request.program
+    program, oom = request.program, request.oom
     os.chdir(program.folder)
     os.environ.clear()
     os.environ.update(program.environment)
-    ended: dict[int, _Ended] = {}
-    timer = threading.Timer(request.seconds, _thread.interrupt_main)
+    trials = _Trials(program, has_error=oom is not None)
+    with _interrupted_at(min(time.time() + request.seconds, request.latest)):
+        trials.run([None])
+        if oom is None:
+            oom = trials.facts_at_peak()
+        if oom is not None:
+            trials.try_all(candidates(oom))
+    reason = trials.reason(request.seconds)
+    if oom is None:
+        return Advice((), (), reason)
+    if reason and request.oom is not None:
+        return untried_advice(oom, reason)
+    return trials.advice(reason)
+
+
+@contextmanager
+def _interrupted_at(deadline: float) -> Iterator[None]:
+    timer = threading.Timer(max(0.0, deadline - time.time()), _thread.interrupt_main)
     timer.daemon = True
     timer.start()
     with suppress(KeyboardInterrupt):
-        requests = [_trial_request(program, change) for change in request.changes]
+        yield
+        timer.cancel()
+
+
+class _Trials:
+    """The program as it is, and with each remedy."""
+
+    def __init__(self, program: TrialProgram, *, has_error: bool) -> None:
+        self._program = program
+        self._has_error = has_error
+        self._known: list[tuple[Cause, Remedy]] = []
+        self._tried: list[Remedy] = []
+        self._ended: dict[int, _Ended] = {}  # 0 for the program as it is, then each of the remedies
+        self._values: dict[int, Values] = {}
+
+    def facts_at_peak(self) -> OutOfMemory | None:
+        unchanged = self._ended[0]
+        if unchanged.fits is None:
+            return None
+        request = self._request(FactsAtPeak(unchanged.peak))
+        [(_, trial)] = run_all([request])
+        facts: OutOfMemory | None = trial.findings[-1] if trial.findings else None
+        return facts
+
+    def try_all(self, known: Sequence[tuple[Cause, Remedy]]) -> None:
+        self._known = list(known)
+        self._tried = _to_try(known)
+        if self._reproduces:
+            self.run([remedy.change for remedy in self._tried])
+            if self._program.computes:
+                self._compare()
+
+    def run(self, changes: Sequence[Change | None]) -> None:
+        requests = [self._request(*([] if change is None else [change])) for change in changes]
+        begin = len(self._ended)
         with closing(run_all(requests)) as running:
             for index, trial in running:
                 if trial.asked_for_memory:
                     again = replace(requests[index], is_limited=True)
                     [(_, trial)] = run_all([again])
-                ended[index] = _ended(trial, program)
-    timer.cancel()
-    return ended
+                self._ended[begin + index] = self._end_of(trial)
+
+    def _compare(self) -> None:
+        """Run the program twice with values, and those remedies that are worth it."""
+        if self._ended[0].peak * _MOST_OF_HOST > psutil.virtual_memory().available:
+            return
+        changes: dict[int, Change | None] = {0: None, _SECOND: None}
+        for index, remedy in enumerate(self._tried, 1):
+            is_of_values = not isinstance(remedy.change, AroundProgram) or (
+                remedy.change.has_other_values
+            )
+            if self._result(index) and is_of_values and len(changes) < _MOST_COMPARED + 2:
+                changes[index] = remedy.change
+        if len(changes) == 2:
+            return
+        requests = [
+            self._request(*([] if change is None else [change]), RecordedValues())
+            for change in changes.values()
+        ]
+        numbers = list(changes)
+        with closing(run_all([replace(one, computes=True) for one in requests])) as running:
+            for index, trial in running:
+                if not trial.failed and trial.findings:
+                    self._values[numbers[index]] = trial.findings[-1]
+
+    def _request(self, *changes: Change) -> TrialRequest:
+        program = self._program
+        return TrialRequest(program.target, program.gpu, program.settings, changes)
+
+    def _end_of(self, trial: Trial) -> _Ended:
+        result = verdict(trial, self._program.gpu, "", self._program.settings)
+        finding = trial.findings[-1] if trial.findings else None
+        is_whole = trial.ending is Ending.FINISHED
+        return _Ended(result.active_peak, result.fits, is_whole, finding, trial.error)
+
+    @property
+    def _reproduces(self) -> bool:
+        """True if the program ends in the trial as it did before."""
+        unchanged = self._ended.get(0)
+        if unchanged is None or unchanged.fits is None:
+            return False
+        return not (self._has_error and unchanged.fits)
+
+    def reason(self, seconds: float) -> str:
+        """The reason why nothing was tried; empty if something was."""
+        unchanged = self._ended.get(0)
+        if unchanged is None:
+            return _too_long(seconds)
+        if self._reproduces:
+            return ""
+        if unchanged.fits:
+            return "the program does not run out of memory when it runs again without values"
+        last = unchanged.error.strip().splitlines()[-1:] or ["no reason is known"]
+        return f"a second run of the program fails: {last[0]}"
+
+    def advice(self, reason: str) -> Advice:
+        """The remedies that help, and after an error those that were not tried."""
+        results: dict[int, Result] = {}
+        failed: set[int] = set()
+        named: dict[int, Remedy] = {}
+        for index, remedy in enumerate(self._tried, 1):
+            if index not in self._ended:
+                continue
+            result = self._result(index)
+            if result is None or not _keeps_its_word(remedy, result):
+                failed.add(id(remedy))
+                continue
+            results[id(remedy)] = result
+            finding = self._ended[index].finding
+            code = finding.code if finding is not None else ()
+            named[id(remedy)] = replace(remedy, code=code) if code else remedy
+        kept = [(cause, remedy) for cause, remedy in self._known if id(remedy) not in failed]
+        if self._has_error:
+            kept.sort(key=lambda pair: not _makes_it_fit(results.get(id(pair[1]))))
+        else:
+            kept = [pair for pair in kept if id(pair[1]) in results]
+            kept.sort(key=lambda pair: -results[id(pair[1])].saved)
+        remedies = most_likely(kept)
+        return Advice(
+            tuple(named.get(id(remedy), remedy) for remedy in remedies),
+            tuple(results.get(id(remedy)) for remedy in remedies),
+            reason,
+        )
+
+    def _result(self, index: int) -> Result | None:
+        """The outcome of a remedy; None if it failed, does not apply or is not worth its words."""
+        end, before = self._ended.get(index), self._ended[0].peak
+        if end is None or end.fits is None:
+            return None
+        if end.finding is not None and end.finding.outcome is not Outcome.APPLIED:
+            return None
+        values = [self._values.get(number) for number in (0, _SECOND, index)]
+        first, again, edited = values
+        comparison = None
+        if first is not None and again is not None and edited is not None:
+            comparison = compared(first, again, edited)
+        result = Result(before, end.peak, bool(end.fits), end.is_whole, comparison)
+        part = _WORTH if self._has_error else _WORTH_WITHOUT_ERROR
+        is_worth_it = (self._has_error and result.fits) or result.saved * part >= result.before
+        return result if is_worth_it else None
 
 
-def _trial_request(program: TrialProgram, change: Change | None) -> TrialRequest:
-    changes = () if change is None else (change,)
-    return TrialRequest(program.target, program.gpu, program.settings, changes)
+def _makes_it_fit(result: Result | None) -> bool:
+    return result is not None and result.fits
 
 
-def _ended(trial: Trial, program: TrialProgram) -> _Ended:
-    result = verdict(trial, program.gpu, "", program.settings)
-    finding = trial.findings[-1] if trial.findings else None
-    is_whole = trial.ending is Ending.FINISHED
-    return _Ended(result.active_peak, result.fits, is_whole, finding, trial.error)
+def _keeps_its_word(remedy: Remedy, result: Result) -> bool:
+    """False for a remedy whose kind promises the same model, and that makes another one."""
+    is_promised = remedy.results is not Results.UNKNOWN
+    is_same = result.values is None or result.values.is_same_model(remedy.results.tolerance)
+    return is_same or not is_promised

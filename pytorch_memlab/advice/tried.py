@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,10 +11,15 @@ from ..fitting.change import Change
 from ..fitting.target import Target
 from ..fitting.trial import Settings, Trial, TrialRequest, run_all
 from ..fitting.verdict import Verdict, verdict
+from ..history.out_of_memory import OutOfMemory
 from ..simulation.inspect import GPU
-from .around_program import AroundProgram, Finding, Outcome
+from .around_program import AroundProgram, Finding, Outcome, applied
+from .at_peak import FactsAtPeak
 from .block_survey import BlockSurvey, Survey
+from .catalogue import candidates
+from .cause import Remedy
 from .causes.activations import Checkpointed, Checkpointing
+from .changes import EditedSource
 from .smallest_checkpointing import Smallest, smallest_checkpointing
 
 
@@ -78,15 +84,51 @@ class OneGPU:
         return [replace(one, trial=replace(one.trial, history=None)) for one in found]
 
 
+class Recognised(AroundProgram):
+    """The edit for a cause that the program has at its peak."""
+
+    def __init__(self, name: str, remedy: Remedy, change: Change) -> None:
+        self.name = name
+        self.what_it_changes = remedy.results.value or remedy.why
+        self._code = remedy.code
+        self._change = change
+
+    def environment(self) -> Mapping[str, str]:
+        return self._change.environment()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with self._change.applied():
+            yield
+
+    def finding(self) -> Finding:
+        edits = self._change.edits if isinstance(self._change, EditedSource) else ()
+        return applied(self._code, edits)
+
+
+def recognised(gpu: OneGPU, unchanged: Verdict) -> list[Recognised]:
+    """The edits of the causes at the peak of a program that ``fit --try`` has no name for."""
+    [stopped] = gpu.verdicts([FactsAtPeak(unchanged.active_peak)])
+    facts: OutOfMemory | None = _found(stopped.trial)
+    return [
+        Recognised(type(cause).__module__.rpartition(".")[2], remedy, remedy.change)
+        for cause, remedy in ([] if facts is None else candidates(facts))
+        if remedy.change is not None and not isinstance(remedy.change, AroundProgram)
+    ]
+
+
 def try_remedies(
     gpu: OneGPU,
     remedies: Sequence[AroundProgram],
     ended: Callable[[], object] = lambda: None,
+    *,
+    recognises: bool = False,
 ) -> Remedies:
     """A program as it is, and with each of some remedies.
 
-    Where the program does not fit and activation checkpointing is among the remedies, the fewest
-    blocks are looked for whose checkpointing makes it fit.
+    With ``recognises``, the edits for what is wrong with the program are tried too. Where it does
+    not fit and activation checkpointing is among the remedies, the fewest blocks are looked for
+    whose checkpointing makes it fit.
     """
     surveys = [BlockSurvey()] if any(isinstance(one, Checkpointing) for one in remedies) else []
     program = gpu.target.name
@@ -95,6 +137,9 @@ def try_remedies(
     if unchanged.fits is None:
         return Remedies(program=program, unchanged=unchanged, tried=())
     tried = tuple(map(_tried, remedies, found[1:]))
+    if recognises:
+        edits = recognised(gpu, unchanged)
+        tried += tuple(map(_tried, edits, gpu.verdicts(edits, ended)))
     survey: Survey | None = _found(found[-1].trial) if surveys else None
     smallest = None
     for one in tried:

@@ -5,7 +5,6 @@ It has 24 lines, unless the remedies and two lines that hold most need more.
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from ..advice.trials import Advice, Result, untried_advice
 from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, Place
 from ..profiles.recorded import ProgramError, ShownRemedy
+from .advice import lines_of, outcome
 from .page import notebook_text
 from .rows import WIDTH, cut, file_and_line, filled, wrapped
 
@@ -30,9 +30,6 @@ _GROWN: Final = 2
 _MANY: Final = 4
 _NAME: Final = 22
 _PLACE: Final = 32
-_STRING_COMMENT_OR_CHARACTER: Final = re.compile(
-    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|#.*|.""", re.DOTALL
-)
 
 _SHORT = {
     Category.SAVED: "saved for backward",
@@ -119,9 +116,9 @@ def _shown_remedy(remedy: Remedy, result: Result | None) -> ShownRemedy:
     change = remedy.change
     diff = change.diff() if isinstance(change, EditedSource) else ""
     effect = f" ({remedy.effect})" if remedy.effect and result is None else ""
-    outcome = "not tried" if result is None else _outcome(result)
+    tried = "not tried" if result is None else ", ".join(outcome(remedy, result))
     code = "".join(f"{line}\n" for line in remedy.code)
-    return ShownRemedy(f"{remedy.why}{effect}", code, diff, outcome)
+    return ShownRemedy(f"{remedy.why}{effect}", code, diff, tried)
 
 
 def _place_data(place: Place) -> dict[str, Any]:
@@ -227,26 +224,13 @@ def _grown(holders: Sequence[LineHolder]) -> str:
 
 
 def _advice(oom: OutOfMemory, advice: Advice) -> list[str]:
-    lines = []
-    is_tried = any(advice.results)
-    for number, (remedy, result) in enumerate(zip(advice.remedies, advice.results, strict=True), 1):
-        effect = f" ({remedy.effect})" if remedy.effect and result is None else ""
-        why = textwrap.wrap(
-            f"{number}. {remedy.why}{effect}",
-            WIDTH - 2,
-            initial_indent="  ",
-            subsequent_indent="     ",
-        )
-        lines += [*_fitted(why[:2]), *_code(remedy)]
-        if result is not None:
-            lines.append(f"       {_outcome(result)}")
-        elif is_tried:
-            lines.append("       not tried")
+    lines = lines_of(advice)
     for note in _notes(oom, advice):
         wrapped = textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
         lines += _fitted(wrapped[:2])
     if not advice.remedies:
         return ["no single cause stands out", *lines]
+    is_tried = any(advice.results)
     return [f"what helps, the most likely cause first{'' if is_tried else ' (not tried)'}", *lines]
 
 
@@ -255,41 +239,6 @@ def _notes(oom: OutOfMemory, advice: Advice) -> list[str]:
     notes += [f"settings of the allocator were not checked: {oom.unchecked}"] * bool(oom.unchecked)
     notes += [f"could not find out: {', '.join(oom.missing)}"] * bool(oom.missing)
     return notes
-
-
-def _outcome(result: Result) -> str:
-    """The outcome of a second run of the program with the remedy."""
-    verdict = "still does not fit"
-    if result.fits:
-        verdict = "runs to its end" if result.is_whole else "gets past the error"
-    peaks = f"{prose_size(result.before)} -> {prose_size(result.after)}"
-    return f"tried: peak {peaks}, {verdict}"
-
-
-def _code(remedy: Remedy) -> list[str]:
-    """Code whole, which goes on in the next line within brackets alone: it runs as it stands."""
-    lines = []
-    for line in remedy.code:
-        first, *others = _parts(visible(line))
-        lines.append(" " * 7 + first)
-        for part in others:
-            if len(lines[-1]) + 1 + len(part) <= WIDTH:
-                lines[-1] += f" {part}"
-            else:
-                lines.append(" " * 11 + part)
-    return lines
-
-
-def _parts(line: str) -> list[str]:
-    """A line of code, taken apart at the spaces within brackets."""
-    parts, depth = [""], 0
-    for piece in _STRING_COMMENT_OR_CHARACTER.findall(line):
-        depth += (piece in "([{") - (piece in ")]}")
-        if piece == " " and depth > 0:
-            parts.append("")
-        else:
-            parts[-1] += piece
-    return parts
 
 
 def _largest_free(oom: OutOfMemory) -> int:

@@ -15,9 +15,16 @@ from pytorch_memlab import simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.advice.catalogue import candidates
 from pytorch_memlab.advice.changes import EditedSource, kept_as, sum_of_numbers
-from pytorch_memlab.advice.trials import Advice, TrialProgram, tried_advice
+from pytorch_memlab.advice.compared_values import Comparison
+from pytorch_memlab.advice.trials import (
+    Advice,
+    TrialProgram,
+    advice_without_error,
+    tried_advice,
+)
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Settings
+from pytorch_memlab.simulation.hardware.presets import find_gpu
 
 pytestmark = pytest.mark.usefixtures("short_search")
 
@@ -68,6 +75,28 @@ def test_the_edited_program_has_the_peak_that_was_promised(name, tmp_path):
     assert result.before == peak_of(one.text, f"{name}.py")
     assert result.after == peak_of(edited(one, first.change), f"{name}.py")
     assert (tmp_path / f"{name}.py").read_text() == one.text
+
+
+@knows_saved_tensors
+def test_a_program_without_an_error_is_stopped_at_its_peak(tmp_path):
+    one = program("running_sum")
+    path = tmp_path / "running_sum.py"
+    path.write_text(one.text)
+    linecache.checkcache(str(path))
+    again = TrialProgram(ProgramTarget(str(path)), find_gpu("24GiB"), Settings(), computes=True)
+    advice = advice_without_error(again, 120)
+
+    [first], [result] = advice.remedies, advice.results
+    assert isinstance(first.change, EditedSource)
+    assert (result.before, result.after) == (
+        peak_of(one.text, "running_sum.py"),
+        peak_of(edited(one, first.change), "running_sum.py"),
+    )
+    assert result.values == Comparison("loss", 3, 3, 0.0, is_without_dropout=False)
+    sound = tmp_path / "sound.py"
+    sound.write_text("import torch\ntorch.ones(2**22, device='cuda').sum()\n")
+    again = replace(again, target=ProgramTarget(str(sound)))
+    assert advice_without_error(again, 120) == Advice((), ())
 
 
 def test_what_does_not_help_is_not_shown(tmp_path):

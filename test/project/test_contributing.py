@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from support.python_process import run_python
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab.advice import causes
 from pytorch_memlab.advice.catalogue import all_causes
 from pytorch_memlab.cli import command_line, main, output
 from pytorch_memlab.render import text
@@ -132,6 +134,26 @@ def test_the_command_counts_the_lines_of_a_profile(step, tmp_path, monkeypatch, 
     assert (
         "Count the lines of a saved profile." in command_line.command_parser("lines").format_help()
     )
+
+
+def test_a_cause_is_one_file_that_every_report_reads(tmp_path, monkeypatch):
+    (shown,) = blocks("Add a cause", "python")
+    (tmp_path / "buffers.py").write_text(shown)
+    monkeypatch.setattr(causes, "__path__", [*causes.__path__, str(tmp_path)])
+    all_causes.cache_clear()
+    try:
+        with simulate("64MiB"):
+            norm = torch.nn.BatchNorm1d(2**22, affine=False).cuda()
+            with pytest.raises(torch.OutOfMemoryError) as caught:
+                torch.empty(2**26, device="cuda")
+            report = uncaught.add(caught.value)
+        assert norm.running_mean is not None
+        assert "buffers" in [cause.name.removeprefix("the ") for cause in all_causes()]
+        assert "2. buffers take 32.0 MiB" in report.text
+    finally:
+        sys.modules.pop(f"{causes.__name__}.buffers", None)
+        vars(causes).pop("buffers", None)
+        all_causes.cache_clear()
 
 
 def test_the_cause_is_recognised(tmp_path):

@@ -6,7 +6,7 @@ from collections import Counter
 
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import BlockInUse, OutOfMemory, Place
-from ..cause import Cause, Remedy, at_line
+from ..cause import Cause, Remedy, Results, at_line
 from ..changes import edited_source
 from ..evidence import LARGE_VOCABULARY, is_much, is_score_matrix, places
 from ..written_attention import fused_attention
@@ -19,6 +19,7 @@ class AttentionMatrices(Cause):
 
     name = "attention written out"
     order = 90
+    results = Results.ROUNDING
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         candidates = places(oom, oom.frames[:1])

@@ -17,7 +17,7 @@ from ..._common.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Edit, Finding, already_used, applied, does_not_apply
-from ..cause import Basis, Cause, NamedChange, Remedy, saves
+from ..cause import Basis, Cause, NamedChange, Remedy, Results, saves
 from ..evidence import is_much
 from ..program_lines import Line, around_statements, has_name, runs_module, user_lines
 
@@ -167,6 +167,7 @@ class Float32Products(Cause):
 
     name = "products in float32"
     order = 195
+    results = Results.BFLOAT16
     scales_with_batch = True
     is_last_resort = True
     tried_by_name = (NamedChange("autocast_bf16", Autocast),)

@@ -9,7 +9,7 @@ from typing import Final
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, already_used, applied
-from ..cause import Basis, Cause, NamedChange, Remedy
+from ..cause import Basis, Cause, NamedChange, Remedy, Results
 
 _VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _ON_LINUX: Final = "expandable_segments"
@@ -17,6 +17,8 @@ _ON_LINUX: Final = "expandable_segments"
 
 class AllocatorSetting(AroundProgram):
     """One setting, added to those of the environment."""
+
+    has_other_values = False
 
     def __init__(self, name: str, key: str, value: str) -> None:
         from ...simulation.inspect import AllocatorSettings, settings_string, split_settings
@@ -53,6 +55,7 @@ class Fragmentation(Cause):
 
     name = "fragmentation"
     order = 140
+    results = Results.SAME
     tried_by_name = (
         _named(_ON_LINUX, _ON_LINUX, "True"),
         _named("max_split_size", "max_split_size_mb", "128", "MiB"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory, TensorGroup
 from ..around_program import Edit
-from ..cause import Cause, Remedy
+from ..cause import Cause, Remedy, Results
 from ..changes import edited_source, kept_as
 from ..evidence import Addition, is_much, line_that_adds, named_with_line
 from ..forward_only import reaches_backward
@@ -16,6 +16,7 @@ class KeptGraphs(Cause):
 
     name = "a list of tensors with their graphs"
     order = 60
+    results = Results.SAME
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         for group in oom.groups:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
-from ..cause import Cause, Remedy
+from ..cause import Cause, Remedy, Results
 from ..changes import edited_source, kept_as
 from ..evidence import is_much, line_that_adds, named_with_line
 from .model_twice import second_copy
@@ -15,6 +15,7 @@ class KeptResults(Cause):
 
     name = "a list of results"
     order = 150
+    results = Results.SAME
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         for group in oom.groups:

@@ -33,6 +33,8 @@ _FIRST = (
 class Sharding(AroundProgram):
     """The model is sharded when its optimizer is made, and this process is one of the ranks."""
 
+    has_other_values = False
+
     def __init__(self, ranks: str) -> None:
         if not ranks.isdecimal() or int(ranks) < 2:
             raise UsageError(f"shard=N takes a number of GPUs from 2 on, not {ranks}")

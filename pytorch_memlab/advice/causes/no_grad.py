@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..._common.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
-from ..cause import Cause, Remedy
+from ..cause import Cause, Remedy, Results
 from ..changes import without_gradients
 from ..evidence import is_much
 from ..forward_only import forward_only_place
@@ -16,6 +16,7 @@ class NoGrad(Cause):
 
     name = "autograd saves what no backward pass needs"
     order = 40
+    results = Results.SAME
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         saved = oom.of_category(Category.SAVED)

@@ -13,7 +13,7 @@ from ..._common.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, already_used, applied, does_not_apply
-from ..cause import Cause, NamedChange, Remedy
+from ..cause import Cause, NamedChange, Remedy, Results
 from ..evidence import is_in_optimizer, makes_state
 from ..program_lines import Line, user_lines, with_keywords
 
@@ -143,6 +143,7 @@ class OptimizerTemporaries(Cause):
 
     name = "temporaries of the optimizer"
     order = 160
+    results = Results.ROUNDING
     tried_by_name = tuple(
         NamedChange(kind, partial(OptimizerImplementation, kind)) for kind in _FLAGS
     )

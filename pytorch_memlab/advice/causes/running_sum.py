@@ -6,7 +6,7 @@ import re
 
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
-from ..cause import Cause, Remedy
+from ..cause import Cause, Remedy, Results
 from ..changes import edited_source, sum_of_numbers
 from ..evidence import is_much, named_with_line, place_with
 
@@ -16,6 +16,7 @@ class RunningSum(Cause):
 
     name = "a running sum of losses"
     order = 50
+    results = Results.ROUNDING
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         for group in oom.groups:

@@ -106,7 +106,8 @@ def add_arguments(parser: CommandParser) -> None:
     add(
         "--try LIST",
         "run the program with each of these remedies too, on one GPU, and show what it saves,"
-        " what it changes and how it is written; without a list, all of them: "
+        " what it changes and how it is written; without a list, the edits for what is wrong with"
+        " the program, and all of them: "
         + ", ".join(names)
         + f". --gpu names the GPU (default: {DEFAULT_GPU})",
         dest="remedies",
@@ -297,8 +298,8 @@ def _trial_of_remedies(
     if options.budget is not None:
         gpu = gpu.with_memory(read_size("--budget", options.budget))
         settings.taken(gpu)
-    remedies = chosen([one for one in (options.remedies or "").split(",") if one.strip()])
-    return partial(_try, target, name, gpu, remedies)
+    names = [one for one in (options.remedies or "").split(",") if one.strip()]
+    return partial(_try, target, name, gpu, chosen(names), recognises=not names)
 
 
 def _try(
@@ -307,6 +308,8 @@ def _try(
     gpu: GPU,
     remedies: Sequence[AroundProgram],
     settings: Settings,
+    *,
+    recognises: bool,
 ) -> _Found:
     from ...advice.tried import OneGPU, try_remedies
     from ...render.remedies import text
@@ -319,7 +322,8 @@ def _try(
         tell_in_terminal(f"{runs} runs")
 
     try:
-        found = try_remedies(OneGPU(target, name, gpu, settings), remedies, ended)
+        one_gpu = OneGPU(target, name, gpu, settings)
+        found = try_remedies(one_gpu, remedies, ended, recognises=recognises)
     except KeyboardInterrupt:
         return _Found("", INTERRUPTED, "", f"interrupted after {runs} runs of the program")
     if found.unchanged.fits is None:

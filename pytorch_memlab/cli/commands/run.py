@@ -180,8 +180,14 @@ def add_arguments(parser: CommandParser) -> None:
     add_memory_overhead(add, "simulated GPU")
     add(
         "--no-try",
-        "do not try remedies when the program runs out of memory. By default, the program runs"
-        " again with each of them, in other processes and without values, for at most 30 s",
+        "do not try remedies when the program runs out of memory, nearly fills the GPU, or its"
+        " memory grows. By default, it runs again with each of them, in other processes, for at"
+        " most 30 s",
+        action="store_true",
+    )
+    add(
+        "--advice",
+        "also if the program fits with room: try all that may lower its peak, and show what does",
         action="store_true",
     )
     add(
@@ -244,6 +250,8 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
     script = "" if options.is_module else options.script
     ending.callback(notices.tell_next_steps, files.names, script)
     asks_for_report = bool(columns or files.has_report or sections)
+    if remedies is not None:
+        ending.callback(remedies.tell_best, profile)
     ending.callback(profile.finish, files.write, is_asked_for=asks_for_report)
     files.finish_with(ending, profile)
     ending.callback(explanation.finish, profile)
@@ -382,7 +390,8 @@ def _remedy_trials(options: argparse.Namespace, steps: Steps) -> RemedyTrials | 
     """Trials of remedies; None if they are switched off, or the program cannot run twice."""
     if options.no_try or options.script == "-":
         return None
-    return RemedyTrials(partial(_trial_program, options, steps, os.getcwd(), dict(os.environ)))
+    program = partial(_trial_program, options, steps, os.getcwd(), dict(os.environ))
+    return RemedyTrials(program, asks_for_all=options.advice)
 
 
 def _trial_program(
@@ -409,6 +418,7 @@ def _trial_program(
         ),
         folder,
         environment,
+        computes=not options.dry_run,
     )
 
 

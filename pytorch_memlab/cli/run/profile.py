@@ -86,6 +86,8 @@ class Profile:
         self._seconds_before = _seconds_of_processes()
         self._argv = program.argv
         self._program_showed_tables = False
+        self.is_critical = False
+        """True if memory is short, or grows; known when the run has ended."""
         self._are_named = bool(names)
         source = functions_of(program)
         named = named_functions(program, source, names)
@@ -157,6 +159,7 @@ class Profile:
             error = sys.exc_info()[1]
             sections = tuple(each for other in self._others for each in other.sections())
             recorded = self._recorded(error, sections)
+            self.is_critical = _is_critical(recorded)
             if self._is_private:
                 recorded = without_private_facts(recorded)
             results = results_of(recorded, self._columns, self._choice, tells_runs=False)
@@ -217,6 +220,16 @@ class Profile:
     def _noticed(self, shows: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._program_showed_tables = True
         return shows(*args, **kwargs)
+
+
+def _is_critical(recorded: RecordedProfile) -> bool:
+    """True if a GPU is nearly full, or a loop leaves a large part of what is in use."""
+    devices = {one.device.name: one for one in recorded.devices}
+    return any(one.peak_reserved * 10 >= one.capacity * 9 > 0 for one in devices.values()) or any(
+        loop.nbytes * 10 >= devices[loop.device].peak_active
+        for loop in recorded.growing
+        if loop.device in devices
+    )
 
 
 def _ended_early(error: BaseException | None, argv: Sequence[str]) -> bool:

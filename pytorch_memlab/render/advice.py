@@ -1,0 +1,102 @@
+"""Remedies for high memory as text: why, the edit, and the outcome of a trial."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Final
+
+from .._common.prose_size import prose_size
+from .._common.quoted import visible
+from ..advice.cause import Remedy, Results
+from ..advice.compared_values import Comparison
+from ..advice.trials import Advice, Result
+from .rows import WIDTH, cut
+
+_STRING_COMMENT_OR_CHARACTER: Final = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|#.*|.""", re.DOTALL
+)
+
+
+def lines_of(advice: Advice, most: int | None = None) -> list[str]:
+    """Each remedy with its reason, its code and its outcome."""
+    lines: list[str] = []
+    is_tried = any(advice.results)
+    pairs = list(zip(advice.remedies, advice.results, strict=True))[:most]
+    for number, (remedy, result) in enumerate(pairs, 1):
+        effect = f" ({remedy.effect})" if remedy.effect and result is None else ""
+        why = textwrap.wrap(
+            f"{number}. {remedy.why}{effect}",
+            WIDTH - 2,
+            initial_indent="  ",
+            subsequent_indent="     ",
+        )
+        lines += [*(cut(visible(line)) for line in why[:2]), *_code(remedy)]
+        if result is not None:
+            lines += [f"       {line}" for line in outcome(remedy, result)]
+        elif is_tried:
+            lines.append("       not tried")
+    return lines
+
+
+def without_error(advice: Advice, most: int | None) -> str:
+    """The remedies for the peak of a program that ended without an error; empty for none."""
+    if not advice.remedies:
+        return ""
+    rows = ["what lowers the peak, the largest saving first", *lines_of(advice, most)]
+    return "".join(f"{row}\n" for row in rows)
+
+
+def outcome(remedy: Remedy, result: Result) -> list[str]:
+    """The outcome of a second run of the program with the remedy, and what is known of results."""
+    verdict = "still does not fit"
+    if result.fits:
+        verdict = "runs to its end" if result.is_whole else "gets past the error"
+    peaks = f"{prose_size(result.before)} -> {prose_size(result.after)}"
+    values = remedy.results.value
+    if result.values is not None:
+        values = _difference(result.values, remedy.results)
+    return [f"tried: peak {peaks}, {verdict}", *([values] if values else [])]
+
+
+def _difference(values: Comparison, results: Results) -> str:
+    """The values of a run with the remedy, next to those without it."""
+    what, plural = values.names, "s" if values.names == "loss" else ""
+    of = f"{values.same} of {values.total} values"
+    if values.same == values.total:
+        text = f"{what} unchanged ({of}"
+    elif not values.is_same_model(results.tolerance):
+        text = f"{what} differ{plural}: not the same model ({of} are equal"
+    elif not values.difference:
+        text = f"{what} differ{plural} in the last digit ({of} are equal"
+    else:
+        mantissa, exponent = f"{values.difference:.0e}".split("e")
+        kind = "bf16" if results is Results.BFLOAT16 else of + " are equal"
+        text = f"{what} differ{plural} by {mantissa}e{int(exponent)} ({kind}"
+    return f"{text}{', without dropout' * values.is_without_dropout})"
+
+
+def _code(remedy: Remedy) -> list[str]:
+    """Code whole, which goes on in the next line within brackets alone: it runs as it stands."""
+    lines = []
+    for line in remedy.code:
+        first, *others = _parts(visible(line))
+        lines.append(" " * 7 + first)
+        for part in others:
+            if len(lines[-1]) + 1 + len(part) <= WIDTH:
+                lines[-1] += f" {part}"
+            else:
+                lines.append(" " * 11 + part)
+    return lines
+
+
+def _parts(line: str) -> list[str]:
+    """A line of code, taken apart at the spaces within brackets."""
+    parts, depth = [""], 0
+    for piece in _STRING_COMMENT_OR_CHARACTER.findall(line):
+        depth += (piece in "([{") - (piece in ")]}")
+        if piece == " " and depth > 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return parts
