@@ -120,9 +120,11 @@ simulation:
   --reserve SIZE        memory that other processes use on each simulated GPU
                         (default: 0)
   --no-try              do not try remedies when the program runs out of
-                        memory. By default, the program runs again with each
-                        of them, in other processes and without values, for at
-                        most 30 s
+                        memory, nearly fills the GPU, or its memory grows. By
+                        default, it runs again with each of them, in other
+                        processes, for at most 30 s
+  --advice              also if the program fits with room: try all that may
+                        lower its peak, and show what does
   --strict              simulate, and fail at the first line that would be
                         marked ? or *: memory is not counted, or a dry run
                         assumes a value or a size

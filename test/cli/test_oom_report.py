@@ -52,6 +52,16 @@ what helps, the most likely cause first
 """
 
 
+WITH_TIME = """\
+import sys
+from pytorch_memlab.advice import trials
+from pytorch_memlab.cli.main import entry
+trials._LEAST_SECONDS = trials._MOST_SECONDS = 250.0
+sys.exit(entry())
+"""
+"""The command with more time for trials: other tests may run beside it."""
+
+
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -62,7 +72,7 @@ def program(tmp_path, monkeypatch):
 
 @knows_saved_tensors
 def test_the_report_follows_the_traceback_and_is_the_last_thing_on_the_screen(program):
-    command = ["-m", "pytorch_memlab", "run", "--gpu", "2GiB", "--dry-run"]
+    command = ["-c", WITH_TIME, "run", "--gpu", "2GiB", "--dry-run"]
     command += ["--oom-report", "report.txt", "train.py"]
     done = run_python(command, cwd=program)
 
