@@ -257,11 +257,12 @@ class LiveBlocks:
                 block.made_in = FORWARD_WITH_NODE if state.forward_ops.makes_node() else FORWARD
             else:
                 block.made_in = FORWARD if node is None else BACKWARD
-        block.event = event = self.events
-        self.events = event + 1
-        self.active = active = self.active + block.size
+        event = self.events
+        events, active = event + 1, self.active + block.size
+        block.event = event
         if self.log is not None:
             self.log.open += (block, time_ns())
+        self.events, self.active = events, active
         for peak in self.peaks:
             if active > peak.highest and peak.is_on:
                 peak.set_peak(active, self.reserved(), event)
@@ -278,10 +279,11 @@ class LiveBlocks:
             block.is_kept = True
         elif is_wanted:
             self.free_requested(block)
-        self.events += 1
-        self.active -= block.size
+        events, active = self.events + 1, self.active - block.size
         if log is not None:
             log.open += (block, -time_ns())
+        self.events, self.active = events, active
+        if log is not None:
             log.read_soon()
         elif not is_wanted and has_waited:
             block.is_kept = False
@@ -311,9 +313,17 @@ class LiveBlocks:
         self.freed(block, has_waited=True)
 
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
-        self.events += 1
+        events = self.events + 1
         if self.log is not None:
             self.log.happened(action, address, size, stream)
+        self.events = events
+
+    def settle(self) -> None:
+        """Count the blocks again, after an error in one of these."""
+        self.active = active = sum(block.size for block in self.blocks())
+        for peak in self.peaks:
+            if active > peak.highest and peak.is_on:
+                peak.set_peak(active, self.reserved(), self.events - 1)
 
 
 # Note [Categories of freed blocks]

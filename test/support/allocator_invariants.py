@@ -37,8 +37,8 @@ def check_allocator(allocator: Any) -> None:
 
 def events_of(events: Any) -> Iterator[Any]:
     """The block of each event that was recorded."""
-    yield from events._complete
-    yield from (block for _, block in events._waiting)
+    yield from events.complete
+    yield from (block for _, block in events.waiting)
 
 
 def _free_blocks(allocator: Any) -> Iterator[Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
 from .settings import AllocatorSettings
-from .stats import DeviceStats, PoolStats
+from .stats import DeviceStats, PoolStats, Stat
 
 PoolId: TypeAlias = tuple[int, int]
 """Of a private pool: a CUDA graph's, or a ``torch.cuda.MemPool``."""
@@ -97,13 +97,22 @@ class Block:
             address, size, self.stream, self.pool, self.registration, self.expandable_segment
         )
 
-    def link_between(self, before: Block | None, after: Block | None) -> None:
-        self.prev = before
-        self.next = after
-        if before is not None:
-            before.next = self
+    def cut(self, size: int, rest: Block) -> None:
+        """Keep the first ``size`` bytes; the rest is another block of the segment."""
+        rest.prev = self
+        rest.next = after = self.next
         if after is not None:
-            after.prev = self
+            after.prev = rest
+        self.next = rest
+        self.size = size
+
+    def take_in(self, after: Block) -> None:
+        """Be one block with the next one."""
+        size = self.size + after.size
+        self.next = last = after.next
+        if last is not None:
+            last.prev = self
+        self.size = size
 
 
 FreeEntry: TypeAlias = tuple[int, int, int, Block]
@@ -121,6 +130,7 @@ class BlockPool:
         self, *, is_small: bool, stats: PoolStats, private: PrivatePool | None = None
     ) -> None:
         self.is_small = is_small
+        self.names = ("all", "small_pool" if is_small else "large_pool")  # that statistics have
         self.stats = stats
         self.private = private  # the private pool that it belongs to
         self.free: defaultdict[int, list[FreeEntry]] = defaultdict(list)
@@ -186,25 +196,31 @@ class BlockPool:
         """Return how many searches a free block has seen (counted for garbage collection only)."""
         return self.search_count - block.gc_count_base
 
-    def merge(self, block: Block, neighbour: Block | None) -> int:
-        """Let `block` take a free neighbour in."""
+    def merge(self, block: Block, neighbour: Block | None) -> Block:
+        """Join a block with a neighbour if that is free; returns the lower one, which remains."""
         if neighbour is None or not neighbour.is_free or neighbour.mapped is not block.mapped:
-            return 0
+            return block
         if neighbour.mapped:
             self.remove(neighbour)
         else:
             self.remove_unmapped(neighbour)
         if block.prev is neighbour:
-            block.address = neighbour.address
-            block.prev = neighbour.prev
-            if block.prev is not None:
-                block.prev.next = block
-        else:
-            block.next = neighbour.next
-            if block.next is not None:
-                block.next.prev = block
-        block.size += neighbour.size
-        return neighbour.size
+            neighbour.take_in(block)
+            return neighbour
+        block.take_in(neighbour)
+        return block
+
+    def fill(self, blocks: Iterable[Block]) -> None:
+        """Hold these free blocks, and no others."""
+        self.free.clear()
+        self.unmapped.clear()
+        for block in blocks:
+            if block.mapped:
+                insort(
+                    self.free[block.stream], (block.size, block.registration, block.address, block)
+                )
+            else:
+                self.add_unmapped(block)
 
 
 class PrivatePool:
@@ -224,9 +240,39 @@ def _grown_size(block: Block) -> int:
     return block.size + (after.size if after is not None and not after.mapped else 0)
 
 
+def counts_of(blocks: Iterable[Block], total: PoolStats) -> Counter[Stat]:
+    """Count blocks as the statistics of all pools and of each pool do."""
+    counts: Counter[Stat] = Counter()
+    for block in blocks:
+        if not block.mapped:
+            continue
+        size, pool = block.size, block.pool
+        for stats in (total, pool.stats):
+            counts[stats.reserved_bytes] += size
+            if block.allocated:
+                counts[stats.allocation] += 1
+                counts[stats.allocated_bytes] += size
+            if not block.is_free:
+                counts[stats.active] += 1
+                counts[stats.active_bytes] += size
+                counts[stats.requested_bytes] += block.requested_size
+            if block.expandable_segment is None:
+                if block.prev is None:
+                    counts[stats.segment] += 1
+                if block.is_free and block.is_split:
+                    counts[stats.inactive_split] += 1
+                    counts[stats.inactive_split_bytes] += size
+        if pool.private is not None:
+            for name in pool.names:
+                counts[pool.private.reserved_bytes[name]] += size
+    return counts
+
+
 def segments_of(blocks: Iterable[Block], device: int) -> list[dict[str, Any]]:
     """Return one dictionary for each segment, by address."""
-    heads = [block for block in blocks if block.prev is None or not block.prev.mapped]
+    heads = [
+        block for block in blocks if block.mapped and (block.prev is None or not block.prev.mapped)
+    ]
     return [_segment(head, device) for head in sorted(heads, key=lambda head: head.address)]
 
 

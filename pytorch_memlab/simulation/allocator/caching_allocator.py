@@ -34,6 +34,16 @@ ONE_EXABYTE = 2**60
 class CachingAllocator:
     """The allocator of one device."""
 
+    # Note [Changes that end half way]
+    #
+    # Python may have no memory for the next number or list, and an observer may raise, between any
+    # two steps of a change. What must be right at each moment is little: the blocks of each segment
+    # (`Segments.heads`), whether they are allocated, and the events that freed ones wait for. Such
+    # a fact changes in a few stores to attributes, which cannot fail, once all that they store is
+    # made; a counter that does not follow from the facts changes right before them. All else, the
+    # lists of the pools, the tables and the counters, follows from the facts, and comes after them.
+    # So a change that ends half way has happened, or it has not, and `mend` counts again.
+
     def __init__(
         self,
         driver: SimulatedDriver,
@@ -63,6 +73,7 @@ class CachingAllocator:
             driver, stats, settings, self._told, order_by_address=order_by_address
         )
         self._events = StreamEvents()
+        self._lost: Block | None = None  # allocated for a call that failed
         self.work = self._events.work  # that streams have not done
         self.begin_with(settings)
 
@@ -108,18 +119,16 @@ class CachingAllocator:
             finally:
                 self.is_making_room = False
             self.ever_allocated = True
-        block = self.alloc_found_block(
-            block, rounded, size, splits=self._should_split(block, rounded)
-        )
         address = block.address
         log = self._told.log
         try:
+            self.alloc_found_block(block, rounded, size, splits=self._should_split(block, rounded))
             if log is not None:
                 log.allocated(address, block.size, size, stream)
             for observer in self._told.observers:
                 observer("alloc", address, size, stream)
         except BaseException:
-            self.free(address)  # its address reaches no caller
+            self._lost = block
             raise
         return address
 
@@ -127,29 +136,35 @@ class CachingAllocator:
         """Take memory back; it stays cached."""
         if not address:
             return
-        block = self._allocated.pop(address, None)
+        block = self._allocated.get(address)
         if block is None:
             raise UsageError(f"invalid device pointer: {address:#x} is not an allocation")
         size = block.size
-        block.allocated = False
-        self._stats.total.free_requested(size)
-        block.pool.stats.free_requested(size)
+        events, uses = self._events, block.stream_uses
+        waits = bool(uses)
+        recorded = deferred = None
+        if uses and self._is_capture_context:
+            deferred = [*events.deferred, block]
+        elif uses:
+            recorded = events.recorded(block, uses)
         if size >= self.settings.max_split_size:
             self._stats.oversize_allocations.change(-1)
-        waits = bool(block.stream_uses)
+        if recorded is not None:
+            events.complete, events.waiting, block.event_count = recorded
+            block.stream_uses = None
+        elif deferred is not None:
+            events.deferred = deferred
+        block.allocated = False
+        del self._allocated[address]
+        self._stats.total.free_requested(size)
+        block.pool.stats.free_requested(size)
         log = self._told.log
-        try:
-            if log is not None:
-                log.freed(address, waits=waits)
-            for observer in self._told.observers:
-                observer("free_requested", address, block.requested_size, block.stream)
-        finally:  # also where an observer fails
-            if not waits:
-                self._free_block(block)
-            elif self._is_capture_context:
-                self._events.defer(block)
-            else:
-                self._events.record(block)
+        if log is not None:
+            log.freed(address, waits=waits)
+        for observer in self._told.observers:
+            observer("free_requested", address, block.requested_size, block.stream)
+        if not waits:
+            self._free_block(block)
 
     def record_stream(self, address: int, stream: int) -> None:
         """Tell that `stream` uses an allocation too, so that a free waits for its work."""
@@ -173,7 +188,7 @@ class CachingAllocator:
 
     def process_deferred(self) -> None:
         """Record the events of the blocks that were freed in a capture."""
-        for block in self._events.take_deferred():
+        for block in self._events.deferred_without_use():
             self._complete_free(block)
 
     def empty_cache(self, pool_id: PoolId | None = None) -> None:
@@ -220,6 +235,9 @@ class CachingAllocator:
     @property
     def reserved_bytes(self) -> int:
         return self._stats.total.reserved_bytes.current
+
+    def is_allocated(self, address: int) -> bool:
+        return address in self._allocated
 
     def block_size(self, address: int) -> int:
         return self._allocated[address].size
@@ -290,12 +308,34 @@ class CachingAllocator:
 
     def segments(self) -> list[dict[str, Any]]:
         """As `snapshot`, without an event for the observers."""
-        blocks = [
-            *(block for pool in self._pools() for block in pool.free_blocks()),
-            *self._allocated.values(),
-            *self._events.pending_blocks(),
-        ]
-        return segments_of(blocks, self.device)
+        return segments_of(self._segments.blocks(), self.device)
+
+    def mend(self) -> None:
+        """Make whole what an error left half done. See Note [Changes that end half way].
+
+        It has to be called before anything else is done, again if it fails itself.
+        """
+        self._segments.join_free_blocks()
+        blocks = self._segments.blocks()
+        self._events.recount(blocks)
+        in_use = {block.address: block for block in blocks if block.allocated}
+        for address in self._allocated.keys() - in_use.keys():
+            del self._allocated[address]
+        self._allocated.update(in_use)
+        for pool in self._pools():
+            pool.fill(block for block in blocks if block.pool is pool and block.is_free)
+        self._segments.recount()
+        log = self._told.log
+        if log is not None:
+            log.settle(in_use, {block.address for block in self._events.pending_blocks()})
+        lost = self._lost
+        if lost is not None and lost.allocated:
+            self.free(lost.address)
+        self._lost = None
+
+    def take_back(self, address: int) -> None:
+        """Let `mend` free what `malloc` returned: nothing fails here, and no caller has it."""
+        self._lost = self._allocated[address]
 
     def adopt_segment(
         self,
@@ -415,17 +455,14 @@ class CachingAllocator:
             return remaining >= MIN_BLOCK_SIZE
         return remaining > SMALL_SIZE and size < settings.max_split_size
 
-    def alloc_found_block(self, block: Block, size: int, requested: int, *, splits: bool) -> Block:
+    def alloc_found_block(self, block: Block, size: int, requested: int, *, splits: bool) -> None:
         """Count a block that is in no pool as allocated: its low addresses, if it is split."""
         pool = block.pool
         was_split = block.is_split
         if splits:
             remaining = block.size - size
-            rest = block
-            block = rest.part(rest.address, size)
-            block.link_between(rest.prev, rest)
-            rest.address += size
-            rest.size = remaining
+            rest = block.part(block.address + size, remaining)
+            block.cut(size, rest)
             pool.add(rest)
             change = (0, -size) if was_split else (1, remaining)
         else:
@@ -433,7 +470,6 @@ class CachingAllocator:
         if block.expandable_segment is None:
             self._count_inactive_split(pool, *change)
         self._activate(block, requested)
-        return block
 
     def _complete_free(self, block: Block) -> None:
         if self._told.log is not None:
@@ -445,22 +481,23 @@ class CachingAllocator:
         pool = block.pool
         size = block.size
         address = block.address
-        blocks_change = size_change = 0
+        requested = block.requested_size
+        joined = 0
         for neighbour in (block.prev, block.next):
-            gained = pool.merge(block, neighbour)
-            if gained:
-                blocks_change -= 1
-                size_change -= gained
+            before = block.size
+            block = pool.merge(block, neighbour)
+            if block.size != before:
+                joined += 1
         pool.add(block)
         if block.expandable_segment is None:
             if block.prev is not None or block.next is not None:
-                blocks_change += 1
-                size_change += block.size
-            self._count_inactive_split(pool, blocks_change, size_change)
-        self._stats.total.free_completed(size, block.requested_size)
-        pool.stats.free_completed(size, block.requested_size)
+                self._count_inactive_split(pool, 1 - joined, size)
+            else:
+                self._count_inactive_split(pool, -joined, size - block.size)
+        self._stats.total.free_completed(size, requested)
+        pool.stats.free_completed(size, requested)
         for observer in self._told.observers:
-            observer("free_completed", address, block.requested_size, block.stream)
+            observer("free_completed", address, requested, block.stream)
 
     def _adopt(
         self,
@@ -472,11 +509,14 @@ class CachingAllocator:
         expandable_segment: ExpandableSegment | None,
     ) -> None:
         """Take over blocks: size, requested size (None: free), and whether it has memory."""
-        before = None
+        before: Block | None = None
         for size, requested, is_mapped in parts:
             block = Block(address, size, stream, pool, registration, expandable_segment)
             block.mapped = is_mapped
-            block.link_between(before, None)
+            if before is None:
+                self._segments.heads[address] = block
+            else:
+                before.cut(before.size, block)
             if not is_mapped:
                 pool.add_unmapped(block)
             elif requested is not None:
@@ -490,14 +530,14 @@ class CachingAllocator:
         self.ever_allocated = True
 
     def _activate(self, block: Block, requested: int) -> None:
-        block.allocated = True
-        block.requested_size = requested
-        self._allocated[block.address] = block
         size = block.size
-        self._stats.total.block_allocated(size, requested)
-        block.pool.stats.block_allocated(size, requested)
         if size >= self.settings.max_split_size:
             self._stats.oversize_allocations.change(1)
+        block.requested_size = requested
+        block.allocated = True
+        self._allocated[block.address] = block
+        self._stats.total.block_allocated(size, requested)
+        block.pool.stats.block_allocated(size, requested)
 
     def _pool(self, is_small: bool, pool_id: PoolId | None) -> BlockPool:
         if pool_id is None:

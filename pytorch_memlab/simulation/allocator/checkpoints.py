@@ -95,7 +95,7 @@ def _set_segment(
             break
         block.pool.remove(block)
         splits = block.size > state.size
-        block = allocator.alloc_found_block(block, state.size, state.size, splits=splits)
+        allocator.alloc_found_block(block, state.size, state.size, splits=splits)
         _check((block.address, block.size) == (state.address, state.size))
         blocks.append((block, state))
         block = block.next

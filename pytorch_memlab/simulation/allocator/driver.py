@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,9 +14,13 @@ PAGE = 2 * 2**20  # bytes of a page of device memory; cudaMalloc takes and align
 class AddressSpace:
     """Ranges of addresses, the lowest that fits first."""
 
-    def __init__(self, base: int) -> None:
+    def __init__(self, base: int, taken: Iterable[tuple[int, int]] = ()) -> None:
         self._end = base
         self._gaps: list[tuple[int, int]] = []
+        for address, size in sorted(taken):
+            if address > self._end:
+                self._gaps.append((self._end, address - self._end))
+            self._end = address + size
 
     def take(self, size: int) -> int:
         """Return the lowest address with `size` free bytes behind it and occupy them."""
@@ -110,6 +114,20 @@ class SimulatedDriver:
         self._used += size
         if not is_expandable:
             self._sizes[address] = size
+
+    def recount(self, segments: Mapping[int, int], ranges: Mapping[int, int], pages: int) -> None:
+        """Have these segments and ranges: their sizes by address, and the bytes of mapped pages."""
+        sizes = {
+            address: self._sizes.get(address, -(-size // PAGE) * PAGE)
+            for address, size in segments.items()
+        }
+        own = [segment for segment in sizes.items() if segment[0] >= self._base]
+        space = AddressSpace(self._base, own)
+        reserved = AddressSpace(
+            self._base + 2**43, [one for one in ranges.items() if one[0] >= self._base]
+        )
+        used = sum(sizes.values()) + pages
+        self._sizes, self._space, self._reserved, self._used = sizes, space, reserved, used
 
     def free_memory(self) -> int:
         return max(0, self.total - self.other_processes - self.context - self._used)

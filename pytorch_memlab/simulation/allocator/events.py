@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final, Protocol
 
 GROWTH: Final = frozenset({"segment_alloc", "segment_map"})
@@ -33,6 +33,9 @@ class BlockLog(Protocol):
 
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
         """Another event: of a segment, or out of memory."""
+
+    def settle(self, in_use: Container[int], waiting: Container[int]) -> None:
+        """Give up blocks that are not at these addresses: an error kept their events away."""
 
 
 class AllocatorEvents:

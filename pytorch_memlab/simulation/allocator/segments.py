@@ -7,9 +7,10 @@ memory as they are needed.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 
 from ...errors import UsageError
-from .blocks import Block, BlockPool, ExpandableSegment
+from .blocks import Block, BlockPool, ExpandableSegment, counts_of
 from .driver import SimulatedDriver
 from .events import AllocatorEvents
 from .settings import NO_LIMIT, SMALL_SEGMENT_SIZE, AllocatorSettings
@@ -33,6 +34,8 @@ class Segments:
         self._driver = driver
         self._stats = stats
         self._events = events
+        # The lowest block of each segment by address; None while it is made.
+        self.heads: dict[int, Block | None] = {}
         self._age_step = 0 if order_by_address else 1
         self._registrations = 0
 
@@ -45,9 +48,54 @@ class Segments:
             if block.expandable_segment is not None:
                 self._unmap(block)
 
+    def blocks(self) -> list[Block]:
+        """All blocks: those in use, the free ones, and those without memory."""
+        blocks = []
+        for block in self.heads.values():
+            while block is not None:
+                blocks.append(block)
+                block = block.next
+        return blocks
+
+    def join_free_blocks(self) -> None:
+        """Join what a change that ended half way left apart."""
+        for block in self.heads.values():
+            while block is not None:
+                after = block.next
+                if (
+                    after is not None
+                    and block.is_free
+                    and after.is_free
+                    and block.mapped is after.mapped
+                ):
+                    block.take_in(after)
+                else:
+                    block = after
+
+    def recount(self) -> None:
+        """Count what the blocks take of the GPU, and the blocks."""
+        blocks = self.blocks()
+        self._stats.recount(counts_of(blocks, self._stats.total))
+        segments: Counter[int] = Counter()
+        ranges: dict[int, int] = {}
+        pages = 0
+        address = 0
+        for block in blocks:
+            segment = block.expandable_segment
+            if segment is not None:
+                ranges[segment.address] = segment.size
+                pages += block.size if block.mapped else 0
+                continue
+            if block.prev is None:
+                address = block.address
+            segments[address] += block.size
+        self._driver.recount(segments, ranges, pages)
+
     def register(self, pool: BlockPool, size: int) -> int:
         """Count a segment of `size` bytes that exists already and return its number."""
         self._count_segment(pool, size, 1)
+        if size >= self.settings.max_split_size:
+            self._stats.oversize_segments.change(1)
         return self._next_registration()
 
     def adopt_expandable(self, pool: BlockPool, address: int) -> tuple[ExpandableSegment, int]:
@@ -59,7 +107,7 @@ class Segments:
         self._stats.total.reserved_bytes.change(size)
         pool.stats.reserved_bytes.change(size)
         if pool.private is not None:
-            for name in ("all", "small_pool" if pool.is_small else "large_pool"):
+            for name in pool.names:
                 pool.private.reserved_bytes[name].change(size)
 
     @property
@@ -89,18 +137,22 @@ class Segments:
         address = self._driver.malloc(segment_size)
         if address is None:
             return None
+        block = Block(address, segment_size, stream, pool, registration)
+        calls = self._stats.num_device_alloc + 1
+        self.heads[address] = None
+        if segment_size >= settings.max_split_size:
+            self._stats.oversize_segments.change(1)
+        self.heads[address] = block
+        self._stats.num_device_alloc = calls
         self._count_segment(pool, segment_size, 1)
-        self._stats.num_device_alloc += 1
         self._events.tell("segment_alloc", address, segment_size, stream)
-        return Block(address, segment_size, stream, pool, registration)
+        return block
 
     def _count_segment(self, pool: BlockPool, size: int, count: int) -> None:
         """Count a segment that was made, or that went back if the count is -1."""
         self._stats.total.segment.change(count)
         pool.stats.segment.change(count)
         self.count_reserved(pool, count * size)
-        if size >= self.settings.max_split_size:
-            self._stats.oversize_segments.change(count)
 
     def _release(self, block: Block) -> None:
         """Give a whole free segment back to the GPU."""
@@ -111,8 +163,12 @@ class Segments:
                 "had been split, and now a part of that segment would be given to cudaFree: set "
                 "max_split_size_mb before the first allocation"
             )
-        self._stats.num_device_free += 1
+        calls = self._stats.num_device_free + 1
         self._driver.free(block.address)
+        if block.size >= self.settings.max_split_size:
+            self._stats.oversize_segments.change(-1)
+        del self.heads[block.address]
+        self._stats.num_device_free = calls
         self._count_segment(block.pool, block.size, -1)
         block.pool.remove(block)
         self._events.tell("segment_free", block.address, block.size, block.stream)
@@ -175,17 +231,16 @@ class Segments:
             segment = self._expandable_at(pool, None)
             block = Block(segment.address, segment.size, stream, pool, registration, segment)
             block.mapped = False
+            self.heads[segment.address] = block
             pool.add_unmapped(block)
-        if not block.mapped and not self._map(block, min(block.size, size)):
-            return None
-        while block.size < size:
-            following = block.next
+        grown = block if block.mapped else self._map(block, min(block.size, size))
+        while grown is not None and grown.size < size:
+            following = grown.next
             assert following is not None
-            if not self._map(following, min(size - block.size, following.size)):
-                return None
-            block = following
-        pool.remove(block)
-        return block
+            grown = self._map(following, min(size - grown.size, following.size))
+        if grown is not None:
+            pool.remove(grown)
+        return grown
 
     def _expandable_at(self, pool: BlockPool, address: int | None) -> ExpandableSegment:
         """An expandable segment at an address, None for a free one.
@@ -199,29 +254,30 @@ class Segments:
             address = self._driver.reserve(page_size * pages)
         return ExpandableSegment(address, page_size, pages)
 
-    def _map(self, block: Block, size: int) -> bool:
+    def _map(self, block: Block, size: int) -> Block | None:
+        """Give pages of a block memory; returns them as a part of the block that they make."""
         segment = block.expandable_segment
         assert segment is not None
         mapped = segment.page_end(block.address + size) - block.address
         address = block.address
         if not self._driver.map(address, mapped):
-            return False
+            return None
         pool = block.pool
+        calls = self._stats.num_device_alloc + 1
         pool.remove_unmapped(block)
-        block.mapped = True
         if mapped < block.size:
-            rest = block.part(block.address + mapped, block.size - mapped)
+            rest = block.part(address + mapped, block.size - mapped)
             rest.mapped = False
-            rest.link_between(block, block.next)
+            block.cut(mapped, rest)
             pool.add_unmapped(rest)
-            block.size = mapped
-        pool.merge(block, block.prev)
-        pool.merge(block, block.next)
+        block.mapped = True
+        self._stats.num_device_alloc = calls
+        for neighbour in (block.prev, block.next):
+            block = pool.merge(block, neighbour)
         pool.add(block)
         self.count_reserved(pool, mapped)
-        self._stats.num_device_alloc += 1
         self._events.tell("segment_map", address, mapped, block.stream)
-        return True
+        return block
 
     def _unmap(self, block: Block) -> None:
         segment = block.expandable_segment
@@ -232,25 +288,27 @@ class Segments:
             return
         self._driver.unmap(start, size)
         pool = block.pool
+        calls = self._stats.num_device_free + 1
         pool.remove(block)
         end, block_end = start + size, block.address + block.size
-        if start > block.address:
-            before = block.part(block.address, start - block.address)
-            before.link_between(block.prev, block)
-            pool.add(before)
         if block_end > end:
             after = block.part(end, block_end - end)
-            after.link_between(block, block.next)
+            block.cut(end - block.address, after)
             pool.add(after)
-        block.address, block.size, block.mapped = start, size, False
-        pool.merge(block, block.prev)
-        pool.merge(block, block.next)
+        if start > block.address:
+            before, block = block, block.part(start, size)
+            before.cut(start - before.address, block)
+            pool.add(before)
+        block.mapped = False
+        self._stats.num_device_free = calls
+        for neighbour in (block.prev, block.next):
+            block = pool.merge(block, neighbour)
         self.count_reserved(pool, -size)
-        self._stats.num_device_free += 1
         self._events.tell("segment_unmap", start, size, block.stream)
         if block.is_split:
             pool.add_unmapped(block)
         else:
+            del self.heads[segment.address]
             self._driver.release(segment.address, segment.size)
 
     def _next_registration(self) -> int:

@@ -21,14 +21,17 @@ class Stat:
         self.allocated = 0
         self.freed = 0
 
+    # A change is whole or not made: nothing fails once the first number is stored.
+
     def change(self, amount: int) -> None:
-        self.current = current = self.current + amount
+        current = self.current + amount
         if amount > 0:
             self.allocated += amount
             if current > self.peak:
                 self.peak = current
         else:
             self.freed -= amount
+        self.current = current
 
     def as_dict(self) -> dict[str, int]:
         return {
@@ -61,41 +64,49 @@ class PoolStats:
     def block_allocated(self, size: int, requested_size: int) -> None:
         """Count a block of `size` bytes handed out for a request of `requested_size` bytes."""
         for stat in (self.allocation, self.active):
-            stat.current = current = stat.current + 1
+            current = stat.current + 1
             stat.allocated += 1
+            stat.current = current
             if current > stat.peak:
                 stat.peak = current
         for stat in (self.allocated_bytes, self.active_bytes):
-            stat.current = current = stat.current + size
+            current = stat.current + size
             stat.allocated += size
+            stat.current = current
             if current > stat.peak:
                 stat.peak = current
         stat = self.requested_bytes
-        stat.current = current = stat.current + requested_size
+        current = stat.current + requested_size
         stat.allocated += requested_size
+        stat.current = current
         if current > stat.peak:
             stat.peak = current
 
     def free_requested(self, size: int) -> None:
         """Count that the program gave a block of `size` bytes back."""
         stat = self.allocation
-        stat.current -= 1
+        current = stat.current - 1
         stat.freed += 1
+        stat.current = current
         stat = self.allocated_bytes
-        stat.current -= size
+        current = stat.current - size
         stat.freed += size
+        stat.current = current
 
     def free_completed(self, size: int, requested_size: int) -> None:
         """Count that a block of `size` bytes can be used again."""
         stat = self.active
-        stat.current -= 1
+        current = stat.current - 1
         stat.freed += 1
+        stat.current = current
         stat = self.active_bytes
-        stat.current -= size
+        current = stat.current - size
         stat.freed += size
+        stat.current = current
         stat = self.requested_bytes
-        stat.current -= requested_size
+        current = stat.current - requested_size
         stat.freed += requested_size
+        stat.current = current
 
     def inactive_split_changed(self, blocks: int, size: int) -> None:
         """Count a net change of free blocks that are parts of a larger segment."""
@@ -158,15 +169,22 @@ class DeviceStats:
         found["oversize_segments"] = self.oversize_segments.as_dict()
         return found
 
+    def recount(self, counts: Mapping[Stat, int]) -> None:
+        """Set what follows from the blocks; that of oversize ones does not."""
+        for path, stat in self._stats.items():
+            if path[0] not in OVERSIZE_GROUPS:
+                stat.change(counts[stat] - stat.current)
+
     def reset_peaks(self) -> None:
         for stat in self._stats.values():
             stat.peak = stat.current
 
     def reset_accumulated(self) -> None:
         """Set what was allocated and freed, and the event counters, to zero."""
-        for stat in self._stats.values():
+        stats, events = iter(self._stats.values()), iter(EVENTS)  # nothing fails after this
+        for stat in stats:
             stat.allocated = stat.freed = 0
-        for name in EVENTS:
+        for name in events:
             setattr(self, name, 0)
 
     def add_private_pool(self, pool_id: tuple[int, int]) -> dict[str, Stat]:
@@ -179,9 +197,12 @@ class DeviceStats:
 
     def restore_peaks(self, peaks: Mapping[str, Any]) -> None:
         """Set every peak to the one in `peaks`, or to the current value where that is more."""
+        restored: list[tuple[Stat, int]] = []
         for path, stat in self._stats.items():
             saved: Any = peaks
             for key in path:
                 saved = saved.get(key, {})
             if "peak" in saved:
-                stat.peak = max(stat.current, saved["peak"])
+                restored.append((stat, max(stat.current, saved["peak"])))
+        for stat, peak in restored:
+            stat.peak = peak

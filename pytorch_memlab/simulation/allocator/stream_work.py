@@ -9,7 +9,8 @@ that polls comes to an end.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Iterator
 
 from .blocks import Block, PrivatePool
 
@@ -30,18 +31,22 @@ class Work:
 
     def finish(self) -> None:
         """Let it be done, with all that comes before it."""
+        done: dict[Work, None] = {}
         ready = [self]
         while ready:
             work = ready.pop()
-            if work.is_finished:
+            if work.is_finished or work in done:
                 continue
-            work.is_finished = True
+            done[work] = None
             ready += work.before
-            ready += [one for one in work._after if one._only_waited()]
-            work.before, work._after = [], []
+            ready += [one for one in work._after if one._only_waited(done)]
+        for work in done:
+            work.is_finished = True
+            work.before.clear()
+            work._after.clear()
 
-    def _only_waited(self) -> bool:
-        return not self._is_sleep and all(one.is_finished for one in self.before)
+    def _only_waited(self, done: Container[Work]) -> bool:
+        return not self._is_sleep and all(one.is_finished or one in done for one in self.before)
 
 
 class StreamWork:
@@ -79,9 +84,10 @@ class StreamWork:
         """Let all the work of `stream`, or of all streams, be done."""
         streams = list(self._last) if stream is None else [stream]
         for one in streams:
-            work = self._last.pop(one, None)
+            work = self._last.get(one)
             if work is not None:
                 work.finish()
+                del self._last[one]
 
 
 class StreamEvents:
@@ -94,53 +100,50 @@ class StreamEvents:
 
     def __init__(self) -> None:
         self.work = StreamWork()
-        self._waiting: list[tuple[Work, Block]] = []
-        self._complete: list[Block] = []
-        self._deferred: list[Block] = []
+        self.waiting: list[tuple[Work, Block]] = []
+        self.complete: list[Block] = []
+        self.deferred: list[Block] = []
+        """Blocks freed in a capture, in which no event can be recorded: they wait for its end."""
 
     @property
     def any_recorded(self) -> bool:
         """True if an event may have completed that was not processed yet, or was deferred."""
-        return bool(self._complete or self._waiting or self._deferred)
+        return bool(self.complete or self.waiting or self.deferred)
 
     def wait_for_all(self, pool: PrivatePool | None = None) -> None:
         """Wait for the events of all blocks, or of those of a private pool."""
-        for work, block in self._waiting:
+        for work, block in self.waiting:
             if pool in (None, block.pool.private):
                 work.finish()
 
-    def record(self, block: Block) -> None:
-        """Record an event on every stream that uses a freed block."""
-        for stream in block.stream_uses or ():
-            block.event_count += 1
+    def recorded(
+        self, block: Block, uses: Collection[int]
+    ) -> tuple[list[Block], list[tuple[Work, Block]], int]:
+        """`complete`, `waiting` and a block's event count with an event on each stream."""
+        complete, waiting = self.complete.copy(), self.waiting.copy()
+        for stream in uses:
             work = self.work.last(stream)
             if work is None:
-                self._complete.append(block)
+                complete.append(block)
             else:
-                self._waiting.append((work, block))
-        block.stream_uses = None
+                waiting.append((work, block))
+        return complete, waiting, len(uses)
 
-    def defer(self, block: Block) -> None:
-        """Let a freed block wait for the end of a capture, in which no event can be recorded."""
-        self._deferred.append(block)
+    def deferred_without_use(self) -> Iterator[Block]:
+        """Record the events of blocks that waited for a capture; yield those without any.
 
-    def take_deferred(self) -> list[Block]:
-        """Record the events of blocks that waited for a capture; return those without any.
-
-        What a stream did in the capture is done only when the graph runs.
+        What a stream did in the capture is done only when the graph runs. As with
+        `finished_blocks`, each must be freed before the next one is asked for.
         """
-        deferred, self._deferred = self._deferred, []
-        unused = []
-        for block in deferred:
-            assert block.stream_uses is not None
-            block.stream_uses -= block.capture_uses or set()
-            block.capture_uses = None
-            if block.stream_uses:
-                self.record(block)
-            else:
-                block.stream_uses = None
-                unused.append(block)
-        return unused
+        while self.deferred:
+            block, *deferred = self.deferred
+            uses = (block.stream_uses or set()) - (block.capture_uses or set())
+            complete, waiting, count = self.recorded(block, uses)
+            self.complete, self.waiting, self.deferred = complete, waiting, deferred
+            block.event_count = count
+            block.stream_uses = block.capture_uses = None
+            if not count:
+                yield block
 
     def finished_blocks(self) -> Iterator[Block]:
         """Take notice of the complete events, one by one, and yield each block after its last.
@@ -148,17 +151,29 @@ class StreamEvents:
         A block must be freed before the next one is asked for: until then that one is in use, so
         that the two are not joined too early.
         """
-        complete, self._complete = self._complete, []
-        if self._waiting:
-            complete += [block for work, block in self._waiting if work.is_finished]
-            self._waiting = [pair for pair in self._waiting if not pair[0].is_finished]
-        for block in complete:
-            block.event_count -= 1
-            if not block.event_count:
+        if self.waiting:
+            finished = [block for work, block in self.waiting if work.is_finished]
+            waiting = [pair for pair in self.waiting if not pair[0].is_finished]
+            self.complete, self.waiting = self.complete + finished, waiting
+        while self.complete:
+            block = self.complete[0]
+            count = block.event_count - 1
+            del self.complete[0]
+            block.event_count = count
+            if not count:
                 yield block
 
     def pending_blocks(self) -> list[Block]:
         """Return the freed blocks that wait for an event."""
-        waiting = [block for _, block in self._waiting]
-        pending = (*self._complete, *waiting, *self._deferred)
+        pending = (*self._recorded_blocks(), *self.deferred)
         return list({id(block): block for block in pending}.values())
+
+    def recount(self, blocks: Iterable[Block]) -> None:
+        """Count the events of blocks again."""
+        counts = Counter(map(id, self._recorded_blocks()))
+        for block in blocks:
+            block.event_count = counts[id(block)]
+
+    def _recorded_blocks(self) -> list[Block]:
+        """The block of each event."""
+        return self.complete + [block for _, block in self.waiting]

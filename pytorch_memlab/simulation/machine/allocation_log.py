@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import CodeType, FrameType
 from typing import Any, Final, Protocol
 
@@ -57,6 +57,9 @@ class Follower(Protocol):
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
         """Another event: of a segment, or out of memory."""
 
+    def settle(self) -> None:
+        """Count the blocks again, after an error in one of these."""
+
 
 class AllocationLog:
     """Requests to one allocator, in order: its ``BlockLog``."""
@@ -77,24 +80,30 @@ class AllocationLog:
     def allocated(self, address: int, size: int, requested: int, stream: int) -> None:
         """An allocation was made."""
         block = self.block_class(address, size, requested, stream, self.capture())
-        self.live[address] = block
         call_stacks.add(block)
         if self.next_is_data:
             block.is_data = True
-        self.requests.extend((address, requested, stream))
-        if len(self.requests) > self._most:
-            self._shorten()
-        if self.follower is not None:
-            self.follower.allocated(block)
+        self.live[address] = block
+        try:
+            self.requests.extend((address, requested, stream))
+            if len(self.requests) > self._most:
+                self._shorten()
+            if self.follower is not None:
+                self.follower.allocated(block)
+        except BaseException:
+            del self.live[address]
+            self.is_whole, self._most = False, 0  # the next one writes all requests again
+            raise
 
     def freed(self, address: int, *, waits: bool) -> None:
         """An allocation was given back."""
-        block = self.live.pop(address, None)
-        if block is None:  # an observer has failed before it was written down
+        block = self.live.get(address)
+        if block is None:  # its allocation failed before it was written down
             return
         if waits:
             self.waiting[address] = block
         self.requests.append(-address)
+        del self.live[address]
         if self.follower is not None:
             if waits:
                 self.follower.free_requested(block)
@@ -113,13 +122,23 @@ class AllocationLog:
         if self.follower is not None:
             self.follower.happened(action, address, size, stream)
 
+    def settle(self, in_use: Container[int], waiting: Container[int]) -> None:
+        """Give up blocks that are not at these addresses: an error kept their events away."""
+        for address in [address for address in self.live if address not in in_use]:
+            self.freed(address, waits=address in waiting)
+        for address in [address for address in self.waiting if address not in waiting]:
+            self.completed(address)
+        if self.follower is not None:
+            self.follower.settle()
+
     def _shorten(self) -> None:
         """Drop the requests of blocks that are free again."""
-        self.requests = array("q")
+        requests = array("q")
         for address, block in self.live.items():
-            self.requests.extend((address, block.requested, block.stream))
-        self._most = max(_LONGEST, 2 * len(self.requests))
+            requests.extend((address, block.requested, block.stream))
+        self._most = max(_LONGEST, 2 * len(requests))
         self.is_whole = False
+        self.requests = requests
 
 
 def code_stack() -> CodeStack:

@@ -115,6 +115,7 @@ class SimulatedGPU:
         self.allocator = CachingAllocator(self.driver, device=index, log=self.log)
         self.failure: SimulatedFailure | None = None  # the last request that failed
         self._dead: deque[int] = deque()
+        self._is_half_done = False  # an error has ended a change half way
         self.sweep: Callable[[], object] = lambda: None
         """Gives back what storages held that died; called before every question."""
         self.before_first_use: Callable[[], object] = lambda: None
@@ -242,12 +243,19 @@ class SimulatedGPU:
         allocator = self.allocator
         self.log.next_is_data = is_data
         address = allocator.malloc(nbytes, stream)
-        if is_estimate and address:
-            size = self._estimates[address] = allocator.block_size(address)
-            self._estimated += size
-        active = allocator.active_bytes
-        if active > self._peak[0]:
-            self._peak = active, self._estimated
+        try:
+            if is_estimate and address:
+                size = allocator.block_size(address)
+                estimated = self._estimated + size
+                self._estimates[address] = size
+                self._estimated = estimated
+            active = allocator.active_bytes
+            if active > self._peak[0]:
+                self._peak = active, self._estimated
+        except BaseException:
+            if address:
+                allocator.take_back(address)
+            raise
         return address
 
     def locked(self, work: Callable[..., _T], *args: Any) -> _T:
@@ -283,23 +291,42 @@ class SimulatedGPU:
         """Work with room on the stack for all of it: a RecursionError comes before it begins."""
         check_room()
         limit = _recursion_limit()
+        raised = limit + _DEEPEST
         try:
-            _set_recursion_limit(limit + _DEEPEST)
+            _set_recursion_limit(raised)
+            if self._is_half_done:
+                self._mend()
             if self._dead:
                 self._free_dead()
             return work(*args)
+        except OutOfMemory:  # all that happened is whole
+            raise
+        except BaseException:
+            self._is_half_done = True
+            with suppress(Exception):  # otherwise what comes next does it first
+                self._mend()
+            raise
         finally:
-            if _recursion_limit() == limit + _DEEPEST:  # no other thread has changed it
+            if _recursion_limit() == raised:  # no other thread has changed it
                 _set_recursion_limit(limit)
 
     def _free_dead(self) -> None:
         while self._dead:
-            address = self._dead.popleft()
-            try:
+            address = self._dead[0]
+            if self.allocator.is_allocated(address):  # an error may have come after its free
                 self.allocator.free(address)
-            finally:  # also where an observer fails
-                if self._estimates:
-                    self._estimated -= self._estimates.pop(address, 0)
+            if self._estimates:
+                self._estimated -= self._estimates.pop(address, 0)
+            self._dead.popleft()
+
+    def _mend(self) -> None:
+        """Make whole what an error in the allocator, or an observer, left half done."""
+        allocator = self.allocator
+        allocator.mend()
+        kept = {one: size for one, size in self._estimates.items() if allocator.is_allocated(one)}
+        self._estimated = sum(kept.values())
+        self._estimates = kept
+        self._is_half_done = False
 
 
 def _nothing_more() -> None:
