@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +95,23 @@ def allocations_of(device: torch.device) -> list[Allocation] | None:
         for block in segment["blocks"]
         if block["state"] == "active_allocated"
     ]
+
+
+def is_private(segment: Mapping[str, Any]) -> bool:
+    """True if a segment of a snapshot is of a private pool: of CUDA graphs, or of a MemPool."""
+    return any(segment.get("segment_pool_id") or ())
+
+
+def unused_private_memory(device: torch.device) -> int:
+    """Bytes that private pools of a GPU keep, and that serve no request of other code."""
+    stats: dict[str, Any] = torch.cuda.memory_stats_as_nested_dict(device.index)
+    if not stats.get("reserved_bytes_by_private_pools", True):  # older releases do not tell
+        return 0
+    return sum(
+        segment["total_size"] - segment["active_size"]
+        for segment in torch.cuda.memory_snapshot()
+        if segment["device"] == device.index and is_private(segment)
+    )
 
 
 def workspaces_among(

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from ..simulation.inspect import FailedRequest, FreeBlock
-from .allocations import driver_view
+from ..simulation.inspect import FailedRequest, FreeBlock, PrivateMemory
+from .allocations import driver_view, is_private
 
 _SIZE: Final = r"([\d.]+) (bytes|KiB|MiB|GiB)"
 _TRIED: Final = re.compile(rf"Tried to allocate {_SIZE}")
@@ -61,10 +61,14 @@ def _state(device: int, segment: int, free: int | None = None) -> FailedRequest:
     _, process = driver_view(torch.device("cuda", device))
     blocks: dict[int, int] = {}
     free_blocks: list[FreeBlock] = []
+    private = unused = 0
     for one in segments:
+        private += one["total_size"] if is_private(one) else 0
         address = one["address"]
         for block in one["blocks"]:
-            if block["state"] == "inactive":
+            if block["state"] == "inactive" and is_private(one):
+                unused += block["size"]
+            elif block["state"] == "inactive":
                 free_blocks.append(FreeBlock(block["size"], one["stream"]))
             else:
                 blocks[block.get("address", address)] = block["size"]
@@ -84,6 +88,7 @@ def _state(device: int, segment: int, free: int | None = None) -> FailedRequest:
         reserved=reserved,
         blocks=blocks,
         free_blocks=tuple(free_blocks),
+        private=PrivateMemory(private, unused),
     )
 
 

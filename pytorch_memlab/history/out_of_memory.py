@@ -136,8 +136,8 @@ class OutOfMemory:
 
     @property
     def cached(self) -> int:
-        """Bytes that the allocator keeps free."""
-        return self.request.reserved - self.in_use
+        """Bytes that the allocator keeps free for all code."""
+        return self.request.reserved - self.in_use - self.request.private.unused
 
     def of_category(self, *categories: Category) -> int:
         return sum(block.size for block in self.blocks if block.category in categories)

@@ -145,6 +145,8 @@ def sums(record: Reconciliation) -> Iterator[tuple[str, int | None]]:
     yield "+ kernels' workspaces", record.workspaces
     yield "+ unknown", record.unknown
     yield "= allocated", record.allocated
+    if record.graphs:
+        yield "+ reserved by CUDA graphs", record.graphs
     yield "+ cached", record.cached
     yield "= reserved", record.reserved
     if record.used is not None:

@@ -19,6 +19,7 @@ from ..advice.trials import Advice, Result, untried_advice
 from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, Place
 from ..profiles.recorded import ProgramError, ShownRemedy
+from ..simulation.inspect import PrivateMemory
 from .advice import lines_of, outcome
 from .page import notebook_text
 from .rows import WIDTH, cut, file_and_line, filled, wrapped
@@ -28,6 +29,7 @@ _HOLDERS: Final = 4
 _LEAST_HOLDERS: Final = 2
 _GROWN: Final = 2
 _MANY: Final = 4
+_PLACES: Final = 2
 _NAME: Final = 22
 _PLACE: Final = 32
 
@@ -72,6 +74,7 @@ def data(oom: OutOfMemory, tried: Advice | None = None) -> dict[str, Any]:
         "other_processes": request.others,
         "in_use": oom.in_use,
         "cached": oom.cached,
+        "reserved_by_cuda_graphs": request.private.unused,
         "largest_free_block": _largest_free(oom),
         "categories": {str(category): size for category, size in oom.by_category()},
         "lines": [
@@ -152,6 +155,20 @@ def _head(oom: OutOfMemory) -> Iterator[str]:
     )
     allowed = "" if request.allowed is None else f", {prose_size(request.allowed)} allowed"
     yield f"  of {prose_size(request.capacity)}{allowed}; {taken}"
+    if request.private.unused:
+        yield from wrapped(f"  {_private_memory(request.private)}")
+
+
+def _private_memory(private: PrivateMemory) -> str:
+    """A sentence on memory that is free, and that other code does not get."""
+    what = "CUDA graphs" if private.captures else "CUDA graphs or memory pools"
+    captures = ""
+    if private.captures:
+        places = dict.fromkeys(file_and_line(*place, WIDTH) for place in private.captures)
+        more = ", …" if len(places) > _PLACES else ""
+        shown = ", ".join(list(places)[:_PLACES])
+        captures = f" ({counted(len(private.captures), 'capture')}: {shown}{more})"
+    return f"{what} keep {prose_size(private.unused)} more that no other code gets{captures}"
 
 
 def _held(oom: OutOfMemory) -> list[str]:

@@ -15,6 +15,7 @@ from ..devices.allocations import (
     Allocation,
     allocations_of,
     driver_view,
+    unused_private_memory,
     workspaces_among,
 )
 from ..errors import MemlabError
@@ -107,6 +108,7 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
             f"{frozen} objects are under gc.freeze(), where Python shows no tensors: see unknown"
         )
     used, process = driver_view(device)
+    graphs = unused_private_memory(device)
     return Reconciliation(
         device,
         tensors,
@@ -115,11 +117,12 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
         workspaces,
         unknown,
         allocated,
-        reserved - allocated,
+        reserved - allocated - graphs,
         reserved,
         None if process is None else process - reserved,
         None if used is None or process is None else used - process,
         used,
+        graphs,
         foreign,
         tuple(notes),
     )

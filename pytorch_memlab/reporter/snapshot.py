@@ -66,7 +66,7 @@ class Reconciliation:
     """The memory of one device in parts, in bytes; each sum holds to the byte.
 
     ``tensors + saved + rounding + workspaces + unknown == allocated``,
-    ``allocated + cached == reserved``, and where the driver reports it,
+    ``allocated + cached + graphs == reserved``, and where the driver reports it,
     ``reserved + context + others == used``.
     """
 
@@ -83,6 +83,7 @@ class Reconciliation:
     context: int | None = None
     others: int | None = None  # what other processes hold, None if the driver does not report them
     used: int | None = None  # what is not free on the device, None if the driver was not asked
+    graphs: int = 0  # what private pools of CUDA graphs keep; it serves no other code
     foreign: int = 0  # bytes of tensors whose memory is not this allocator's; no part of these sums
     notes: tuple[str, ...] = ()  # what is an estimate
 

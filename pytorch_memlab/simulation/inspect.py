@@ -13,7 +13,11 @@ from .machine import active as active
 
 if TYPE_CHECKING:
     from .allocator.driver import SimulatedDriver as SimulatedDriver
-    from .allocator.out_of_memory import FailedRequest as FailedRequest, FreeBlock as FreeBlock
+    from .allocator.out_of_memory import (
+        FailedRequest as FailedRequest,
+        FreeBlock as FreeBlock,
+        PrivateMemory as PrivateMemory,
+    )
     from .allocator.settings import (
         AllocatorSettings as AllocatorSettings,
         read_alloc_conf as read_alloc_conf,
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "allocator.driver": ("SimulatedDriver",),
-    "allocator.out_of_memory": ("FailedRequest", "FreeBlock"),
+    "allocator.out_of_memory": ("FailedRequest", "FreeBlock", "PrivateMemory"),
     "allocator.settings": ("AllocatorSettings", "split_settings", "read_alloc_conf"),
     "hardware.gpu": ("DEFAULT_GPU", "GPU"),
     "hardware.presets": ("PRESETS", "find_gpu"),

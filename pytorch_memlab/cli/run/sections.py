@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...reporter.snapshot import MemorySnapshot, Reconciliation
 
 _WORKSPACES = "kernels' workspaces"
+_GRAPHS = "reserved by CUDA graphs"
 _AT_THE_PEAK = (
     "at the peak: whole blocks, so that rounding is in each category",
     "at the peak: not known on a real GPU",
@@ -69,6 +70,8 @@ def _at_end(snapshot: MemorySnapshot, record: Reconciliation) -> Iterator[tuple[
     yield _WORKSPACES, record.workspaces
     yield "unknown", record.unknown
     yield "= allocated", record.allocated
+    if record.graphs:
+        yield _GRAPHS, record.graphs
     yield "cached", record.cached
     yield "= reserved", record.reserved
 

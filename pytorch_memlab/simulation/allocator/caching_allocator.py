@@ -19,6 +19,7 @@ from .out_of_memory import (
     TOO_LARGE,
     FreeBlock,
     OutOfMemory,
+    PrivateMemory,
     out_of_memory_text,
     rejection_text,
 )
@@ -256,6 +257,13 @@ class CachingAllocator:
             if block.mapped
         ]
 
+    def private_memory(self) -> PrivateMemory:
+        """The memory of private pools, without the places of captures."""
+        pools = [pool for private in self.private for pool in (private.small, private.large)]
+        free = (block for pool in pools for block in pool.free_blocks() if block.mapped)
+        reserved = sum(private.reserved_bytes["all"].current for private in self.private)
+        return PrivateMemory(reserved, sum(block.size for block in free))
+
     def change_settings(self, settings: AllocatorSettings) -> None:
         """Work by other settings from now on.
 
@@ -427,12 +435,7 @@ class CachingAllocator:
             other_processes=self._driver.other_processes,
             allowed=self._segments.allowed,
             allocated=total.allocated_bytes.current,
-            private=sum(
-                block.size
-                for private in self.private
-                for pool in (private.small, private.large)
-                for block in pool.free_blocks()
-            ),
+            private=self.private_memory().unused,
             reserved=total.reserved_bytes.current,
         )
 

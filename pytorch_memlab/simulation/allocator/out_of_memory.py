@@ -85,6 +85,17 @@ class FreeBlock(NamedTuple):
     stream: int  # the only one that it serves
 
 
+class PrivateMemory(NamedTuple):
+    """The memory of private pools, of CUDA graphs and of ``torch.cuda.MemPool``, in bytes."""
+
+    reserved: int = 0
+    unused: int = 0  # what is free there, and serves no request of other code
+    captures: tuple[tuple[str, int], ...] = ()  # file and line of each capture, if they are known
+
+
+NO_PRIVATE_MEMORY = PrivateMemory()
+
+
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
     """The state of an allocator and its GPU when a request failed, in bytes."""
@@ -101,4 +112,5 @@ class FailedRequest:
     allowed: int | None  # what the memory fraction allows, None without one
     reserved: int  # what the allocator holds
     blocks: dict[int, int]  # in use: address -> size
-    free_blocks: tuple[FreeBlock, ...]  # what the allocator keeps for later
+    free_blocks: tuple[FreeBlock, ...]  # what the allocator keeps for later, for all code
+    private: PrivateMemory = NO_PRIVATE_MEMORY

@@ -120,6 +120,8 @@ class SimulatedGPU:
         """Gives back what storages held that died; called before every question."""
         self.before_first_use: Callable[[], object] = lambda: None
         """Called before requests until data was put here."""
+        self.captured_at: dict[int, tuple[str, int]] = {}
+        """File and line of each capture whose graph is there, by its id."""
         self.ever_held_data = False
         """Whether data of the program was ever here; the float that a barrier reduces is none."""
         self.out_of_memory_observers: list[Callable[[int, int, int], object]] = []
@@ -182,6 +184,7 @@ class SimulatedGPU:
             allocator.reserved_bytes,
             blocks,
             tuple(allocator.free_blocks()),
+            allocator.private_memory()._replace(captures=tuple(self.captured_at.values())),
         )
         log = self.log
         live = {address: log.live[address] for address in blocks if address in log.live}

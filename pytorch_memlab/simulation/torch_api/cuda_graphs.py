@@ -20,6 +20,7 @@ from ..._common.patches import Patches
 from ..._common.storages import after_death
 from ..._common.torch_release import RELEASE
 from ..._common.traceback_frames import without_frames
+from ..._common.user_code import is_of_user
 from ..allocator.blocks import DEFAULT_POOL, PoolId
 from ..allocator.checkpoints import (
     PoolState,
@@ -28,6 +29,7 @@ from ..allocator.checkpoints import (
     set_checkpoint_state,
 )
 from ..dispatch.captured_ops import Recording
+from ..machine.allocation_log import code_stack
 from ..machine.captures import ERROR_MODES, Capture
 from ..machine.cuda_errors import cuda_error
 from ..machine.cuda_generator import GeneratorState, SimulatedGenerator
@@ -62,6 +64,7 @@ class _Graph:
         if capture is not None:
             for state in self.increments:
                 state.captures.pop(capture.id, None)
+            capture.gpu.captured_at.pop(capture.id, None)
             if self.has_ended:
                 capture.gpu.locked(capture.gpu.allocator.private.release, capture.pool_id)
                 machine.pool_memory[capture.gpu.index].forget_released()
@@ -128,6 +131,7 @@ class SimulatedCUDAGraph:
         for state in graph.increments:
             state.captures[capture.id] = 0
         graph.capture = capture
+        gpu.captured_at[capture.id] = _program_line()
 
     @without_frames
     def capture_end(self) -> None:
@@ -251,6 +255,13 @@ class SimulatedMemPool:
     @without_frames
     def use_count(self) -> int:
         return self._gpu.allocator.private.use_count(self._id)
+
+
+def _program_line() -> tuple[str, int]:
+    """File and line of the program that runs now; of a library where no file is the program's."""
+    frames = [(code.co_filename, line) for code, line in code_stack()]
+    own = (frame for frame in frames if is_of_user(frame[0]))
+    return next(own, frames[0] if frames else ("", 0))
 
 
 def _give_up(gpu: SimulatedGPU, pool_id: PoolId) -> None:

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from pytorch_memlab import simulate
+from pytorch_memlab import MemReporter, explain_oom, simulate
 from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab.render.memory_report import sums
 
 MB = 2**20
 
@@ -161,6 +162,32 @@ def test_memory_runs_out_in_a_capture_though_the_cache_is_full() -> None:
             torch.zeros(1, device="cuda")
             graph.capture_end()
         torch.empty(600 * MB, dtype=torch.uint8, device="cuda")
+
+
+def test_the_report_of_an_error_names_what_graphs_keep() -> None:
+    with simulate("1GiB", context=0):
+        graph, y = captured(lambda: torch.ones(300 * MB, dtype=torch.uint8, device="cuda"))
+        del y
+        with pytest.raises(torch.OutOfMemoryError), explain_oom() as explained:
+            torch.ones(800 * MB, dtype=torch.uint8, device="cuda")
+        graph.reset()
+    line = captured.__code__.co_firstlineno + 2
+    assert explained.report is not None
+    text = " ".join(explained.report.split())
+    assert "in use 1.0 KiB, cached 2.0 MiB (largest block 2.0 MiB), free 722.0 MiB" in text
+    where = f"test_cuda_graphs.py:{line}"
+    assert f"CUDA graphs keep 300.0 MiB more that no other code gets (1 capture: {where})" in text
+
+
+def test_the_report_of_the_memory_has_a_row_for_graphs(gpu: Any) -> None:
+    x = torch.ones(3 * MB, device="cuda")
+    graph, y = captured(lambda: (x + 1) * 2)
+    [record] = MemReporter().snapshot().reconciliations
+    assert (record.graphs, record.cached) == (12 * MB, 2 * MB - 1024)
+    assert record.allocated + record.graphs + record.cached == record.reserved
+    assert dict(sums(record))["+ reserved by CUDA graphs"] == 12 * MB
+    assert y.device == x.device
+    graph.reset()
 
 
 # Values
