@@ -399,6 +399,8 @@ class _Search:
             return (), ""
         if simulated is None:
             return (), "a real GPU keeps no record of the requests"
+        if failed.private.reserved:
+            return (), "requests of CUDA graphs and memory pools are not made again"
         if simulated.length > LONGEST:
             return (), f"more than {LONGEST // 3:,} tensors are alive"
         now = settings_string()

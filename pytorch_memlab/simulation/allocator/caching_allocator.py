@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import UsageError
-from .blocks import Block, BlockPool, ExpandableSegment, PoolId, segments_of
+from .blocks import DEFAULT_POOL, Block, BlockPool, ExpandableSegment, PoolId, segments_of
 from .driver import SimulatedDriver
 from .events import AllocatorEvents, BlockLog, Observer
 from .out_of_memory import (
@@ -126,8 +126,8 @@ class CachingAllocator:
             self.alloc_found_block(block, rounded, size, splits=self._should_split(block, rounded))
             if log is not None:
                 log.allocated(address, block.size, size, stream)
-            for observer in self._told.observers:
-                observer("alloc", address, size, stream)
+            if self._told.observers:
+                self._told.tell_observers("alloc", address, size, stream, block.pool)
         except BaseException:
             self._lost = block
             raise
@@ -162,8 +162,11 @@ class CachingAllocator:
         log = self._told.log
         if log is not None:
             log.freed(address, waits=waits)
-        for observer in self._told.observers:
-            observer("free_requested", address, block.requested_size, block.stream)
+        if self._told.observers:
+            requested = block.requested_size
+            self._told.tell_observers(
+                "free_requested", address, requested, block.stream, block.pool
+            )
         if not waits:
             self._free_block(block)
 
@@ -209,6 +212,12 @@ class CachingAllocator:
     def end_private_pool(self, pool_id: PoolId) -> None:
         """Tell that no graph and no MemPool uses a private pool any more."""
         self.private.of_id(pool_id).use_count = 0
+
+    @property
+    def event_pool_id(self) -> PoolId:
+        """The pool of the event that the observers are called with."""
+        pool = self._told.pool
+        return DEFAULT_POOL if pool is None or pool.private is None else pool.private.pool_id
 
     @property
     def allocated_blocks(self) -> Mapping[int, Block]:
@@ -408,7 +417,7 @@ class CachingAllocator:
             if stats.num_oom_rejections != rejections:
                 raise OutOfMemory(rejection_text(requested))
             stats.num_ooms += 1
-            self._told.tell("oom", self._driver.free_memory(), size, stream)
+            self._told.tell("oom", self._driver.free_memory(), size, stream, pool)
             raise OutOfMemory(self._out_of_memory_text(size))
         return block
 
@@ -499,8 +508,8 @@ class CachingAllocator:
                 self._count_inactive_split(pool, -joined, size - block.size)
         self._stats.total.free_completed(size, requested)
         pool.stats.free_completed(size, requested)
-        for observer in self._told.observers:
-            observer("free_completed", address, requested, block.stream)
+        if self._told.observers:
+            self._told.tell_observers("free_completed", address, requested, block.stream, pool)
 
     def _adopt(
         self,

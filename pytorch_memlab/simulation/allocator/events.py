@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Final, Protocol
 
+from .blocks import BlockPool
+
 GROWTH: Final = frozenset({"segment_alloc", "segment_map"})
 RELEASES: Final = frozenset({"segment_free", "segment_unmap"})
 ACTIONS: Final = (
@@ -46,12 +48,13 @@ class AllocatorEvents:
     ``snapshot`` with the active bytes.
     """
 
-    __slots__ = ("log", "observers")
+    __slots__ = ("log", "observers", "pool")
 
     def __init__(self, log: BlockLog | None) -> None:
         # called with every event, in the order in which they came
         self.observers: tuple[Observer, ...] = ()
         self.log = log  # of the blocks in use, None without one
+        self.pool: BlockPool | None = None  # of the event that the observers are called with
 
     def add(self, observer: Observer) -> None:
         """Call one more observer from now on; one that is called already is not called twice."""
@@ -61,9 +64,18 @@ class AllocatorEvents:
     def remove(self, observer: Observer) -> None:
         self.observers = tuple(one for one in self.observers if one != observer)
 
-    def tell(self, action: str, address: int, size: int, stream: int) -> None:
-        """Call the observers with an event that is not of one block."""
+    def tell(
+        self, action: str, address: int, size: int, stream: int, pool: BlockPool | None = None
+    ) -> None:
+        """Call the log and the observers with an event that is not of one block."""
         if self.log is not None and action != "snapshot":
             self.log.happened(action, address, size, stream)
+        self.tell_observers(action, address, size, stream, pool)
+
+    def tell_observers(
+        self, action: str, address: int, size: int, stream: int, pool: BlockPool | None
+    ) -> None:
+        """Call the observers with an event of a pool."""
+        self.pool = pool
         for observer in self.observers:
             observer(action, address, size, stream)

@@ -145,7 +145,7 @@ class Segments:
         self.heads[address] = block
         self._stats.num_device_alloc = calls
         self._count_segment(pool, segment_size, 1)
-        self._events.tell("segment_alloc", address, segment_size, stream)
+        self._events.tell("segment_alloc", address, segment_size, stream, pool)
         return block
 
     def _count_segment(self, pool: BlockPool, size: int, count: int) -> None:
@@ -171,7 +171,7 @@ class Segments:
         self._stats.num_device_free = calls
         self._count_segment(block.pool, block.size, -1)
         block.pool.remove(block)
-        self._events.tell("segment_free", block.address, block.size, block.stream)
+        self._events.tell("segment_free", block.address, block.size, block.stream, block.pool)
 
     def release_available(self, pool: BlockPool, stream: int, size: int) -> bool:
         """Give just enough oversize segments back to make room for `size` bytes.
@@ -276,7 +276,7 @@ class Segments:
             block = pool.merge(block, neighbour)
         pool.add(block)
         self.count_reserved(pool, mapped)
-        self._events.tell("segment_map", address, mapped, block.stream)
+        self._events.tell("segment_map", address, mapped, block.stream, pool)
         return block
 
     def _unmap(self, block: Block) -> None:
@@ -304,7 +304,7 @@ class Segments:
         for neighbour in (block.prev, block.next):
             block = pool.merge(block, neighbour)
         self.count_reserved(pool, -size)
-        self._events.tell("segment_unmap", start, size, block.stream)
+        self._events.tell("segment_unmap", start, size, block.stream, pool)
         if block.is_split:
             pool.add_unmapped(block)
         else:

@@ -17,7 +17,7 @@ from ..._common.forward_ops import ForwardOps
 from ..._common.patches import Patches
 from ..._common.torch_release import RELEASE
 from ...errors import UnsupportedCUDACallError
-from ..allocator.blocks import DEFAULT_POOL
+from ..allocator.blocks import DEFAULT_POOL, PoolId
 from ..allocator.events import HISTORY_ACTIONS, RELEASES
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
@@ -38,6 +38,7 @@ class _Entry(NamedTuple):
     forward: TakenStack | None  # of an allocation in the backward pass, the stack of the forward op
     metadata: str
     block: Hashable = None  # of an allocation, what a profiler that is on knows of it
+    pool_id: PoolId = DEFAULT_POOL
 
 
 class _State(NamedTuple):
@@ -77,8 +78,9 @@ class _Recorder:
             now, metadata = time.time_ns(), history.metadata.text
             handle = handle_of(stream, self.gpu.index)
             block = history.block_at(self.gpu, address) if action == "alloc" else None
-            entry = _Entry(action, address, size, handle, now, stack, forward, metadata, block)
-            self.entries.append(entry)
+            pool_id = self.gpu.allocator.event_pool_id
+            event = (action, address, size, handle, now, stack, forward, metadata)
+            self.entries.append(_Entry(*event, block, pool_id))
 
     def _stack_of(self, action: str, address: int) -> TakenStack | None:
         """The stack that belongs to an event: for a free, by default, that of the allocation.
@@ -290,8 +292,8 @@ class _Frames:
         return [] if stack is None else self._stack(call_stacks.number_of(stack))
 
 
-_POOL: Final = {"pool_id": DEFAULT_POOL} if RELEASE >= (2, 12) else {}
-"""What entries have from PyTorch 2.12 on (pull request 177717)."""
+_POOLS_SINCE: Final = (2, 12)
+"""Release from which entries have the ids of pools (pull request 177717)."""
 
 
 def _as_dict(
@@ -306,8 +308,9 @@ def _as_dict(
         "time_us": entry.time // 1000,
         "compile_context": "N/A",
         "user_metadata": entry.metadata,
-        **_POOL,
     }
+    if RELEASE >= _POOLS_SINCE:
+        described["pool_id"] = entry.pool_id
     if entry.stack is not None:
         described["frames"] = frames.of(entry.stack)
     if entry.forward is not None:

@@ -14,6 +14,8 @@ from torch import nn
 
 from pytorch_memlab import MemReporter, explain_oom, simulate
 from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab.history.replay import check_replay
+from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.render.memory_report import sums
 
 MB = 2**20
@@ -188,6 +190,30 @@ def test_the_report_of_the_memory_has_a_row_for_graphs(gpu: Any) -> None:
     assert dict(sums(record))["+ reserved by CUDA graphs"] == 12 * MB
     assert y.device == x.device
     graph.reset()
+
+
+@pytest.mark.skipif(RELEASE < (2, 12), reason="snapshots name the pools of events from 2.12 on")
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_a_snapshot_of_a_program_with_graphs_is_replayed(settings: str) -> None:
+    with simulate("h100", compute=False):
+        torch._C._accelerator_setAllocatorSettings(settings or "expandable_segments:False")
+        torch.cuda.memory._record_memory_history()
+        x = torch.randn(512, 1024, device="cuda")
+        model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()
+        graphs = []
+        for rows in (512, 256, 128):
+            pool = graphs[0].pool() if graphs else None
+            graphs.append(captured(lambda rows=rows: model(x[:rows]).sum(), pool=pool)[0])
+        y = model(x)
+        graphs.clear()
+        torch.cuda.empty_cache()
+        snapshot = torch.cuda.memory._snapshot()
+    del y
+    pools = {one["pool_id"] for one in snapshot["device_traces"][0]}
+    assert pools == {(0, 0), (1, 0)}
+    check = check_replay(history_of(snapshot))
+    assert check.matches, check.first
+    assert check.allocations > 20
 
 
 # Values
