@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import wraps
+from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from .uninterrupted import STANDARD_SIGNALS, uninterrupted
@@ -74,6 +75,22 @@ class Patches:
         """Call a function before ``undo`` puts anything back, the last added first."""
         self._before.callback(callback)
 
+    @contextmanager
+    def suspended(self) -> Iterator[dict[Any, Any]]:
+        """Within: everything is as it was. Yields the functions that are replaced, and by what."""
+        entries = self._undo.copy()
+        for owner, name, before, _ in reversed(entries):
+            _put(owner, name, before)
+        try:
+            yield {
+                before: value
+                for _, _, before, value in entries
+                if isinstance(before, (FunctionType, BuiltinFunctionType))
+            }
+        finally:
+            for owner, name, _, value in entries:
+                setattr(owner, name, value)
+
     def undo(self, *, keeps_later: bool = False) -> None:
         """Put every attribute back, the last replaced first.
 
@@ -88,10 +105,14 @@ class Patches:
                     owner, name, before, value = self._undo.pop()
                     if keeps_later and vars(owner).get(name) is not value:
                         continue
-                    if before is _ABSENT:
-                        delattr(owner, name)
-                    else:
-                        setattr(owner, name, before)
+                    _put(owner, name, before)
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    if value is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, value)
 
 
 def _called_with(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,6 +33,7 @@ from ..errors import UsageError
 from . import third_party
 from .autocast import autocast
 from .child_processes import start as child_processes
+from .compiled import torch_compile
 from .dispatch.device_mode import SimulatedDeviceMode
 from .dispatch.function_mode import SimulatedFunctionMode
 from .dry_run.files import installed as overlay
@@ -308,6 +309,7 @@ _INSTALLED_IN_ORDER = (
     memory_history,
     profiler,
     cuda,  # refuses every call of CUDA that none before has replaced
+    torch_compile,  # traces the functions that are replaced
     third_party,  # holds functions of torch.cuda
 )
 

@@ -425,18 +425,6 @@ def test_what_is_harmless_is_left_alone(gpus: Any) -> None:
     assert torch.from_dlpack(shared).device == CUDA0
 
 
-def test_compiled_code_runs_eagerly_and_says_so(gpus: Any) -> None:
-    def double(x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    with pytest.warns(UserWarning, match=r"torch\.compile runs eagerly under simulation"):
-        assert torch.compile(double) is double
-    assert torch.compile(mode="max-autotune")(double) is double
-    linear = torch.nn.Linear(2, 2).cuda()
-    linear.compile()
-    assert linear(torch.ones(1, 2, device="cuda")).device == CUDA0
-
-
 def test_out_of_memory_in_torchs_own_words() -> None:
     with simulate("1GiB"):
         kept = torch.empty(600 * 2**20, dtype=torch.uint8, device="cuda")

@@ -90,7 +90,6 @@ class SimulatedDeviceMode(TorchDispatchMode):
     def __init__(self, machine: Machine) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._machine = machine
-        self._execute = machine.execute
         self._output_devices = OutputDevices(machine)
         self._gradients = InPlaceGradientAccumulation()
         self._large_outputs = large_outputs.LargeOutputs() if machine.values is None else None
@@ -99,6 +98,11 @@ class SimulatedDeviceMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Not needed here, and it would import the compiler at the first op."""
         return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """The compiler traces without this mode; it does not skip what runs under it."""
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
@@ -287,9 +291,9 @@ class SimulatedDeviceMode(TorchDispatchMode):
                 run = self._drawing(func, run, gpu, args, kwargs)
             if any(tensor.is_complex() for tensor in tensors_in(args, kwargs)):
                 with lazy_conjugation():
-                    result = self._execute(func, run, args, kwargs, gpu is not None)
+                    result = self._machine.execute(func, run, args, kwargs, gpu is not None)
             else:
-                result = self._execute(func, run, args, kwargs, gpu is not None)
+                result = self._machine.execute(func, run, args, kwargs, gpu is not None)
         except UnsupportedCUDACallError:
             raise
         except NotImplementedError as error:

@@ -21,7 +21,7 @@ class SimulatedFunctionMode(TorchFunctionMode):
         super().__init__()
         self._machine = machine
         self._thread = machine.thread
-        self._replacements: dict[Any, Any] = {**machine.replacements, torch.device: _make_device}
+        self._replacements: dict[Any, Any] = {**machine.replacements, torch.device: make_device}
 
     def __torch_function__(
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
@@ -70,7 +70,7 @@ def _without_device_of_out(device: Any, out: Any, **kwargs: Any) -> Kwargs:
     return {**kwargs, "out": out}
 
 
-def _make_device(*args: Any, **kwargs: Any) -> torch.device:
+def make_device(*args: Any, **kwargs: Any) -> torch.device:
     """``torch.device(0)`` is a GPU; builds of PyTorch without an accelerator refuse an index."""
     index = args[0] if len(args) == 1 and not kwargs else kwargs.get("device")
     if isinstance(index, int):

@@ -65,9 +65,21 @@ def run(
         return op.dispatch(DispatchKey.CPU, *args, **kwargs)
 
 
+def run_with_generator(op: Any, *args: Any, rng_state: Any, **kwargs: Any) -> Any:
+    """Run an op that draws from the state of a generator that was kept."""
+    generator = torch.cuda.default_generators[rng_state.device.index]
+    before = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(rng_state)
+    try:
+        return op(*args, **kwargs)
+    finally:
+        generator.graphsafe_set_state(before)
+
+
 _INSTEAD: dict[str, Callable[..., Any]] = {
     "cond": lambda pred, true_fn, false_fn, operands=(): (true_fn if pred else false_fn)(*operands),
     # Random numbers come from the CPU: they have no offset that moves by rank.
+    "graphsafe_run_with_rng_state": run_with_generator,
     "run_dtensor_rng_op": lambda _start, _end, op, *args, **kwargs: op(*args, **kwargs),
 }
 """Replacements of implementations that a CPU cannot run."""

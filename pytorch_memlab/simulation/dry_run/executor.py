@@ -49,7 +49,7 @@ from .kept_data import KeptData, is_overwritten
 _WITH_NAN = frozenset(
     {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
 )
-_KNOWN, _ASSUMED, _ABSENT, _SPECIAL = range(4)
+_KNOWN, _ASSUMED, ABSENT, SPECIAL = range(4)
 _untyped_storage = torch._C.TensorBase.untyped_storage
 
 
@@ -72,7 +72,7 @@ class DryRunExecutor:
             return run(*args, **kwargs)
         tensors = list(tensors_in(args, kwargs))
         state, all_small = self._look_at(tensors)
-        if state == _SPECIAL:  # sparse, nested or meta tensors
+        if state == SPECIAL:  # sparse, nested or meta tensors
             if info.sparse is None or any(tensor.is_meta for tensor in tensors):
                 return func(*args, **kwargs)
             return info.sparse(self._values, args, kwargs)
@@ -120,14 +120,14 @@ class DryRunExecutor:
             try:
                 readable = known.get(_untyped_storage(tensor)._cdata)
             except (NotImplementedError, RuntimeError, ValueError):
-                return _SPECIAL, False
+                return SPECIAL, False
             if tensor.is_nested:
-                return _SPECIAL, False
+                return SPECIAL, False
             if readable is None:
                 if tensor.is_meta:
-                    return _SPECIAL, False
+                    return SPECIAL, False
             elif not readable:
-                state = _ABSENT
+                state = ABSENT
             elif state == _KNOWN:
                 state = _ASSUMED
             all_small = all_small and is_small(tensor.numel(), tensor.dtype)

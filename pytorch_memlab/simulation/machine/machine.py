@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch._subclasses import FakeTensor
 
 from ..._common.hidden_calls import CAN_HIDE
 from ..._common.prose_size import prose_size
@@ -64,6 +65,7 @@ class ThreadState(threading.local):
         self.zero_gradients: deque[SimulatedGPU | None] = deque()
         """Where the next zeros of the node that runs are made, if that differs among them."""
         self.sees_host_addresses = False
+        self.computes = True
 
     @contextmanager
     def _override(self, name: str, value: Any) -> Iterator[None]:
@@ -84,6 +86,10 @@ class ThreadState(threading.local):
         Otherwise it is an address of the simulated GPU, as in snapshots, and nothing is there.
         """
         return self._override("sees_host_addresses", True)
+
+    def without_arithmetic(self) -> AbstractContextManager[None]:
+        """Within: ops return tensors whose values mean nothing."""
+        return self._override("computes", False)
 
     def call_context(self, args: Args, kwargs: Kwargs) -> AbstractContextManager[None]:
         """Within: ops belong to a call of the program with these arguments."""
@@ -291,6 +297,8 @@ class Machine:
         """The GPU that holds a tensor, None if none does."""
         allocation = self.allocations.find(tensor)
         if allocation is None:
+            if isinstance(tensor, FakeTensor):
+                return self.find_gpu(tensor.fake_device)
             if torch._is_functional_tensor(tensor):
                 return self.gpu_of(torch._from_functional_tensor(tensor))
             local = getattr(type(tensor), "_local_tensor", None)  # a DTensor is where its part is

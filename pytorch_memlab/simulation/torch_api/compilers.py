@@ -1,15 +1,9 @@
-"""``torch.jit`` and ``torch.compile`` under simulation.
-
-TorchScript compiles what is replaced, and makes tensors on the GPU. What ``torch.compile`` gets
-runs eagerly, with a word about it.
-"""
+"""``torch.jit`` under simulation: TorchScript compiles what is replaced, and makes GPU tensors."""
 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
-from functools import cache, partial
 from typing import Any
 
 import torch
@@ -21,16 +15,13 @@ from ..machine.machine import Machine
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Let scripted functions run as on the GPU, and what is compiled run eagerly, until undone.
+    """Let scripted functions run as on the GPU, until undone.
 
     TorchScript knows PyTorch's functions by their identity, from a table that it fills once, so
     this must come before anything of ``torch`` is replaced. Scripted code asks C++ for a tensor's
     device, which is the CPU; the arguments of the call show which GPU it means.
 
-    ``torch.compile`` and ``Module.compile`` give back what they get, but for ``flex_attention``
-    (Note [Fused flex_attention]); the first compilation warns of that. What was compiled before
-    runs eagerly too, from torch 2.6 on. Score functions of ``flex_attention`` are traced on the
-    CPU (Note [Traced score functions]).
+    Score functions of ``flex_attention`` are traced on the CPU (Note [Traced score functions]).
     """
     patches.set(torch.jit._builtins, "_builtin_table", {**torch.jit._builtins._get_builtin_table()})
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
@@ -40,10 +31,6 @@ def install(machine: Machine, patches: Patches) -> None:
             with machine.thread.call_context(args, kwargs):
                 return call(script, *args, **kwargs)
 
-    _install_compile(patches)
-    frames = sys.modules.get("torch._dynamo.eval_frame")
-    if frames is not None and hasattr(frames, "DynamoStance"):
-        patches.set(frames, "_stance", frames.DynamoStance("force_eager"))
     # torch._inductor.cudagraph_trees imports both where CUDA is built in; torch._dynamo.reset()
     # imports it.
     for name, value in (
@@ -66,27 +53,3 @@ def make_known(old: Callable[..., Any], new: Callable[..., Any]) -> None:
 
 class _AllocatorState:
     """Saved state of a CUDA graph's private pool, of which there are none."""
-
-
-def _install_compile(patches: Patches) -> None:
-    """Compile nothing, and say so once."""
-
-    @cache
-    def warn() -> None:
-        warnings.warn(
-            "torch.compile runs eagerly under simulation: the compiler's own memory is not"
-            " simulated",
-            stacklevel=1,
-        )
-
-    def compile(model: Any = None, **options: Any) -> Any:
-        if model is None:
-            return partial(compile, **options)
-        fused = flex_attention.compiled(model)
-        if fused is not None:
-            return fused
-        warn()
-        return model
-
-    patches.set(torch, "compile", compile)
-    patches.set(torch.nn.Module, "compile", lambda _module, *_arguments, **_options: warn())

@@ -112,7 +112,7 @@ def _moves(machine: Machine) -> tuple[Callable[..., Any], ...]:
         if not _names_device(args, kwargs):
             return _Base.to(self, *args, **kwargs)
         device, options = _parse_to(args, kwargs)
-        if torch.device(device).type not in ("cpu", "cuda"):
+        if not isinstance(device, int) and torch.device(device).type not in ("cpu", "cuda"):
             return _Base.to(self, *args, **kwargs)
         return move(machine, self, machine.find_gpu(device), options)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,51 +13,6 @@ import torch
 
 from pytorch_memlab import simulate
 from pytorch_memlab.errors import UnsupportedCUDACallError
-
-
-def double(x: torch.Tensor) -> torch.Tensor:
-    return x.sin() * 2
-
-
-def test_every_simulation_warns_once() -> None:
-    for _ in range(2):
-        with simulate("24GiB"), warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            assert torch.compile(double) is double
-            assert torch.compile(mode="max-autotune")(double) is double
-            torch.nn.Linear(2, 2).compile()
-        assert [str(warning.message) for warning in caught] == [
-            (
-                "torch.compile runs eagerly under simulation: the compiler's own memory is not "
-                "simulated"
-            )
-        ]
-        assert caught[0].filename == __file__
-
-
-@pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="no stances before torch 2.6")
-def test_what_was_compiled_before_runs_eagerly_too() -> None:
-    class Half(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x / 2
-
-    function, wrapped, module = torch.compile(double), torch.compile(Half()), Half()
-    module.compile()
-    from torch._dynamo import eval_frame
-
-    stance = eval_frame._stance
-    with simulate("24GiB"):
-        x = torch.ones(1024, device="cuda")
-        for compiled in (function, wrapped, module):
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            y = compiled(x)
-            assert y.device.type == "cuda"
-            # Eagerly, the sine is there beside its double.
-            rest = 8192 if compiled is function else 4096
-            assert torch.cuda.max_memory_allocated() - before == rest
-            del y
-    assert eval_frame._stance is stance
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,209 @@
+"""Private names of ``torch._dynamo``: it traces programs while a simulation is on.
+
+Dynamo skips every frame below a dispatch mode, and traces into function modes: those of the
+simulation it must not see. Where the program compares or calls what the simulation replaced, it
+must see what PyTorch has there, but for questions whose answers it keeps as constants.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._C._dynamo.eval_frame import reset_code
+from torch._dynamo import device_interface, eval_frame, pgo, trace_rules, utils
+from torch._dynamo.backends import registry
+from torch._dynamo.exc import (
+    InternalTorchDynamoError,
+    RestartAnalysis,
+    ResumePrologueTracingError,
+    SkipFrame,
+    TorchRuntimeError,
+    Unsupported,
+)
+from torch._dynamo.source import TorchFunctionModeStackSource
+from torch._dynamo.types import ConvertFrameReturn
+from torch._dynamo.variables import builder, optimizer, torch as torch_variables, torch_function
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..._common.patches import Patches
+from ..._common.user_code import OWN_FOLDER
+from ..dispatch.device_mode import SimulatedDeviceMode
+from ..dispatch.function_mode import SimulatedFunctionMode
+from ..machine.machine import Machine
+from ..machine.op_arguments import Args, Kwargs
+
+Backend = Callable[[Any, list[Any]], Any]
+"""Compiles a graph for example inputs: a function of the graph's inputs."""
+
+CONTROL_FLOW = (RestartAnalysis, SkipFrame, Unsupported)
+"""Errors by which a backend tells Dynamo what to do."""
+
+TRACING_ERRORS = (InternalTorchDynamoError, TorchRuntimeError)
+"""Errors that a frame raises which a real GPU compiles, if the simulation is at fault."""
+
+
+def make_tables() -> None:
+    """Let Dynamo make what it makes once, of functions of torch by their identity."""
+    torch_variables.TorchInGraphFunctionVariable._get_handlers()
+    trace_rules.get_torch_obj_rule_map()
+
+
+def install(machine: Machine, replaced: Mapping[Any, Any], patches: Patches) -> None:
+    """Let Dynamo trace as without the simulation, until undone.
+
+    Args:
+        machine: the simulated GPUs.
+        replaced: the functions of torch that the simulation replaces, each by what stands for it.
+        patches: to be undone.
+    """
+    _hide_function_mode(patches)
+    _see_through_replacements(replaced, patches)
+    _skip_own_frames(patches)
+    _simulate_optimizers(machine, patches)
+
+    @patches.around(utils, "run_node")
+    def run_node(run: Any, tracer: Any, node: Any, args: Args, kwargs: Kwargs, module: Any) -> Any:
+        with machine.thread.call_context(args, kwargs):
+            replacement = machine.replacements.get(node.target)
+            if replacement is not None:
+                return replacement(*args, **kwargs)
+            return run(tracer, node, args, kwargs, module)
+
+    interface = device_interface.CudaInterface
+    for name, call in (
+        ("device_count", torch.cuda.device_count),
+        ("exchange_device", torch.cuda._exchange_device),
+        ("maybe_exchange_device", torch.cuda._maybe_exchange_device),
+        ("get_raw_stream", torch._C._cuda_getCurrentRawStream),
+    ):
+        patches.set(interface, name, staticmethod(call))
+    for name in ("caching_worker_device_properties", "caching_worker_current_devices"):
+        patches.set(device_interface, name, {})
+
+
+def _skip_own_frames(patches: Patches) -> None:
+    pattern = trace_rules.SKIP_DIRS_RE
+    patches.set(trace_rules, "SKIP_DIRS", [*trace_rules.SKIP_DIRS, OWN_FOLDER])
+    trace_rules._recompile_re()
+    longer, trace_rules.SKIP_DIRS_RE = trace_rules.SKIP_DIRS_RE, pattern
+    patches.set(trace_rules, "SKIP_DIRS_RE", longer)
+
+
+def _hide_function_mode(patches: Patches) -> None:
+    state = torch_function.SymbolicTorchFunctionState
+
+    @patches.around(state, "__init__")
+    def init(original: Any, self: Any, py_stack: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, (), *args, **kwargs)
+        for position, mode in enumerate(py_stack):
+            if not isinstance(mode, SimulatedFunctionMode):
+                source = TorchFunctionModeStackSource(position)
+                self.mode_stack.append(LazyVariableTracker.create(mode, source=source))
+
+
+def _simulate_optimizers(machine: Machine, patches: Patches) -> None:
+    """Let optimizers make their state on the simulated GPUs: Dynamo runs that while it traces."""
+
+    @contextmanager
+    def modes() -> Iterator[None]:
+        with SimulatedDeviceMode(machine), SimulatedFunctionMode(machine):
+            yield
+
+    @patches.around(optimizer.OptimizerVariable, "move_step_if_cpu")
+    def move_step(original: Any, self: Any) -> None:
+        with modes():
+            original(self)
+
+    @patches.around(optimizer.OptimizerVariable, "call_method")
+    def call_method(original: Any, self: Any, tx: Any, name: str, *args: Any) -> Any:
+        if name != "_init_group" or not hasattr(self.value, name):
+            return original(self, tx, name, *args)
+        self.value._init_group = modes()(self.value._init_group)
+        try:
+            return original(self, tx, name, *args)
+        finally:
+            del self.value._init_group
+
+
+def _see_through_replacements(replaced: Mapping[Any, Any], patches: Patches) -> None:
+    constant: Any = torch_variables.constant_fold_functions
+    guarded: Any = torch_variables.constant_fold_functions_need_guards
+    rules = trace_rules.get_torch_obj_rule_map()
+    originals: dict[int, Any] = {}
+    for original, value in replaced.items():
+        if original in constant:
+            constant[value] = None
+            rules[value] = rules[original]
+            if original in guarded:
+                guarded[value] = None
+        else:
+            originals[id(value)] = originals.get(id(original), original)
+
+    def forget() -> None:
+        for value in replaced.values():
+            for table in (constant, guarded, rules):
+                table.pop(value, None)
+
+    patches.before_undo(forget)
+
+    @patches.around(builder.VariableBuilder, "_wrap")
+    def wrap(original: Any, self: Any, value: Any) -> Any:
+        return original(self, originals.get(id(value), value))
+
+
+class Callback:
+    """Compiles a frame for the simulated GPUs, in place of what the program's context calls."""
+
+    def __init__(
+        self, inner: Any, codes: set[CodeType], on_error: Callable[[BaseException], None]
+    ) -> None:
+        self._torchdynamo_orig_backend = inner  # C++ finds the backend of a compiled frame there
+        self._codes = codes  # of all frames that were compiled
+        self._on_error = on_error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torchdynamo_orig_backend, name)
+
+    def __call__(self, frame: Any, *args: Any) -> Any:
+        self._codes.add(frame.f_code)
+        try:
+            with _disable_current_modes():
+                return self._torchdynamo_orig_backend(frame, *args)
+        except TRACING_ERRORS as error:
+            if isinstance(error, ResumePrologueTracingError):
+                raise
+            self._on_error(error)
+            return ConvertFrameReturn()
+
+
+def forget(codes: set[CodeType]) -> None:
+    """Drop all that was compiled of some code, and the shapes that were seen."""
+    for code in codes:
+        reset_code(code)
+    if codes:
+        pgo.reset_code_state()
+    codes.clear()
+
+
+def with_backend(callback: Any, backend: Backend) -> Any:
+    """A callback like another one, which compiles with another backend."""
+    callback = copy.copy(callback)
+    inner = callback._torchdynamo_orig_backend
+    callback._torchdynamo_orig_backend = inner._clone_with_backend(backend)
+    return callback
+
+
+def backend_of(callback: Any) -> Any:
+    return eval_frame.innermost_backend(callback)
+
+
+def is_named(backend: Any, *names: str) -> bool:
+    """True if a backend is one of those that Dynamo has under these names."""
+    function = getattr(backend, "compiler_fn", backend)
+    return any(function is registry.lookup_backend(name) for name in names)

@@ -1,0 +1,115 @@
+"""Private names of ``torch._inductor``: it lowers graphs for the simulated GPU, and runs nothing.
+
+Inductor's wrapper is Python: it allocates each buffer, calls libraries and Triton's kernels, and
+frees what nothing needs any more. `WrapperProgram` runs it on simulated GPUs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from torch._dynamo.exc import RestartAnalysis, SkipFrame
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._inductor import compile_fx, config, constant_folding, scheduler
+from torch._inductor.fx_passes import pad_mm
+from torch._inductor.graph import GraphLowering
+from torch.fx import GraphModule
+from torch.utils import _triton
+
+from ..._common.patches import Patches
+from .labelled_fakes import OnCPU
+
+_CONFIG = {
+    "compile_threads": 1,  # no kernel is compiled
+    "fx_graph_cache": False,  # a real GPU must not find what has no kernels
+    "fx_graph_remote_cache": False,
+}
+
+_TIMED = (
+    *("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "triton.cudagraphs"),
+    *("coordinate_descent_tuning",),
+)
+"""Options that choose by time, or record CUDA graphs."""
+
+Lowered = Any
+"""A ``GraphLowering`` whose wrapper was made."""
+
+Run = Callable[[list[Any]], Any]
+"""Runs a compiled graph on its inputs, which it takes out of the list."""
+
+
+def install(
+    patches: Patches,
+    program_of: Callable[[Lowered, str, GraphModule], Run],
+    instead_of: Callable[[BaseException, GraphModule], Run],
+) -> None:
+    """Let Inductor lower graphs for simulated GPUs, until undone.
+
+    Args:
+        patches: to be undone.
+        program_of: makes a function of a lowered graph, its wrapper's text, and the graph before
+            the passes of Inductor that write in place.
+        instead_of: makes one of a graph that Inductor fails to lower.
+    """
+    for module, values in ((config, _CONFIG), (functorch_config, {"enable_autograd_cache": False})):
+        changed = module.patch(values)
+        changed.__enter__()
+        patches.before_undo(partial(changed.__exit__, None, None, None))
+    patches.set(scheduler, "has_triton", lambda: True)
+    patches.set(_triton, "triton_hash_with_backend", lambda: "simulated")
+    patches.set(pad_mm, "should_pad_bench", lambda *args, **kwargs: False)
+
+    @patches.around(constant_folding.ConstantFolder, "run_node")
+    def fold(original: Any, self: Any, node: Any) -> Any:
+        with OnCPU():  # type: ignore[no-untyped-call]
+            return original(self, node)
+
+    sources: list[GraphModule] = []
+
+    @patches.around(compile_fx, "_compile_fx_inner")
+    def compile(original: Any, module: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        source = GraphModule(module, copy.deepcopy(module.graph))
+        sources.append(source)
+        try:
+            return original(module, *args, **kwargs)
+        except (RestartAnalysis, SkipFrame):
+            raise
+        except Exception as error:
+            return make_boxed_func(instead_of(error, source))
+        finally:
+            sources.pop()
+
+    @patches.around(GraphLowering, "_compile_to_module_lines")
+    def make_module(_original: Any, self: Any, code: Any) -> Any:
+        self.cache_key, self.cache_path, self.cache_linemap = "simulated", "", None
+        run = program_of(self, code.value, sources[-1])
+        return SimpleNamespace(call=run, __file__="", runner=None)
+
+
+def without_timing(backend: Any) -> tuple[Any, bool]:
+    """An Inductor backend that chooses no kernels by time and records no CUDA graphs.
+
+    Returns:
+        the backend, and True if the one given would.
+    """
+    left_out = {name for name in _TIMED if backend.config.get(name)}
+    if not left_out:
+        return backend, False
+    backend = copy.copy(backend)
+    backend.config = {name: value for name, value in backend.config.items() if name not in left_out}
+    return backend, True
+
+
+def stack_traces(lowered: Lowered) -> dict[str, str]:
+    """The stack of the program that each buffer of a graph comes from, as text, by its name."""
+    traces: dict[str, str] = {}
+    for name, buffer in lowered.name_to_buffer.items():
+        nodes = [buffer.get_origin_node(), *reversed(list(buffer.get_origins()))]
+        texts = (node.meta.get("stack_trace") for node in nodes if node is not None)
+        traces[name] = next((text for text in texts if text), "")
+    return traces

@@ -1,0 +1,211 @@
+"""``torch.compile`` on simulated GPUs: Dynamo traces, Inductor lowers, and its wrapper runs.
+
+What cannot be compiled runs eagerly: a warning names the reason, and the line is marked as a lower
+bound.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from types import CodeType, ModuleType
+from typing import Any, Final
+
+import torch
+
+from ..._common.patches import Patches
+from ..._common.torch_release import RELEASE
+from ...errors import UnmodelledOpError
+from ..dispatch import flex_attention
+from ..machine.machine import Machine
+
+_FIRST: Final = (2, 9)
+"""The first release of PyTorch whose compiler is known here."""
+
+_UNCOUNTED: Final = "the memory of compiled code"
+
+Run = Callable[..., Any]
+
+
+def install(machine: Machine, patches: Patches) -> None:
+    """Compile for the simulated GPUs, until undone; the compiler is imported when it is needed.
+
+    ``flex_attention`` by itself is not compiled: Note [Fused flex_attention]. Nor is what PyTorch
+    itself compiles to run an op that takes functions.
+    """
+    compilation = _Compilation(machine, patches)
+    original, original_of_module = torch.compile, torch.nn.Module.compile
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return partial(compile, **options)
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
+            return model
+        fused = flex_attention.compiled(model)
+        if fused is not None:
+            return fused
+        return original(model, **options) if compilation.start() else model
+
+    def compile_module(module: torch.nn.Module, *args: Any, **options: Any) -> None:
+        if compilation.start():
+            original_of_module(module, *args, **options)
+
+    patches.set(torch, "compile", compile)
+    patches.set(torch.nn.Module, "compile", compile_module)
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None:  # what was compiled before may be called
+        compilation.replace_callbacks(frames)
+
+
+class _Compilation:
+    """Compiles for one machine."""
+
+    def __init__(self, machine: Machine, patches: Patches) -> None:
+        self._machine = machine
+        self._patches = patches
+        self._is_on: bool | None = None
+        self._are_replaced = False
+        self._callbacks: dict[int, tuple[Any, Any]] = {}
+        self._codes: set[CodeType] = set()
+        self._has_warned = False
+
+    def start(self) -> bool:
+        """Import the compiler, and let it see the simulated GPUs; False if that cannot be."""
+        if self._is_on is None:
+            try:
+                self._start()
+                self._is_on = True
+            except (ImportError, AttributeError) as error:  # private names of another release
+                self._is_on = False
+                self.warn(error)
+        elif not self._is_on:
+            self._count()
+        return self._is_on
+
+    def _start(self) -> None:
+        if RELEASE < _FIRST:
+            raise ImportError(f"PyTorch {torch.__version__} is older than 2.9")
+        machine, patches = self._machine, self._patches
+        with patches.suspended() as replaced:
+            from torch._dynamo import eval_frame
+
+            from . import dynamo, inductor, labelled_fakes, values
+
+            dynamo.make_tables()
+        labelled_fakes.install(machine, patches)
+        dynamo.install(machine, replaced, patches)
+        inductor.install(patches, self._program, self._instead)
+        if machine.values is None:
+            values.install(machine)
+        self.replace_callbacks(eval_frame)
+        patches.before_undo(partial(dynamo.forget, self._codes))
+
+    def replace_callbacks(self, frames: ModuleType) -> None:
+        """Let every compiled function of the program compile for this machine."""
+        if self._are_replaced or not hasattr(frames, "_callback_from_stance"):
+            return
+        self._are_replaced = True
+
+        @self._patches.around(frames, "_callback_from_stance")
+        def callback_from_stance(original: Callable[[Any], Any], callback: Any) -> Any:
+            chosen = original(callback)
+            return chosen if chosen in (None, False) else self._callback(chosen)
+
+    def _callback(self, callback: Any) -> Any:
+        """A callback for this machine in place of one of Dynamo; None: nothing is compiled."""
+        if not self.start():
+            return None
+        from . import dynamo
+
+        if isinstance(callback, dynamo.Callback):
+            return callback
+        if id(callback) not in self._callbacks:
+            backend = self._backend(dynamo.backend_of(callback))
+            inner = dynamo.with_backend(callback, backend)
+            replacement = dynamo.Callback(inner, self._codes, self.warn)
+            self._callbacks[id(callback)] = callback, replacement
+        return self._callbacks[id(callback)][1]
+
+    def _backend(self, original: Any) -> Callable[[Any, list[Any]], Run]:
+        """A backend that compiles as another one does, for this machine."""
+        from . import dynamo, inductor, labelled_fakes
+
+        chosen, is_changed = original, False
+        is_modelled = dynamo.is_named(original, "eager", "aot_eager")
+        if getattr(original, "compiler_name", "") == "inductor":
+            is_modelled = True
+            chosen, is_changed = inductor.without_timing(original)
+
+        def compile_graph(module: Any, inputs: list[Any]) -> Run:
+            if not is_modelled:
+                name = getattr(original, "compiler_name", getattr(original, "__name__", ""))
+                self.warn(f"the backend {name!r} is not modelled")
+                return self._uncounted(module.forward)
+            try:
+                with labelled_fakes.Calls(self._machine):
+                    compiled: Run = chosen(module, inputs)
+            except dynamo.CONTROL_FLOW:
+                raise
+            except Exception as error:
+                return self._instead(error, module)
+            return self._uncounted(compiled) if is_changed else compiled
+
+        return compile_graph
+
+    def _program(self, lowered: Any, text: str, source: Any) -> Run:
+        """A function that runs a lowered graph on this machine."""
+        from . import inductor, values, wrapper
+
+        machine = self._machine
+        call = wrapper.load(machine, text, inductor.stack_traces(lowered), lowered.constants)
+        if machine.values is not None:
+            return call
+        graph = values.GraphValues(machine, source)
+
+        def run(args: list[Any]) -> Any:
+            computed = graph.compute(args)
+            with machine.thread.without_arithmetic():
+                outputs = call(args)
+            graph.fill(outputs, computed)
+            return outputs
+
+        return run
+
+    def _instead(self, error: BaseException, module: Any) -> Run:
+        """A function that runs a graph eagerly which cannot be compiled."""
+        self.warn(error)
+        return self._uncounted(module.forward)
+
+    def _uncounted(self, run: Run) -> Run:
+        """A function that marks the line that calls it."""
+
+        def run_uncounted(*args: Any) -> Any:
+            self._count()
+            return run(*args)
+
+        return run_uncounted
+
+    def warn(self, reason: Any) -> None:
+        """Say once why something runs eagerly."""
+        self._count()
+        if self._has_warned:
+            return
+        self._has_warned = True
+        text = str(reason).strip().partition("\n")[0]
+        name = f"{type(reason).__name__}: " if isinstance(reason, BaseException) else ""
+        warnings.warn(
+            f"torch.compile runs eagerly under simulation, without {_UNCOUNTED}: {name}{text}",
+            stacklevel=2,
+        )
+
+    def _count(self) -> None:
+        machine = self._machine
+        if machine.strict:
+            raise UnmodelledOpError(
+                f"torch.compile runs eagerly here, and {_UNCOUNTED} is not known; without "
+                "strict=True (--strict) the line is marked ?"
+            )
+        gpu = machine.current_gpu()
+        machine.approximations[gpu.index].count_uncounted("torch.compile", _UNCOUNTED)

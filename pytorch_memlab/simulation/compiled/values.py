@@ -1,0 +1,108 @@
+"""The values of a compiled graph: its ops, one after the other, on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Interpreter
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
+
+from ..._common.storages import host_address
+from ..dispatch.higher_order import run_with_generator
+from ..dry_run.executor import ABSENT, SPECIAL, DryRunExecutor
+from ..machine.machine import Machine
+from ..machine.op_arguments import Args, Kwargs
+from ..machine.tensor_values import TensorValues
+from ..ops.op_info import op_info
+from ..ops.random import random_draws
+
+_CPU = torch.device("cpu")
+_SEEDS = frozenset({"inductor_seed", "inductor_seeds"})
+
+
+def install(machine: Machine) -> None:
+    """Let ops of a thread compute nothing while it asks for that."""
+    compute = machine.execute
+    shapes = _Shapes(TensorValues())
+
+    def execute(op: Any, run: Any, args: Args, kwargs: Kwargs, on_gpu: bool) -> Any:
+        how = compute if machine.thread.computes else shapes.execute
+        return how(op, run, args, kwargs, on_gpu)
+
+    machine.execute = execute
+
+
+class _Shapes(DryRunExecutor):
+    """Runs ops on tensors whose values mean nothing, whatever they are."""
+
+    def _look_at(self, tensors: list[torch.Tensor]) -> tuple[int, bool]:
+        state, _ = super()._look_at(tensors)
+        return (state if state == SPECIAL else ABSENT), False
+
+
+class GraphValues(Interpreter):
+    """Computes a graph on the memory of simulated GPUs, and counts nothing."""
+
+    def __init__(self, machine: Machine, module: GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=True)
+        self._machine = machine
+
+    def compute(self, inputs: list[Any]) -> Any:
+        """The graph's outputs; what the graph writes to its inputs is written there."""
+        with (
+            _disable_current_modes(),
+            torch._C.DisableTorchFunction(),
+            torch.no_grad(),
+            self._machine.thread.host_addresses(),
+        ):
+            try:
+                return self.run(*map(_on_cpu, inputs))
+            finally:
+                self.env, self.args_iter = {}, iter(())
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = tree_map_only(torch.device, lambda _device: _CPU, (args, kwargs))
+        run = target
+        if isinstance(target, OpOverload):
+            info = op_info(target)
+            run = info.reference or target
+            if info.draws and not random_draws.draws_nothing(target, args, kwargs):
+                generator = self._machine.generators[self._machine.thread.device]
+                run = random_draws.drawing(target, run, None, generator)
+        elif getattr(target, "__name__", "") == "graphsafe_run_with_rng_state":
+            return run_with_generator(partial(self._call_op, args[0]), *args[1:], **kwargs)
+        elif getattr(target, "__name__", "") in _SEEDS:
+            generator = self._machine.generators[self._machine.thread.device]
+            run = random_draws.drawing(torch.ops.aten.randint.low, run, None, generator)
+        return run(*args, **kwargs)
+
+    def _call_op(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.call_function(op, args, kwargs)
+
+    def fill(self, outputs: Any, values: Any) -> None:
+        """Write values to the outputs of the graph, which were made without."""
+        with (
+            _disable_current_modes(),
+            torch._C.DisableTorchFunction(),
+            torch.no_grad(),
+            self._machine.thread.host_addresses(),
+        ):
+            for output, value in zip(outputs, values, strict=True):
+                if isinstance(output, torch.Tensor) and output.data_ptr() != value.data_ptr():
+                    output.copy_(value)
+
+
+def _on_cpu(value: Any) -> Any:
+    """A tensor with the memory of another one, in a storage that no GPU holds."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return value
+    storage = value.untyped_storage()
+    region = (ctypes.c_char * storage.nbytes()).from_address(host_address(storage))
+    memory = torch.frombuffer(region, dtype=torch.uint8).untyped_storage()
+    alias = torch.empty(0, dtype=value.dtype)
+    return alias.set_(memory, value.storage_offset(), value.size(), value.stride())

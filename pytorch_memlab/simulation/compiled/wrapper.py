@@ -1,0 +1,152 @@
+"""Inductor's wrapper of a graph, run on simulated GPUs.
+
+Its statements run as they are, in order: what it allocates is allocated, what it deletes is freed,
+and library calls run as they do eagerly. Kernels that Inductor writes itself take no memory but
+what the wrapper gives them; they do nothing here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from ..machine.machine import Machine
+from .program_frames import frames_of, in_frames
+
+_GUARDS: Final = frozenset({"assert_size_stride", "assert_alignment"})
+_OWN: Final = frozenset({"reinterpret_tensor", "get_raw_stream", "copy_if_misaligned"})
+"""Calls of a wrapper that take no memory, or rarely, and belong to no line of the program."""
+
+_KERNELS: Final = "async_compile"
+_WITH_TRITON: Final = (
+    "triton",
+    "torch._inductor.async_compile",
+    "torch._inductor.runtime.triton_heuristics",
+)
+_ALIGNMENT: Final = 16
+"""Bytes; Inductor's ``ALIGNMENT``."""
+
+
+class _NoKernel:
+    """A kernel that Inductor wrote: its launch takes no memory."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    run = __call__
+
+
+def load(
+    machine: Machine, text: str, traces: Mapping[str, str], constants: Mapping[str, Any]
+) -> Callable[[list[Any]], Any]:
+    """The function ``call`` of a wrapper, which takes its memory on simulated GPUs.
+
+    Args:
+        machine: that has the GPUs.
+        text: of the wrapper.
+        traces: the stack that each buffer comes from, by its name, as text.
+        constants: the module's attributes that are tensors.
+    """
+    tree = ast.parse(text)
+    tree.body = [statement for statement in tree.body if _is_run(statement)]
+    lines = _Lines(traces)
+    code = compile(ast.fix_missing_locations(lines.visit(tree)), __file__, "exec")
+    names: dict[str, Any] = {"__name__": __name__, _KERNELS: _Kernels(), lines.NAME: lines.calls}
+    exec(code, names)  # noqa: S102 - PyTorch's compiler wrote it
+    names.update(constants)
+    names["empty_strided_cuda"] = _Allocation(machine).empty_strided
+    names["copy_if_misaligned"] = _aligned
+    call: Callable[[list[Any]], Any] = names["call"]
+    return call
+
+
+def _is_run(statement: ast.stmt) -> bool:
+    """True for a statement of a wrapper that does not compile kernels, and is no benchmark."""
+    match statement:
+        case ast.Import(names=names):
+            return not any(name.name.startswith(_WITH_TRITON) for name in names)
+        case ast.ImportFrom(module=module):
+            return not str(module).startswith(_WITH_TRITON)
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return name != _KERNELS
+        case ast.FunctionDef(name=name):
+            return name not in ("get_args", "benchmark_compiled_module")
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
+            return name != _KERNELS
+        case ast.If() | ast.Delete():
+            return False
+    return True
+
+
+class _Kernels:
+    """Stands for Inductor's ``AsyncCompile``."""
+
+    def __getattr__(self, _language: str) -> Callable[..., _NoKernel]:
+        return lambda *_args, **_kwargs: _NoKernel()
+
+
+class _Lines(ast.NodeTransformer):
+    """Lets each call that takes memory come from the line of the program that needs the buffer."""
+
+    NAME: Final = "_calls_from_lines"
+
+    def __init__(self, traces: Mapping[str, str]) -> None:
+        self._traces = traces
+        self.calls: list[Callable[..., Any]] = []
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        call = node.value
+        if not isinstance(call, ast.Call):
+            return node
+        if isinstance(call.func, ast.Name) and call.func.id in _GUARDS:
+            return ast.copy_location(ast.Pass(), node)
+        outs = [keyword.value for keyword in call.keywords if keyword.arg == "out"]
+        node.value = self._from_line(call, outs or call.args)
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        if isinstance(node.value, ast.Call):
+            node.value = self._from_line(node.value, node.targets)
+        return node
+
+    def _from_line(self, call: ast.Call, written: Sequence[ast.expr]) -> ast.Call:
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        is_launch = isinstance(call.func, ast.Attribute) and call.func.attr == "run"
+        names = (part.id for one in written for part in ast.walk(one) if isinstance(part, ast.Name))
+        frames = next((frames_of(self._traces[one]) for one in names if one in self._traces), ())
+        if not frames or name in _OWN or is_launch:
+            return call
+        self.calls.append(in_frames(frames))
+        position = ast.Constant(len(self.calls) - 1)
+        caller = ast.Subscript(ast.Name(self.NAME, ast.Load()), position, ast.Load())
+        return ast.Call(caller, [call.func, *call.args], call.keywords)
+
+
+class _Allocation:
+    """Allocates a wrapper's buffers on the current GPU."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def empty_strided(
+        self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        machine = self._machine
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            if machine.values is None:
+                tensor = torch.empty_strided(size, stride, dtype=dtype, device="cpu")
+            else:
+                tensor = machine.values.make_strided(size, stride, dtype)
+            machine.put(torch._C.TensorBase.untyped_storage(tensor), machine.current_gpu())
+        return tensor
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose address Inductor's kernels can read as fast as they assume."""
+    if tensor.data_ptr() % _ALIGNMENT == 0:
+        return tensor
+    return torch.empty_strided(
+        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    ).copy_(tensor)
