@@ -160,11 +160,13 @@ class _Compilation:
 
         machine = self._machine
         call = wrapper.load(machine, text, inductor.stack_traces(lowered), lowered.constants)
-        if machine.values is not None:
-            return call
         graph = values.GraphValues(machine, source)
 
         def run(args: list[Any]) -> Any:
+            if machine.current_capture(machine.thread.device) is not None:
+                self._count()  # a replay runs none of it
+            if machine.values is not None:
+                return call(args)
             computed = graph.compute(args)
             with machine.thread.without_arithmetic():
                 outputs = call(args)

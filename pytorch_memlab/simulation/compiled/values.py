@@ -72,14 +72,18 @@ class GraphValues(Interpreter):
             info = op_info(target)
             run = info.reference or target
             if info.draws and not random_draws.draws_nothing(target, args, kwargs):
-                generator = self._machine.generators[self._machine.thread.device]
-                run = random_draws.drawing(target, run, None, generator)
+                run = self._drawing(target, run)
         elif getattr(target, "__name__", "") == "graphsafe_run_with_rng_state":
             return run_with_generator(partial(self._call_op, args[0]), *args[1:], **kwargs)
         elif getattr(target, "__name__", "") in _SEEDS:
-            generator = self._machine.generators[self._machine.thread.device]
-            run = random_draws.drawing(torch.ops.aten.randint.low, run, None, generator)
+            run = self._drawing(torch.ops.aten.randint.low, run)
         return run(*args, **kwargs)
+
+    def _drawing(self, op: Any, run: Any) -> Any:
+        """A function that runs an op with the generator of the current GPU."""
+        generator = self._machine.generators[self._machine.thread.device]
+        source = generator.state.source(generator.start_draw())
+        return random_draws.drawing(op, run, False, source)
 
     def _call_op(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         return self.call_function(op, args, kwargs)
