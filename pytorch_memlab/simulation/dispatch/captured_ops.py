@@ -222,6 +222,23 @@ def run_captured(
     return result
 
 
+def run_kernel(
+    machine: Machine, index: int, run: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]
+) -> None:
+    """Run a kernel of the program on a GPU; if it is captured, keep it if it computes."""
+    capture = machine.current_capture(index)
+    recording: Recording | None = None
+    if capture is not None:
+        capture.launch(machine.current_stream(index))
+        recording = capture.recording
+    if recording is not None:
+        for tensor in _tensors(arguments):  # any of them may be written to
+            recording.save(tensor)
+    run(arguments)
+    if recording is not None:
+        recording.add(run, (arguments,), {}, None)
+
+
 def note_draw(
     machine: Machine,
     gpu: SimulatedGPU,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 
 from ..._common.patches import Patches
 from ...errors import UnmodelledOpError, UnsupportedCUDACallError
+from ..dispatch import captured_ops
 from ..machine.device_properties import DeviceProperties
 from ..machine.machine import Machine
 from . import triton_interpreter, triton_source
@@ -70,13 +72,17 @@ class _Launches:
         values = self._machine.values
         if values is None:
             if not self._thread.is_tuning:
-                with self._machine.thread.host_addresses():
-                    triton_interpreter.compute(kernel, arguments, blocks)
+                run = partial(self._compute, kernel, blocks)
+                captured_ops.run_kernel(self._machine, self._machine.thread.device, run, arguments)
         else:
             for name in triton_source.written(kernel.fn) & tensors.keys():
                 for tensor in _tensors(arguments[name]):
                     values.forget_values(tensor)
         return _NotCompiled(kernel.__name__)
+
+    def _compute(self, kernel: Any, blocks: Any, arguments: dict[str, Any]) -> None:
+        with self._machine.thread.host_addresses():
+            triton_interpreter.compute(kernel, arguments, blocks)
 
     def _check_places(self, arguments: dict[str, Any]) -> None:
         """Refuse CPU tensors, in Triton's words."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 import warnings
@@ -17,6 +18,7 @@ from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.history.replay import check_replay
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.render.memory_report import sums
+from pytorch_memlab.simulation.dispatch.captured_ops import run_kernel
 
 MB = 2**20
 
@@ -329,6 +331,33 @@ def test_memory_that_was_freed_after_the_capture_is_named(gpu: Any) -> None:
     with pytest.warns(UserWarning, match="the program freed"):
         graph.replay()
     assert (new.tolist(), y.tolist()) == ([3.0] * 4, [4.0] * 4)
+
+
+def test_kernels_of_the_program_run_again_too() -> None:
+    """A Triton kernel comes to the simulation as a function of its arguments."""
+
+    def double(arguments: dict[str, Any]) -> None:
+        with machine.thread.host_addresses():
+            address, count = arguments["x"].data_ptr(), arguments["count"]
+        numbers = (ctypes.c_float * count).from_address(address)
+        numbers[:] = [2 * number for number in numbers]
+
+    with simulate("h100") as machine:
+        x = torch.ones(4, device="cuda")
+
+        def work() -> torch.Tensor:
+            y = x + 1
+            for tensor in (x, y):
+                run_kernel(machine, 0, double, {"x": tensor, "count": 4})
+            return y
+
+        graph, y = captured(work)
+        assert x.tolist() == [1.0] * 4
+        for first, second in ((2, 4), (4, 6)):
+            graph.replay()
+            assert (x.tolist(), y.tolist()) == ([first] * 4, [second] * 4)
+        run_kernel(machine, 0, double, {"x": x, "count": 4})
+        assert x.tolist() == [8.0] * 4
 
 
 def test_a_whole_training_step_is_captured(gpu: Any) -> None:
