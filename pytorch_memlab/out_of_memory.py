@@ -90,8 +90,21 @@ class Explained:
         try:
             found = None if error is None else uncaught.add(error, is_asked_for=True)
             self._report = None if found is None else found.text
+            if found is not None and found.script is not None:
+                uncaught.told.append(self._try)
         finally:
             uncaught.unwatch()
+
+    def _try(self, error: BaseException, report: Report) -> None:  # noqa: ARG002 - told gets it
+        """Put what came of trying remedies into a report that is about to be shown."""
+        uncaught.told.remove(self._try)
+        if report.is_shown or report.advice is not None:
+            return
+        from .advice.main_script import advice_for_script
+        from .render.oom import text
+
+        report.advice = advice_for_script(report.facts, report.script)
+        report.text = self._report = text(report.facts, report.advice)
 
     def __repr__(self) -> str:
         report = self.report
@@ -137,6 +150,8 @@ def _last_error() -> BaseException | None:
 def report_of(error: BaseException) -> Report | None:
     """The report of an out-of-memory error; it never raises, and says which part of it failed."""
     try:
+        from .advice.main_script import script_on
+        from .devices import simulated_machine
         from .devices.failed_request import failed_on_gpu
         from .render.oom import text
         from .reporter.oom_facts import facts_of
@@ -146,7 +161,11 @@ def report_of(error: BaseException) -> Report | None:
         if failed is None:
             return None
         facts = facts_of(failed, error, simulated)
-        return Report(facts, text(facts))
+        report = Report(facts, text(facts))
+        machine = simulated_machine()
+        if simulated is not None and machine is not None:
+            report.script = script_on(machine)
+        return report
     except Exception as problem:
         kind = type(problem).__name__
         return Report(None, f"pytorch_memlab: the out-of-memory report failed: {kind}\n")

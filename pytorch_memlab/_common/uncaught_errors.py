@@ -31,6 +31,7 @@ class Report:
     def __init__(self, facts: Any, text: str) -> None:
         self.facts = facts
         self.advice: Any = None  # the remedies that were tried; None if none was
+        self.script: Any = None  # that can run again to try remedies; None if there is none
         self.text = text
         self.is_shown = False  # True if it is on the screen, or another part prints it
         self.is_asked_for = False  # True to show it even if a handler takes the error

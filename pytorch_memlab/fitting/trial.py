@@ -142,6 +142,7 @@ class Settings:
     assume: Mapping[str, str | int | float] | None = None  # sizes that values decide
     output: str = ""  # folder for what the program prints, with a file for each run; empty for none
     allow_writes: bool = False  # whether the runs change files, and start every command
+    simulates_for_program: bool = False  # whether simulations that it begins are that of the trial
 
     def taken(self, gpu: GPU) -> int:
         """Bytes of a GPU that PyTorch cannot have."""
@@ -232,6 +233,7 @@ def _trial(request: TrialRequest) -> Trial:
         assume=None if request.computes else settings.assume,
     )
     with simulation as machine, Patches() as patches:
+        patches.set(simulate_without_traces, "stands_for_others", settings.simulates_for_program)
         if machine.kept_files is not None:
             machine.kept_files.refuse_commands()
         run = _Run(request, machine, reads, outer)

@@ -200,6 +200,9 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         if self._exits is not None:
             raise UsageError("this simulation is on already: make another to nest one")
         self._is_used = True
+        if simulate_without_traces.stands_for_others and active.machine is not None:
+            self._exits = ExitStack()
+            return active.machine
         try:
             with uninterrupted():
                 machine = self._begin(machine)
@@ -277,6 +280,8 @@ class simulate_without_traces(simulate):  # noqa: N801 - as its base
     """A simulation after which all files are as before, new ones too."""
 
     _keeps_all_files = True
+    stands_for_others = False
+    """Set in the process of a trial: a simulation that the program begins is this one."""
 
 
 def _begin_overlay(machine: Machine, exits: ExitStack, *, keeps_new: bool) -> None:
