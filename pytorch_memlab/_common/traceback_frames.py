@@ -8,11 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import wraps
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import ParamSpec, TypeVar
 
 from ..errors import MemlabError
-from .program_lines import is_of_program
 from .user_code import OWN_FOLDER
 
 P = ParamSpec("P")
@@ -21,8 +20,11 @@ T = TypeVar("T")
 _ARGUMENTS = "_arguments_of_torch"
 """Attribute of an error for what frames of torch would keep."""
 
-_EXPECTED = (RuntimeError, MemlabError)
+_EXPECTED = (RuntimeError, MemlabError, OSError)
 """Errors that are raised on purpose, wherever they come from."""
+
+_PASS_ON: set[CodeType] = set()
+"""Code that gives the program's arguments to torch: what that raises is its answer to them."""
 
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
@@ -64,6 +66,20 @@ def without_frames(function: Callable[P, T], *, is_in_python: bool = False) -> C
     return call
 
 
+def is_without_frames(function: object) -> bool:
+    """True for a function that ``without_frames`` made."""
+    return getattr(function, "__code__", None) in without_frames.__code__.co_consts
+
+
+def passes_on(function: Callable[P, T]) -> Callable[P, T]:
+    """Mark a function that gives arguments of the program to torch: what that raises is expected.
+
+    The function alone is marked, not what it calls in Python.
+    """
+    _PASS_ON.add(function.__code__)
+    return function
+
+
 def clear_internal_frames(error: BaseException) -> None:
     """Drop what frames of modes hold that an exception has passed through.
 
@@ -95,6 +111,8 @@ def _is_expected(error: BaseException, places: list[TracebackType]) -> bool:
     if isinstance(error, _EXPECTED) or len(places) == 1:
         return True
     last = places[-1]
+    if last.tb_frame.f_code in _PASS_ON:
+        return True
     raises = last.tb_frame.f_code.co_code[last.tb_lasti] == _RAISE
     return raises and not isinstance(error, AssertionError)
 
@@ -102,11 +120,19 @@ def _is_expected(error: BaseException, places: list[TracebackType]) -> bool:
 def _without_internals(places: list[TracebackType], ours: list[bool]) -> list[TracebackType]:
     """Neither own frames, nor those of torch that these called and that called no program."""
     end = len(places)
-    while end and not is_of_program(places[end - 1].tb_frame.f_code.co_filename):
+    while end and not _is_of_program(places[end - 1].tb_frame.f_code.co_filename):
         end -= 1
     first_own = ours.index(True, end) if True in ours[end:] else len(places)
     kept = zip(places[:first_own], ours[:first_own], strict=True)
     return [place for place, is_ours in kept if not is_ours]
+
+
+def _is_of_program(file: str) -> bool:
+    if "torch" not in sys.modules:  # in a command of a dry run, which does without it
+        return True
+    from .program_lines import is_of_program
+
+    return is_of_program(file)
 
 
 def _joined(places: list[TracebackType]) -> TracebackType | None:

@@ -24,7 +24,7 @@ from .._common import warned_lines
 from .._common.patches import Patches
 from .._common.quoted import quoted
 from .._common.storages import raise_kept
-from .._common.traceback_frames import without_frames
+from .._common.traceback_frames import is_without_frames, without_frames
 from .._common.uncaught_errors import uncaught
 from .._common.uninterrupted import uninterrupted
 from .._common.whole_exit import WholeExit
@@ -319,7 +319,10 @@ _INSTALLED_IN_ORDER = (
 )
 
 
-_WITHOUT_FRAMES = (torch.Tensor, torch.UntypedStorage, torch.autograd, torch.cuda, torch._C)
+_WITHOUT_FRAMES = (
+    *(torch, torch._C, torch._C._nn, torch.Tensor, torch.UntypedStorage),
+    *(torch.autograd, torch.cuda, torch.cuda.random, torch.serialization),
+)
 """Errors name no frame of what stands for their functions; see ``clear_internal_frames``."""
 
 
@@ -330,7 +333,11 @@ class _Replacements(Patches):
     """The names of torch that the simulation replaces."""
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        if owner in _WITHOUT_FRAMES and type(value) in _FUNCTIONS:
+        if (
+            (owner in _WITHOUT_FRAMES or owner is sys.modules.get("numpy"))
+            and type(value) in _FUNCTIONS
+            and not is_without_frames(value)
+        ):
             is_in_python = type(getattr(owner, name, None)) is FunctionType
             value = without_frames(value, is_in_python=is_in_python)
         super().set(owner, name, value)

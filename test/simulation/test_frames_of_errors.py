@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 import traceback
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
+from torch.utils.data import DataLoader
 
 from pytorch_memlab import simulate
 from pytorch_memlab._common.user_code import OWN_FOLDER
@@ -79,6 +84,96 @@ CALLS = {
     "UntypedStorage": lambda: torch.UntypedStorage(100 * MIB, device="cuda"),
     "refused by name": lambda: torch.cuda.change_current_allocator(None),
 }
+
+
+def saved(value):
+    """A file of ``torch.save`` in memory."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return file
+
+
+class Refusing(Doubled):
+    """An op of the program, whose forward pass fails."""
+
+    @staticmethod
+    def forward(_ctx, _tensor):
+        raise ValueError("in forward")
+
+
+class Unpinned:
+    """A sample that pins itself, and fails."""
+
+    def pin_memory(self):
+        raise RuntimeError("pinned")
+
+
+def of_no_rank(device):
+    return torch.ones(2, device=device, requires_grad=True).exp()
+
+
+REFUSED = {
+    "cuda of a list": lambda: torch.ones(2).cuda([]),
+    "cuda of a name": lambda: torch.ones(2).cuda("cpu"),
+    "to a wrong format": lambda: torch.ones(2).to("cuda", memory_format=3),
+    "to an unknown option": lambda: torch.ones(2).to(foo="cuda"),
+    "to an unknown device": lambda: torch.ones(2).to("gpu"),
+    "module.to an unknown device": lambda: torch.nn.Linear(2, 2).to("gpu"),
+    "module.to a meta module": lambda: torch.nn.Linear(2, 2, device="meta").cuda(),
+    "module.to_empty": lambda: torch.nn.Linear(6000, 6000, device="meta").to_empty(device="cuda"),
+    "a wrong input": lambda: torch.nn.Linear(3, 4).cuda()(weight()[None, :2]),
+    "a gradient of a number": lambda: setattr(weight(), "grad", 3),
+    "load": lambda: torch.load(saved(large("cpu")), map_location="cuda"),
+    "load to no such GPU": lambda: torch.load(saved(torch.ones(2)), map_location="cuda:9"),
+    "load no file": lambda: torch.load("/nonexistent/x.pt", map_location="cuda"),
+    "load with a function": lambda: torch.load(saved(torch.ones(2)), map_location=lambda *_: 1 / 0),
+    "load a class": lambda: torch.load(saved({"a": Unpinned()}), map_location="cuda"),
+    "save to no folder": lambda: torch.save(weight(), "/nonexistent/x.pt"),
+    "pin_memory of a loader": lambda: list(
+        DataLoader([Unpinned()], pin_memory=True, batch_size=None)
+    ),
+    "pin_memory": lambda: weight().pin_memory(),
+    "backward of no scalar": lambda: of_no_rank("cuda").backward(),
+    "backward of another device": lambda: of_no_rank("cuda").backward(torch.ones(2)),
+    "backward twice": lambda: [one.backward() for one in [of_no_rank("cuda").sum()] * 2],
+    "grad of what is unused": lambda: torch.autograd.grad(of_no_rank("cuda").sum(), [weight()]),
+    "forward of a function": lambda: Refusing.apply(weight()),
+    "copy_": lambda: weight().detach().copy_(torch.ones(3)),
+    "copy_ of a word": lambda: weight().detach().copy_("a"),
+    "copy_ of a storage": lambda: weight().untyped_storage().copy_(3),
+    "an index": lambda: weight()[9],
+    "an index of a word": lambda: weight()["a"],
+    "an index on another device": lambda: torch.ones(3)[weight().long()],
+    "writing to an index": lambda: weight().detach().__setitem__(9, 1),
+    "item": lambda: weight().item(),
+    "new": lambda: weight().new("a"),
+    "tensor of a word": lambda: torch.tensor("a", device="cuda"),
+    "tensor of ragged lists": lambda: torch.tensor([1, [2]], device="cuda"),
+    "tensor of an object": lambda: torch.as_tensor(object(), device="cuda"),
+    "asarray of a word": lambda: torch.asarray("abc", device="cuda"),
+    "FloatTensor of a word": lambda: torch.cuda.FloatTensor("a"),
+    "from_numpy": lambda: torch.from_numpy(weight()),
+    "out on another device": lambda: torch.ones(2, out=torch.ones(2), device="cuda"),
+    "a state of a generator": lambda: torch.cuda.set_rng_state(torch.ones(3)),
+    "a fraction": lambda: torch.cuda.set_per_process_memory_fraction(2.0),
+    "a snapshot in no folder": lambda: torch.cuda.memory._dump_snapshot("/nonexistent/a"),
+    "from_dlpack": lambda: np.from_dlpack(weight().detach()),
+    "numpy.load": lambda: np.load("/nonexistent/a.npy"),
+    "read_text": lambda: Path("/nonexistent/a").read_text(),
+    "remove": lambda: Path("/nonexistent/a").unlink(),
+    "rmtree": lambda: shutil.rmtree("/nonexistent"),
+}
+
+
+@computed_or_dry
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
+def test_no_frame_of_the_simulation_where_arguments_are_refused(call, compute):
+    with simulate("64MiB", compute=compute), pytest.raises(Exception) as caught:  # noqa: PT011
+        call()
+    files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
+    assert [name for name in files if name.startswith(OWN_FOLDER)] == []
+    assert files[1] == __file__
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

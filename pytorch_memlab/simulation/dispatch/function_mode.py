@@ -27,19 +27,19 @@ class SimulatedFunctionMode(TorchFunctionMode):
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if type(kwargs.get("device")) is int and func is not torch.device:
-            kwargs["device"] = torch.device("cuda", kwargs["device"])
-        if kwargs.get("out") is not None and kwargs.get("device") is not None:
-            kwargs = _without_device_of_out(**kwargs)
-        if isinstance(func, HigherOrderOperator):
-            args, kwargs = higher_order.prepare(self._machine, func, args, kwargs)
-        if fake_tensors.are_on():
-            fake_tensors.check(args, kwargs)
         thread = self._thread
         outer = thread.call
-        if type(func) is not OpOverload or not _belongs_to_another(outer, args):
-            thread.call = (args, kwargs)
         try:
+            if type(kwargs.get("device")) is int and func is not torch.device:
+                kwargs["device"] = torch.device("cuda", kwargs["device"])
+            if kwargs.get("out") is not None and kwargs.get("device") is not None:
+                kwargs = _without_device_of_out(**kwargs)
+            if isinstance(func, HigherOrderOperator):
+                args, kwargs = higher_order.prepare(self._machine, func, args, kwargs)
+            if fake_tensors.are_on():
+                fake_tensors.check(args, kwargs)
+            if type(func) is not OpOverload or not _belongs_to_another(outer, args):
+                thread.call = (args, kwargs)
             return self._replacements.get(func, func)(*args, **kwargs)
         except BaseException as error:
             clear_internal_frames(error)

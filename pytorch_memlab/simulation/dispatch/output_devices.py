@@ -42,6 +42,8 @@ class OutputDevices:
         if device is not None and device.type != "cpu":
             if device.type != "cuda":  # the meta device, say
                 return None, kwargs, False
+            if pin:
+                raise RuntimeError("Only dense CPU tensors can be pinned")
             return self._machine.find_gpu(device), {**kwargs, "device": _CPU}, False
         if thread.output_device is not None:
             return self._machine.find_gpu(thread.output_device), kwargs, pin

@@ -9,6 +9,7 @@ from torch._C import _functorch as functorch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..._common.storages import storages_of
+from ..._common.traceback_frames import passes_on
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import SimulatedGPU
 
@@ -70,6 +71,7 @@ def _wraps_others(tensor: Any) -> bool:
     return is_traceable_wrapper_subclass(tensor)
 
 
+@passes_on
 def _copy(
     machine: Machine, tensor: torch.Tensor, target: SimulatedGPU | None, options: dict[str, Any]
 ) -> torch.Tensor:

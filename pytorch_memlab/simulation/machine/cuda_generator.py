@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from typing_extensions import Self
 
+from ..._common.traceback_frames import without_frames
 from .captures import Capture
 
 _Generator = torch._C.Generator
@@ -108,6 +109,7 @@ class SimulatedGenerator(_Generator):
         self._refuse_capture("get_offset")
         return self._state.offset
 
+    @without_frames
     def set_offset(self, offset: int) -> Self:
         self._refuse_capture("set_offset")
         if offset % _STEP:
@@ -122,6 +124,7 @@ class SimulatedGenerator(_Generator):
         packed = bytearray(_STATE.pack(state.seed, offset))
         return torch.frombuffer(packed, dtype=torch.uint8)
 
+    @without_frames
     def set_state(self, new_state: torch.Tensor) -> Self:
         if new_state.dtype != torch.uint8 or new_state.device.type != "cpu":
             raise TypeError("RNG state must be a torch.ByteTensor")

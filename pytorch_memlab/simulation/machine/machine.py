@@ -17,6 +17,7 @@ from ..._common.hidden_calls import CAN_HIDE
 from ..._common.prose_size import prose_size
 from ..._common.storages import StorageTable, host_address, storages_of
 from ..._common.torch_release import RELEASE
+from ..._common.traceback_frames import passes_on
 from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..allocator.pinned_memory import PinnedMemory
 from ..hardware.gpu import GPU
@@ -281,6 +282,7 @@ class Machine:
     def current_gpu(self) -> SimulatedGPU:
         return self.gpu(self.thread.device)
 
+    @passes_on
     def find_gpu(self, device: Any) -> SimulatedGPU | None:
         """The GPU that a device argument means (None: the current one); None for other devices."""
         if device is None:

@@ -281,7 +281,11 @@ def _into_outs(op: Any, reference: Implementation, *args: Any, **kwargs: Any) ->
         return op(*args, **kwargs)
     outs = [kwargs.pop(name) for name in names]
     found = reference(*args, **kwargs)
-    for out, result in zip(outs, found if isinstance(found, tuple) else [found], strict=False):
+    results = found if isinstance(found, tuple) else (found,)
+    pairs = list(zip(outs, results, strict=False))
+    if not all(torch.can_cast(result.dtype, out.dtype) for out, result in pairs):
+        return op(*args, **kwargs, **dict(zip(names, outs, strict=True)))  # which refuses them
+    for out, result in pairs:
         out.resize_(result.shape).copy_(result)
     return outs[0] if len(outs) == 1 else tuple(outs)
 

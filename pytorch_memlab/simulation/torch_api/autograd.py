@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..._common.patches import Patches
+from ..._common.traceback_frames import without_frames
 from ..dispatch.node_devices import note_outputs, places_of_inputs
 from ..machine.machine import Machine
 
@@ -114,7 +115,7 @@ def _install_custom_functions(machine: Machine, patches: Patches) -> None:
         note_outputs(machine, outputs, args)
         return outputs
 
-    patches.set(torch.autograd.Function, "apply", classmethod(apply))
+    patches.set(torch.autograd.Function, "apply", classmethod(without_frames(apply)))
     function: Any = torch.autograd.function.BackwardCFunction
     names = [name for name in ("apply", "apply_boxed") if hasattr(function, name)]
 

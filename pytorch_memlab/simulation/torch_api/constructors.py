@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..._common.patches import Patches
-from ..._common.traceback_frames import without_frames
+from ..._common.traceback_frames import passes_on, without_frames
 from ..dispatch.transfers import move
 from ..machine.cuda_generator import SimulatedGenerator
 from ..machine.machine import Machine
@@ -58,6 +58,7 @@ def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., 
     converts = original.__name__ in ("as_tensor", "asarray")
 
     @functools.wraps(original)
+    @passes_on
     def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         if device is None:
             # torch.get_default_device() asks torch.tensor, which is what is being replaced here.
@@ -241,6 +242,7 @@ class _LegacyType(type):
 
 
 def _legacy_constructor(machine: Machine, dtype: torch.dtype) -> Any:
+    @passes_on
     def new(cls: Any, *args: Any, device: Any = None) -> Any:
         gpu = machine.find_gpu(device)
         if gpu is None:

@@ -80,7 +80,7 @@ def _from_capsule(machine: Machine, original: Callable[[Any], torch.Tensor]) -> 
         if storage is None:
             return made
         offset = (address - host_address(storage)) // made.itemsize
-        return made.set_(storage, offset, made.shape, made.stride())
+        return torch._C.TensorBase.set_(made, storage, offset, made.shape, made.stride())
 
     return share
 

@@ -17,7 +17,7 @@ from torch import UntypedStorage
 from torch.multiprocessing import get_sharing_strategy
 
 from ..._common.patches import Patches
-from ..._common.traceback_frames import without_frames
+from ..._common.traceback_frames import passes_on, without_frames
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.tensor_values import TensorValues
@@ -104,8 +104,9 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
 
 def _install_copies(values: TensorValues, patches: Patches) -> None:
     @patches.around(_Storage, "copy_")
+    @passes_on
     def copy_(copy: Any, self: UntypedStorage, source: Any, *args: Any, **kwargs: Any) -> Any:
-        holds_zeros = values.absent.known.get(source._cdata)
+        holds_zeros = values.absent.known.get(getattr(source, "_cdata", 0))
         if holds_zeros is not False:
             copy(self, source, *args, **kwargs)
         if holds_zeros is not None:

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensor, fake_tensor
 
 from ..._common.patches import Patches
 from ..._common.stack_room import check_room
-from ..._common.traceback_frames import without_frames
+from ..._common.traceback_frames import passes_on, without_frames
 from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..dispatch.fake_tensors import BUILD_HAS_CUDA
 from ..dispatch.transfers import move
@@ -34,7 +34,14 @@ _Uninitialized: Any = vars(torch.nn.parameter)["UninitializedTensorMixin"]
 
 def install(machine: Machine, patches: Patches) -> None:
     patches.set_all(torch.Tensor, _attributes(machine))
-    methods = (*_moves(machine), *_reads(machine), *_others(machine), backward, new_tensor)
+    methods = (
+        *_moves(machine),
+        *_reads(machine),
+        *_others(machine),
+        *_of_one_device(machine),
+        backward,
+        new_tensor,
+    )
     patches.set_all(torch.Tensor, {method.__name__: method for method in methods})
     # Calls name what stands for the method, or what the class has.
     found = [vars(torch.Tensor)[method.__name__] for method in methods]
@@ -83,6 +90,7 @@ def _grad(machine: Machine) -> Any:
                 return get(tensor)
 
         @without_frames
+        @passes_on
         def __set__(self, tensor: torch.Tensor, gradient: Any) -> None:
             check_room()
             if gradient is not None and isinstance(gradient, torch.Tensor):
@@ -108,6 +116,7 @@ def _grad(machine: Machine) -> Any:
 def _moves(machine: Machine) -> tuple[Callable[..., Any], ...]:
     """Methods that bring a tensor to a device, or tell where it is."""
 
+    @passes_on
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if not _names_device(args, kwargs):
             return _Base.to(self, *args, **kwargs)
@@ -204,6 +213,7 @@ def _others(machine: Machine) -> tuple[Callable[..., Any], ...]:
     share: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.share_memory_
     shared: Callable[[torch.Tensor], bool] = torch.Tensor.is_shared
 
+    @passes_on
     def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if len(args) != 1 or machine.gpu_of(self) is None or not _is_data(args[0]):
             return _Base.new(self, *args, **kwargs)
@@ -228,6 +238,32 @@ def _others(machine: Machine) -> tuple[Callable[..., Any], ...]:
         return machine.gpu_of(self) is not None or shared(self)
 
     return new, as_subclass, record_stream, share_memory_, is_shared
+
+
+def _of_one_device(machine: Machine) -> tuple[Callable[..., Any], ...]:
+    """Methods that refuse tensors of a GPU, or storages of another device."""
+
+    def apply_(self: torch.Tensor, callable: Callable[..., Any]) -> torch.Tensor:
+        if machine.gpu_of(self) is not None:
+            raise TypeError("apply_ is only implemented on CPU tensors")
+        return _Base.apply_(self, callable)
+
+    def map_(self: torch.Tensor, tensor: Any, callable: Callable[..., Any]) -> torch.Tensor:
+        if machine.gpu_of(self) is not None:
+            raise TypeError("map_ is only implemented on CPU tensors")
+        return _Base.map_(self, tensor, callable)
+
+    def set_(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        source = args[0] if args else kwargs.get("source")
+        if source is not None and source.device != self.device:
+            raise RuntimeError(
+                f'Attempted to set the storage of a tensor on device "{self.device}" to a storage'
+                f' on different device "{source.device}".  This is no longer allowed; the devices'
+                " must match."
+            )
+        return _Base.set_(self, *args, **kwargs)
+
+    return apply_, map_, set_
 
 
 def new_tensor(

@@ -151,3 +151,43 @@ def test_a_product_with_a_tensor_without_data_has_none(compute):
         assert product.is_meta
         torch.mm(tensor, torch.empty(3, 2, device="meta"))  # as on a CPU, on any device
         assert torch.cuda.memory_allocated() == allocated
+
+
+def test_a_tensor_takes_no_storage_of_another_device():
+    with simulate("1GiB", count=2):
+        tensor, host = gpu_tensor(), torch.ones(3, dtype=torch.float16)
+        for source in (host, host.untyped_storage(), torch.ones(3, device="cuda:0").half()):
+            words = (
+                rf'on device "cuda:1" to a storage on different device "{source.device}"\.  This'
+            )
+            with pytest.raises(RuntimeError, match=words):
+                tensor.set_(source)
+        with pytest.raises(RuntimeError, match='on device "cpu" to a storage on different device'):
+            host.set_(tensor)
+        assert tensor.set_(gpu_tensor() + 1).tolist() == [2.0] * 3
+        assert tensor.set_(gpu_tensor().untyped_storage(), 1, (2,), (1,)).tolist() == [1.0] * 2
+        assert tensor.set_().shape == (0,)
+
+
+def test_calls_of_python_for_each_element_are_refused_on_a_gpu():
+    with simulate("1GiB", count=2):
+        with pytest.raises(TypeError, match=r"^apply_ is only implemented on CPU tensors$"):
+            gpu_tensor().apply_(lambda value: value)
+        with pytest.raises(TypeError, match=r"^map_ is only implemented on CPU tensors$"):
+            gpu_tensor().map_(gpu_tensor(), lambda value, _other: value)
+        host = torch.ones(2)
+        assert host.apply_(lambda value: value + 1).tolist() == [2.0, 2.0]
+        assert host.map_(host, lambda value, other: value + other).tolist() == [4.0, 4.0]
+
+
+@computed_or_dry
+def test_memory_of_a_gpu_is_not_pinned(compute):
+    with simulate("1GiB", compute=compute):
+        for make in (
+            lambda: torch.ones(2, device="cuda", pin_memory=True),
+            lambda: torch.empty(2, device="cuda", pin_memory=True),
+            lambda: torch.tensor([1.0], device="cuda", pin_memory=True),
+        ):
+            with pytest.raises(RuntimeError, match=r"^Only dense CPU tensors can be pinned$"):
+                make()
+        assert torch.cuda.memory_allocated() == 0

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+from types import FunctionType
 from typing import Any
 
 from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
+from ...._common.traceback_frames import is_without_frames, without_frames
 from . import compressed, opening, os_functions, processes
 from .overlay import VARIABLE, Overlay, new_overlay
+
+
+class _Replacements(Patches):
+    """Functions in place of others: an error that leaves one names no frame of it."""
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        if type(value) is FunctionType and not is_without_frames(value):
+            value = without_frames(value)
+        super().set(owner, name, value)
 
 
 class _Installed:
@@ -17,7 +28,7 @@ class _Installed:
     def __init__(self, overlay: Overlay) -> None:
         self.overlay = overlay
         self.users = 0
-        self.patches = Patches()
+        self.patches = _Replacements()
         self._imports = AfterImport()
         self._before = os.environ.get(VARIABLE)
         opening.install(overlay, self.patches)

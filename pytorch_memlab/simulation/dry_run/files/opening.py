@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 from ...._common.patches import Patches
+from ...._common.traceback_frames import passes_on
 from .layers import path_of_descriptor
 from .marks import MARK, is_marked
 from .overlay import Overlay
@@ -137,6 +138,7 @@ def opener(overlay: Overlay) -> Callable[..., Any]:
     """A function that stands for ``open``."""
 
     @wraps(plain_open)
+    @passes_on
     def open(
         file: Any,
         mode: str = "r",

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
+from ..cuda_dispatch import refuse_cpu_tensors
 from ..registry import define
 
 _aten: Final = torch.ops.aten
@@ -27,6 +28,7 @@ def _rank_into(
 ) -> Any:
     if matrix.dim() < 2 or out.is_complex() or out.dtype == torch.bool:
         return NotImplemented  # PyTorch refuses them in its words
+    refuse_cpu_tensors(_aten.linalg_matrix_rank.default, gpu, out)
     atol, rtol = _tolerances(gpu, matrix, atol, rtol)
     out.resize_(matrix.shape[:-2])
     if not matrix.numel():

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ...._common.patches import Patches
+from ...._common.traceback_frames import passes_on
 from ...dry_run.files.marks import MARK, WithoutValues, is_marked
 from ...dry_run.files.opening import leave_room, watched_file
 from ...dry_run.files.overlay import Overlay
@@ -103,6 +104,7 @@ def install(values: TensorValues, kept: Overlay, patches: Patches) -> None:
         original = getattr(torch, name)
 
         @patches.around(torch, name)
+        @passes_on
         def tensor(make: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
             made: torch.Tensor = make(data, *args, **kwargs)
             if isinstance(data, np.ndarray) and lacks(data):
