@@ -81,7 +81,7 @@ def standard_signals_wait() -> bool:
 class uninterrupted:  # noqa: N801 - reads as a state
     """Holds signals' Python handlers back, which run in the main thread, until right after."""
 
-    __slots__ = ("_arrived", "_handlers", "_numbers")
+    __slots__ = ("_arrived", "_handlers", "_left", "_numbers")
 
     def __init__(self, *numbers: int) -> None:
         self._numbers = numbers or _ALL
@@ -97,10 +97,12 @@ class uninterrupted:  # noqa: N801 - reads as a state
         check_room()  # also what puts the handlers back needs some
         self._arrived: list[int] = []
         handlers = _python_handlers(self._numbers)
+        note, begun = self._note, iter(handlers)
+        self._left = iter(handlers)  # to put back, for which there may be no memory then
         try:
             self._handlers = handlers
-            for number, _ in handlers:
-                _set_handler(number, self._note)
+            for number, _ in begun:
+                _set_handler(number, note)
             if outer is None:
                 _holder = self
         except BaseException:
@@ -117,16 +119,16 @@ class uninterrupted:  # noqa: N801 - reads as a state
         if self._arrived:
             self._run_handlers()
             return
-        # Mostly nothing has arrived. No function is called: where Python can call no deeper,
-        # the handlers would stay away.
-        left = handlers
+        # Mostly nothing has arrived. No function is called and no object made: where Python can
+        # call no deeper, or has no memory, the handlers would stay away.
+        pair = None
         try:
-            while left:
-                _set_handler(*left[0])
-                left = left[1:]
+            for pair in self._left:
+                _set_handler(pair[0], pair[1])
+            pair = None
         finally:
-            if left:  # the first of them has raised
-                _put_back(left)
+            if pair is not None:  # this one has raised
+                _put_back((pair, *self._left))
             if self._arrived:  # at the last moment
                 _raise_all(self._arrived)
 

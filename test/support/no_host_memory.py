@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _testcapi
 import os
+import sys
 import traceback
 import warnings
 from collections.abc import Callable
@@ -35,6 +36,7 @@ def in_fork(work: Callable[[], object]) -> None:
         child = os.fork()
     if not child:
         status = 1
+        sys.unraisablehook = lambda _: None  # pytest's holds the frames of errors in finalizers
         try:
             work()
             status = 0

@@ -143,10 +143,16 @@ class Workspaces:
     ) -> int:
         workspaces = self._of_thread(gpu)
         before = workspaces.get(key)
-        workspaces[key] = gpu.allocate(size, key[1], is_estimate=is_estimate)
-        if before is None:
-            self._made.append((workspaces, key))
-        else:
+        allocation = gpu.allocate(size, key[1], is_estimate=is_estimate)
+        try:
+            workspaces[key] = allocation
+            if before is None:
+                self._made.append((workspaces, key))
+        except BaseException:
+            workspaces.pop(key, None)
+            gpu.release(allocation)
+            raise
+        if before is not None:
             gpu.release(before)
         return size if is_estimate else 0
 

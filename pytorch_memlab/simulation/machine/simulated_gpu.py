@@ -310,7 +310,11 @@ class SimulatedGPU:
                 self._mend()
             raise
         finally:
-            if _recursion_limit() == raised:  # no other thread has changed it
+            try:
+                is_changed = _recursion_limit() != raised  # by another thread
+            except MemoryError:
+                is_changed = False
+            if not is_changed:
                 _set_recursion_limit(limit)
 
     def _free_dead(self) -> None:
