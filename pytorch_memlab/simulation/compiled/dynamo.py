@@ -8,6 +8,7 @@ must see what PyTorch has there, but for questions whose answers it keeps as con
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType
@@ -157,6 +158,22 @@ def _see_through_replacements(replaced: Mapping[Any, Any], patches: Patches) -> 
         return original(self, originals.get(id(value), value))
 
 
+@contextmanager
+def _plain_module_calls() -> Iterator[None]:
+    """Within: modules are called without what this package has put around that."""
+    replaced: Any = torch.nn.Module.__call__
+    plain: Any = inspect.unwrap(replaced, stop=_is_not_own)
+    torch.nn.Module.__call__ = plain  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.__call__ = replaced  # type: ignore[method-assign]
+
+
+def _is_not_own(function: Any) -> bool:
+    return not function.__code__.co_filename.startswith(OWN_FOLDER)
+
+
 class Callback:
     """Compiles a frame for the simulated GPUs, in place of what the program's context calls."""
 
@@ -173,7 +190,7 @@ class Callback:
     def __call__(self, frame: Any, *args: Any) -> Any:
         self._codes.add(frame.f_code)
         try:
-            with _disable_current_modes():
+            with _disable_current_modes(), _plain_module_calls():
                 return self._torchdynamo_orig_backend(frame, *args)
         except TRACING_ERRORS as error:
             if isinstance(error, ResumePrologueTracingError):

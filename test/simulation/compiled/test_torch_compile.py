@@ -17,6 +17,7 @@ from torch.nn import functional
 from pytorch_memlab import simulate
 from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.errors import UnmodelledOpError
+from pytorch_memlab.history.module_paths import ModulePaths
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="compiled from torch 2.9 on")
 
@@ -224,6 +225,22 @@ def test_a_new_shape_compiles_again_as_often_as_on_a_gpu() -> None:
             step(torch.ones(length, device="cuda"))
             made.append(graphs_made() - before)
         assert made == [1, 0, 1, 0, 0]
+
+
+def test_calls_of_modules_that_are_followed_are_one_graph() -> None:
+    paths = ModulePaths()
+    with simulate("h100", compute=False):
+        paths.begin()
+        try:
+            followed = torch.nn.Module.__call__
+            step = torch.compile(layers().cuda(), fullgraph=True)
+            before = graphs_made()
+            for _ in range(2):
+                step(torch.ones(4, 64, device="cuda"))
+            assert graphs_made() - before == 1
+            assert torch.nn.Module.__call__ is followed
+        finally:
+            paths.end()
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
