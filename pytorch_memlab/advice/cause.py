@@ -49,6 +49,7 @@ class Remedy:
     # how a trial makes it around the unmodified program; None if it cannot be tried
     change: Change | None = None
     results: Results = Results.UNKNOWN
+    otherwise: Remedy | None = None  # that is tried where this one makes the program fail
 
 
 @dataclass(frozen=True, slots=True)

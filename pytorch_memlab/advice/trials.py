@@ -95,6 +95,7 @@ class _Ended:
     is_whole: bool
     finding: Finding | None
     error: str
+    is_stopped: bool  # whether what follows its loops failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ def _advise(request: _Request) -> Advice:
     os.environ.update(program.environment)
     trials = _Trials(program, has_error=oom is not None)
     with _interrupted_at(min(time.time() + request.seconds, request.latest)):
-        trials.run([None])
+        trials.run({0: None})
         if oom is None:
             oom = trials.facts_at_peak()
         if oom is not None:
@@ -207,19 +208,37 @@ class _Trials:
         self._known = list(known)
         self._tried = _to_try(known)
         if self._reproduces:
-            self.run([remedy.change for remedy in self._tried])
+            self.run({index: remedy.change for index, remedy in enumerate(self._tried, 1)})
+            self._try_otherwise()
             if self._program.computes:
                 self._compare()
 
-    def run(self, changes: Sequence[Change | None]) -> None:
-        requests = [self._request(*([] if change is None else [change])) for change in changes]
-        begin = len(self._ended)
+    def _try_otherwise(self) -> None:
+        """Try the other edit of each remedy that failed."""
+        again: dict[int, Change | None] = {}
+        for index, remedy in enumerate(self._tried, 1):
+            other = remedy.otherwise
+            if other is not None and index in self._ended and self._result(index) is None:
+                again[index] = other.change
+                self._tried[index - 1] = other
+                self._known = [
+                    (cause, other if known is remedy else known) for cause, known in self._known
+                ]
+        for index in again:
+            del self._ended[index]
+        self.run(again)
+
+    def run(self, changes: Mapping[int, Change | None]) -> None:
+        requests = [
+            self._request(*([] if change is None else [change])) for change in changes.values()
+        ]
+        numbers = list(changes)
         with closing(run_all(requests)) as running:
             for index, trial in running:
                 if trial.asked_for_memory:
                     again = replace(requests[index], is_limited=True)
                     [(_, trial)] = run_all([again])
-                self._ended[begin + index] = self._end_of(trial)
+                self._ended[numbers[index]] = self._end_of(trial)
 
     def _compare(self) -> None:
         """Run the program twice with values, and those remedies that are worth it."""
@@ -252,7 +271,8 @@ class _Trials:
         result = verdict(trial, self._program.gpu, "", self._program.settings)
         finding = trial.findings[-1] if trial.findings else None
         is_whole = trial.ending is Ending.FINISHED
-        return _Ended(result.active_peak, result.fits, is_whole, finding, trial.error)
+        is_stopped = trial.stopped is not None
+        return _Ended(result.active_peak, result.fits, is_whole, finding, trial.error, is_stopped)
 
     @property
     def _reproduces(self) -> bool:
@@ -309,6 +329,8 @@ class _Trials:
         if end is None or end.fits is None:
             return None
         if end.finding is not None and end.finding.outcome is not Outcome.APPLIED:
+            return None
+        if end.is_stopped and not self._ended[0].is_stopped:
             return None
         values = [self._values.get(number) for number in (0, _SECOND, index)]
         first, again, edited = values

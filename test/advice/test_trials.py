@@ -29,6 +29,21 @@ from pytorch_memlab.simulation.hardware.presets import find_gpu
 pytestmark = pytest.mark.usefixtures("short_search")
 
 
+KEEPS = """\
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256))
+net.cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+losses = []
+for step in range(20):
+    net(torch.randn(64, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss = net(torch.randn(2048, 256, device="cuda"))
+    losses.append(loss.square().mean())
+"""
+
+
 def failed(one: OomProgram, folder: Path):
     """The facts of a program that runs out of memory, and the program to run again."""
     path = folder / f"{one.name}.py"
@@ -97,6 +112,26 @@ def test_a_program_without_an_error_is_stopped_at_its_peak(tmp_path):
     sound.write_text("import torch\ntorch.ones(2**22, device='cuda').sum()\n")
     again = replace(again, target=ProgramTarget(str(sound)))
     assert advice_without_error(again, 120) == Advice((), ())
+
+
+@knows_saved_tensors
+@pytest.mark.parametrize(
+    ("last", "method"), [("float(sum(losses))", "item"), ("losses[-1].item()", "detach")]
+)
+def test_values_stay_tensors_where_the_program_calls_methods_of_them(tmp_path, last, method):
+    text = KEEPS + f"print({last})\n"
+    one = OomProgram("keeps", {"gpu": "64MiB"}, text, "")
+    facts, again = failed(one, tmp_path)
+    advice = tried_advice(facts, again, 120)
+    kept, result = next(
+        pair
+        for pair in zip(advice.remedies, advice.results, strict=True)
+        if pair[0].cause == "a list of tensors with their graphs"
+    )
+    assert kept.code == (f"losses.append(loss.square().mean().{method}())",)
+    assert result.fits
+    assert result.before == peak_of(text, "keeps.py")
+    assert result.after == peak_of(edited(one, kept.change), "keeps.py")
 
 
 def test_what_does_not_help_is_not_shown(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory, TensorGroup
 from ..around_program import Edit
@@ -26,31 +28,29 @@ class KeptGraphs(Cause):
             # A pair may be the state of a recurrent layer, unless it was appended to.
             if group.tensors < 3 and not added.line:
                 continue
-            is_needed = bool(added.line) and reaches_backward(*added)
-            edit = _edit(group, added)
-            return self.found(
-                group.graphs,
-                f"{named_with_line(group.name, added.line)} keeps {group.tensors} tensors with"
-                f" their graphs: {prose_size(group.graphs)}",
-                _code(group, edit, is_needed=is_needed),
-                change=None if is_needed else edited_source(edit),
-            )
+            detached = self._of(group, added, "detach")
+            if group.elements > 1:
+                return detached
+            # The program may call methods of what it keeps, which a number has not.
+            return replace(self._of(group, added, "item"), otherwise=detached)
         return None
 
+    def _of(self, group: TensorGroup, added: Addition, method: str) -> Remedy:
+        is_needed = bool(added.line) and reaches_backward(*added)
+        edit = kept_as(*added, group.name, method) if added.line else None
+        return self.found(
+            group.graphs,
+            f"{named_with_line(group.name, added.line)} keeps {group.tensors} tensors with"
+            f" their graphs: {prose_size(group.graphs)}",
+            _code(group, edit, method, is_needed=is_needed),
+            change=None if is_needed else edited_source(edit),
+        )
 
-def _method(group: TensorGroup) -> str:
-    """The method that keeps no graph: a number for one element, otherwise a tensor."""
-    return "item" if group.elements == 1 else "detach"
 
-
-def _edit(group: TensorGroup, added: Addition) -> Edit | None:
-    return kept_as(*added, group.name, _method(group)) if added.line else None
-
-
-def _code(group: TensorGroup, edit: Edit | None, *, is_needed: bool) -> str:
+def _code(group: TensorGroup, edit: Edit | None, method: str, *, is_needed: bool) -> str:
     if is_needed:  # gradients of one after the other add up
         return f"backward() of each value at once, not of all that {group.name} keeps"
     if edit is not None:
         return edit.lines[0].strip()
-    kind = "numbers" if group.elements == 1 else "tensors without graphs"
-    return f"keep {kind} in {group.name}: .{_method(group)}()"
+    kind = "numbers" if method == "item" else "tensors without graphs"
+    return f"keep {kind} in {group.name}: .{method}()"
