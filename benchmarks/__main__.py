@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from benchmarks.timing import arguments
+
 NAMES = (
     "line_event",
     "unregistered_call",
@@ -18,6 +20,7 @@ NAMES = (
     "snapshot",
 )
 
+arguments(__doc__)
 failed = [
     name
     for name in NAMES

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.timing import heading, row, row_at_least
+from benchmarks.timing import arguments, heading, row, row_at_least
 from pytorch_memlab.courtesy.host_blocks import free_host_memory
 
 GIB = 2**30
@@ -79,4 +79,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    arguments(__doc__)
     main()

@@ -8,7 +8,7 @@ import sys
 from benchmarks import original
 from benchmarks.gpus import StandInGPU
 from benchmarks.line_event import LINES, idle_lines
-from benchmarks.timing import MILLISECONDS, heading, in_own_process, row, seconds
+from benchmarks.timing import MILLISECONDS, arguments, heading, in_own_process, row, seconds
 
 EVENTS = 1_000_000
 ORIGINAL_EVENTS = 11_000
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        print(json.dumps(measure(*sys.argv[1:])))
+    if given := arguments(__doc__):
+        print(json.dumps(measure(*given)))
     else:
         main()

@@ -3,8 +3,9 @@
 import torch
 
 from benchmarks.line_event import report
-from benchmarks.timing import heading
+from benchmarks.timing import arguments, heading
 
+arguments(__doc__)
 if torch.cuda.is_available():
     report(f"A line event, on {torch.cuda.get_device_name(0)}", "real", targets=False)
 else:

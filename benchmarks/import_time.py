@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-from benchmarks.timing import MILLISECONDS, heading, row
+from benchmarks.timing import MILLISECONDS, arguments, heading, row
 
 PROGRAM = """
 import sys, time
@@ -59,4 +59,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    arguments(__doc__)
     main()

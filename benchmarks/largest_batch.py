@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks.batch_programs import PROGRAMS, BatchProgram
-from benchmarks.timing import heading
+from benchmarks.timing import arguments, heading
 from pytorch_memlab import simulate
 from pytorch_memlab.fitting.child import Work, run_in_children
 from pytorch_memlab.fitting.grid import GridSearch
@@ -141,4 +141,4 @@ def main(names: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(arguments(__doc__)))

@@ -12,7 +12,15 @@ from typing import Any
 
 from benchmarks import original
 from benchmarks.gpus import CountedGPU, RealGPU, StandInGPU
-from benchmarks.timing import MICROSECONDS, heading, in_own_process, least, row, row_at_least
+from benchmarks.timing import (
+    MICROSECONDS,
+    arguments,
+    heading,
+    in_own_process,
+    least,
+    row,
+    row_at_least,
+)
 
 LINES = 11
 """Line events of one turn of the loops below, that of the ``for`` included."""
@@ -177,7 +185,7 @@ def _measured(kind: str, events: str, path: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        print(json.dumps(_measured(*sys.argv[1:])))
+    if given := arguments(__doc__):
+        print(json.dumps(_measured(*given)))
     else:
         report("A line event, on stand-in counters", "stand-in", targets=True)

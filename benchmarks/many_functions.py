@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.timing import heading, row
+from benchmarks.timing import arguments, heading, row
 
 FUNCTIONS = 25_000
 _RUN = ("-m", "pytorch_memlab", "run")
@@ -44,4 +44,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    arguments(__doc__)
     main()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 
 import torch
 
-from benchmarks.timing import heading, in_own_process, row
+from benchmarks.timing import arguments, heading, in_own_process, row
 
 OBJECTS = 5_000_000
 TENSORS = 20_000
@@ -62,7 +61,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
+    if arguments(__doc__):
         print(json.dumps(measure()))
     else:
         main()

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks import opinfo_memory
 from benchmarks.opinfo_samples import (
+    REFUSALS,
     SEED,
     dtypes_of,
     is_device,
@@ -36,7 +37,6 @@ from benchmarks.opinfo_samples import (
     summary,
 )
 from pytorch_memlab import simulate
-from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError
 
 Named = tuple[str, Any]
 Results = list[Named] | Exception
@@ -124,7 +124,7 @@ def _attempt(op: Any, sample: Any, device: str) -> Results:
 def _verdict(op: Any, sample: Any, found: Results, expected: Results) -> tuple[Verdict, str]:
     if isinstance(expected, Exception):
         return Verdict.NO_REFERENCE, summary(expected)
-    if isinstance(found, (UnsupportedCUDACallError, UnmodelledOpError)):
+    if isinstance(found, REFUSALS):
         return Verdict.REFUSED, summary(found)
     if isinstance(found, Exception):
         return Verdict.RAISED, summary(found)

@@ -18,15 +18,12 @@ from unittest.mock import patch
 import torch
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.opinfo_samples import SEED, name_of, placed_arguments, samples_of, summary
+from benchmarks.opinfo_samples import REFUSALS, SEED, name_of, placed_arguments, samples_of, summary
 from pytorch_memlab import simulate
-from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.machine import tensor_values
 from pytorch_memlab.simulation.machine.machine import Machine
 from pytorch_memlab.simulation.machine.tensor_values import TensorValues
-
-_REFUSALS = (UnsupportedCUDACallError, UnmodelledOpError)
 
 
 class Values(enum.Enum):
@@ -134,10 +131,10 @@ def _verdict(dry: Trace, computed: Trace) -> tuple[Verdict, str]:
     if computed.error is not None:
         if type(dry.error) is type(computed.error):
             return Verdict.EQUAL, ""
-        kind = Verdict.REFUSED if isinstance(computed.error, _REFUSALS) else Verdict.NO_REFERENCE
+        kind = Verdict.REFUSED if isinstance(computed.error, REFUSALS) else Verdict.NO_REFERENCE
         return kind, summary(computed.error)
     if dry.error is not None:
-        kind = Verdict.REFUSED if isinstance(dry.error, _REFUSALS) else Verdict.RAISED
+        kind = Verdict.REFUSED if isinstance(dry.error, REFUSALS) else Verdict.RAISED
         return kind, summary(dry.error)
     difference = _difference(dry, computed)
     if not difference:

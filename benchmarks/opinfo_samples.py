@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError
+
 SEED = 1234
+
+REFUSALS = (UnsupportedCUDACallError, UnmodelledOpError)
+"""Errors that name what a simulated GPU does not have."""
 
 ONLY_ON_A_CPU = frozenset({"sparse.mm.reduce"})
 """Operators without a kernel for CUDA, though their samples name dtypes for it."""

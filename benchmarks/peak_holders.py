@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.simulate_step import BATCH, CONTEXT, VOCABULARY, Model
-from benchmarks.timing import MICROSECONDS, MILLISECONDS, heading, row
+from benchmarks.timing import MICROSECONDS, MILLISECONDS, arguments, heading, row
 from pytorch_memlab._common.call_stacks import call_stacks
 from pytorch_memlab.history.recorder import Recording
 from pytorch_memlab.simulation import simulate
@@ -129,4 +129,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    arguments(__doc__)
     main()

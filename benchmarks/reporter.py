@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 import torch
 
 from benchmarks import original
-from benchmarks.timing import heading, in_own_process, row
+from benchmarks.timing import arguments, heading, in_own_process, row
 
 OBJECTS = 5_000_000
 TENSORS = 20_000
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        print(json.dumps(measure(*sys.argv[1:])))
+    if given := arguments(__doc__):
+        print(json.dumps(measure(*given)))
     else:
         main()

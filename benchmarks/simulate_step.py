@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.timing import heading, row, seconds
+from benchmarks.timing import arguments, heading, row, seconds
 
 LAYERS, WIDTH, HEADS, VOCABULARY, CONTEXT, BATCH = 12, 768, 12, 50257, 512, 8
 TURNS = 3
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
+    match arguments(__doc__):
         case ["cpu"]:
             work("cpu")
         case ["cuda"]:

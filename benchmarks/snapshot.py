@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.timing import heading, row
+from benchmarks.timing import arguments, heading, row
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import SimulatedDriver
 
@@ -124,7 +124,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        write(sys.argv[1], *map(int, sys.argv[2:]))
+    if given := arguments(__doc__):
+        write(given[0], *map(int, given[1:]))
     else:
         main()

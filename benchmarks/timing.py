@@ -60,6 +60,14 @@ def in_own_process(module: str, *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def arguments(description: str | None) -> list[str]:
+    """The arguments of the command line; with ``--help``, the description is all that is done."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(description)
+        sys.exit()
+    return sys.argv[1:]
+
+
 def heading(text: str) -> None:
     """Begin a benchmark's part of the output."""
     print(f"\n{text}")

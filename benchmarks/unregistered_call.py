@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from types import CodeType, FrameType, ModuleType
 
 import pytorch_memlab
-from benchmarks.timing import heading, median_ratio, row
+from benchmarks.timing import arguments, heading, median_ratio, row
 
 if find_spec("torch") is None:
     # The tracer needs no torch, but the package around it does: that stays unloaded.
@@ -94,4 +94,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    arguments(__doc__)
     main()
