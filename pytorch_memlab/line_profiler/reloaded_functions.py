@@ -14,6 +14,9 @@ that differs in nothing but lines and names. Its definition in the file is compi
 lines, and takes the place of code that is the same to the last instruction and line, or that is
 what the definition gives as IPython prints it. If no definition or more than one passes, as in a
 file that was edited again, the function keeps its code.
+
+A function that another one makes has its code from there. Where that one gets the numbers of its
+file only after it has made some, these get the same.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from .._common.user_code import is_of_user
 from ..errors import NotAFunctionError
@@ -37,6 +41,11 @@ from .registration import resolve
 _RELOADER: Final = "IPython.extensions.deduperreload.deduperreload"
 _CLASS: Final = "__autoreload_class__"  # in which IPython compiles a method
 _NO_FILE: Final = "<string>"
+_LOCAL: Final = ".<locals>."
+
+
+_numbered_inside: WeakKeyDictionary[CodeType, CodeType] = WeakKeyDictionary()
+"""Codes of functions that others make: as autoreload compiled them, and as in the file."""
 
 
 def number_as_in_file(function: FunctionType) -> None:
@@ -51,12 +60,25 @@ def number_as_in_file(function: FunctionType) -> None:
     lines = linecache.getlines(filename)
     if _begins_in(lines, code):
         return
+    if _LOCAL in function.__qualname__:
+        _number_all_of(sys.modules[function.__module__])
+        _number_as_inside(function)
+        return
     found = list(_codes_in_file(function, filename, "".join(lines)))
     if len(found) != 1:
         return
     [(name, numbered)] = found
     if _place(numbered) != _place(code):
+        _numbered_inside.update(zip(_inner(code), _inner(numbered), strict=True))
         function.__qualname__, function.__code__ = name, numbered
+
+
+def _number_as_inside(function: FunctionType) -> None:
+    """Give a function that another one made what that one gives to those that it makes now."""
+    numbered = _numbered_inside.get(function.__code__)
+    if numbered is not None:
+        named: Any = numbered  # only Python 3.11 and later, which IPython 9 needs
+        function.__qualname__, function.__code__ = named.co_qualname, numbered
 
 
 def number_all_as_in_files() -> None:
@@ -64,20 +86,27 @@ def number_all_as_in_files() -> None:
     if _RELOADER not in sys.modules:
         return
     for module in list(sys.modules.values()):
-        names = dict(getattr(module, "__dict__", {}))
-        file = names.get("__file__")
-        if isinstance(file, str) and is_of_user(file):
-            for member in names.values():
-                # Objects of other types may do anything when they are asked for an attribute.
-                if issubclass(type(member), (FunctionType, type)):
-                    _number_defined(member, names.get("__name__"))
+        _number_all_of(module)
+
+
+def _number_all_of(module: object) -> None:
+    names = dict(getattr(module, "__dict__", {}))
+    file = names.get("__file__")
+    if isinstance(file, str) and is_of_user(file):
+        for member in names.values():
+            # Objects of other types may do anything when they are asked for an attribute.
+            if issubclass(type(member), (FunctionType, type)):
+                _number_defined(member, names.get("__name__"))
 
 
 def _number_defined(member: Any, module: object) -> None:
     if member.__module__ == module:
         with suppress(NotAFunctionError):
             for function in resolve(member):
-                number_as_in_file(function)
+                if _LOCAL in function.__qualname__:
+                    _number_as_inside(function)
+                else:
+                    number_as_in_file(function)
 
 
 def _place(code: CodeType) -> tuple[str, int, list[bytes]]:

@@ -74,11 +74,14 @@ class Module:
         seconds = 1_700_000_000 + 10 * next(self._edits)  # autoreload looks at the time
         os.utime(self._path, (seconds, seconds))
 
+    def load(self, text: str) -> None:
+        self.write(text)
+        self._run("None").raise_error()
+
     def edit(self, text: str):
         """The module, edited and reloaded as the next cell begins."""
         former = sys.modules["autoreloaded"].step
-        self.write(text)
-        self._run("None").raise_error()
+        self.load(text)
         if IPython.version_info >= (9,):  # it edited the function, and did not load the module
             assert sys.modules["autoreloaded"].step is former
             assert former.__code__.co_firstlineno == 1
@@ -218,3 +221,56 @@ def test_lines_that_no_single_definition_explains_are_those_of_the_code(module, 
     module.write(text)  # no cell runs, and so nothing is loaded again
     LineProfiler(edited.step)
     assert edited.step.__code__ is code
+
+
+CLOSURES = (
+    STEP
+    + """
+
+def scaled(factor):
+    # makes closures
+
+    def inner(n):
+        # a closure
+        return torch.ones(n * factor, device="cuda")
+
+    return inner
+
+
+class Scaled:
+    def closure(self):
+        # makes one, too
+        return lambda n: torch.ones(n, device="cuda")
+"""
+)
+CLOSURE_TABLES = """\
+## scaled.<locals>.inner
+
+hits  kept line  code
+   1 0.00B   39      def inner(n):
+             40          # a closure
+   1 0.00B   41          n += 1
+   1 2.50K   42          return torch.ones(n * factor, device="cuda")
+
+
+## Scaled.closure.<locals>.<lambda>
+
+hits  kept line  code
+   1 2.00K   50          return lambda n: torch.ones(2 * n, device="cuda")
+
+simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)"""
+
+
+def test_functions_that_others_make_have_the_lines_of_the_file(module):
+    module.load(CLOSURES)
+    edited = module.edit(
+        EDITED
+        + CLOSURES.removeprefix(STEP)
+        .replace("        return torch.ones(n *", "        n += 1\n        return torch.ones(n *")
+        .replace("lambda n: torch.ones(n", "lambda n: torch.ones(2 * n")
+    )
+    inner, made = edited.scaled(2), edited.Scaled().closure()
+    with simulate("24GiB"), LineProfiler(inner, made) as profiler:
+        kept = inner(256), made(256)
+    del kept
+    assert table(profiler) == CLOSURE_TABLES

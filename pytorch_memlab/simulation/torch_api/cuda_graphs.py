@@ -415,7 +415,8 @@ class _PoolCalls:
         machine = self._machine
         gpu = machine.find_gpu(device)
         if gpu is None:
-            raise unsupported("torch._C._construct_storage_from_data_pointer on the CPU")
+            made: torch.UntypedStorage = _storage_on_cpu(address, device, nbytes)
+            return made
         storage = None
         if machine.values is None:
             storage = machine.pool_memory[gpu.index].storage_at(address, nbytes)
@@ -454,6 +455,9 @@ def _tensor_over(metadata: dict[str, Any], storage: torch.UntypedStorage) -> tor
 
 def _are_at(tensors: Sequence[Any], addresses: Sequence[int], indices: Sequence[int]) -> bool:
     return all(tensors[index].data_ptr() == addresses[index] for index in indices)
+
+
+_storage_on_cpu: Callable[[int, Any, int], Any] = torch._C._construct_storage_from_data_pointer
 
 
 def install(machine: Machine, patches: Patches) -> None:
