@@ -35,7 +35,7 @@ FIELDS = (
     *SETTINGS,
 )
 
-EXTRA_COLUMNS = ("hits", "delta", "kept", "temporary", "time")
+EXTRA_COLUMNS = ("hits", "kept", "freed", "delta", "temporary", "time")
 """Columns of tables that are no fields."""
 
 SHORT_NAMES = {

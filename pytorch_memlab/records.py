@@ -203,7 +203,10 @@ class LineEntry:
     device: DeviceInfo  # where it was measured
     hits: int  # how often the line was begun
     time: float  # seconds spent in the line, calls included
-    delta: int  # bytes allocated when the line ended less those when it began, summed over hits
+    # bytes that a hit allocated, calls included, and that were in use when it ended; and bytes from
+    # before that it freed; each the mean of a hit
+    kept: int
+    freed: int
     # ``group.pool.metric`` -> the maximum over the hits, in bytes or counts; and ``temporary``:
     # how many bytes the active ones were above those of the start and the end of a hit, the
     # maximum too
@@ -214,6 +217,21 @@ class LineEntry:
     # saved profile has the loops that grow in their place
     rises: int = field(default=0, compare=False)
     rise: int = field(default=0, compare=False)
+
+    @property
+    def delta(self) -> int:
+        """Bytes that a hit added, its mean; negative if it freed more than it kept."""
+        return self.kept - self.freed
+
+    @property
+    def added(self) -> int:
+        """Bytes that all hits added together."""
+        return self.delta * self.hits
+
+
+def mean(total: int, hits: int) -> int:
+    """The mean of a hit, in whole bytes."""
+    return round(total / max(hits, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +285,7 @@ class NoteKind(Enum):
     DID_NOT_RUN_BEFORE_END = "the same, where tracing ended"
     IDLE_DEVICES = "devices that were measured, and on which no memory was in use"
     NO_FUNCTIONS = "no function was registered"
+    KEPT_AT_LEAST = "devices that count bytes, and do not tell old ones from new ones"
 
 
 @dataclass(frozen=True, slots=True)

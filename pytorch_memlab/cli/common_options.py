@@ -149,7 +149,7 @@ def add_report_options(add: Add) -> None:
     )
     add(
         "--sort KEY",
-        f"order of the functions: {', '.join(SORTS)} (default: what they add, kept"
+        f"order of the functions: {', '.join(SORTS)} (default: what a call adds, kept"
         " and temporary memory together, without that of the functions that they call)",
         choices=SORTS,
     )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..records import Approximation, DeviceInfo, FilesOfRun, PeakShare
+
+if TYPE_CHECKING:
+    from ..simulation.inspect import Generations
 
 Stats = dict[str, Any]
 """Counters, nested as ``torch.cuda.memory_stats_as_nested_dict`` nests them:
@@ -85,6 +88,10 @@ class Device(Protocol):
     def remove_view(self, view: ProgramView) -> None:
         """Let torch answer again."""
         return
+
+    def generations(self) -> Generations | None:
+        """Bytes in use by the time of their allocation; None on hardware, which has totals only."""
+        return None
 
     def peak_share(self) -> PeakShare | None:
         """The certainty of its peak; None on hardware, which measures."""

@@ -18,6 +18,7 @@ from ..records import (
 from ..simulation.inspect import (
     AssumedSizes,
     DataDependentReads,
+    Generations,
     KeptFiles,
     OpApproximations,
     SimulatedGPU,
@@ -84,6 +85,9 @@ class SimulatedDevice(Device):
 
     def context(self) -> int:
         return self._gpu.driver.context
+
+    def generations(self) -> Generations:
+        return self._gpu.allocator.generations
 
     def files(self) -> FilesOfRun | None:
         return files_of_run(self._kept_files)

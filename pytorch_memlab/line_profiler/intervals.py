@@ -13,8 +13,10 @@ The moment decides, and not who asked for the byte. A backward pass belongs to t
 what other threads do on the device at that time. A frame that is suspended has no interval: the
 bytes belong to the frame that runs.
 
-``delta`` is the sum over all hits of the bytes at the end less those at the start. Statistics are
-maxima over the hits. Counters that only grow count from the start of the interval.
+``kept`` is what was allocated in the interval and is in use at its end, ``freed`` what was in use
+at its start and is not any more, ``delta`` the first less the second: each the mean of a hit.
+Hardware counts bytes and does not tell which ones: there both are the least that ``delta`` allows.
+Statistics are maxima over the hits. Counters that only grow count from the start of the interval.
 """
 
 from __future__ import annotations
@@ -135,7 +137,7 @@ class FrameIntervals:
                 except KeyError:
                     record = current.on(interval.device)
                 if end is not start or end is not record.unchanged:
-                    record.add(start, end)
+                    record.add(start, end, window.kept)
         try:
             line = self._lines[number]
         except KeyError:
@@ -183,7 +185,8 @@ class FrameIntervals:
         for interval in reversed(self._open.copy()):
             end = interval.window.close()
             if end is not None:
-                current.on(interval.device).add(interval.window.start, end)
+                window = interval.window
+                current.on(interval.device).add(window.start, end, window.kept)
                 if self._site is not None:
                     self._site.add(interval.name, end.allocated - interval.began)
         self._open = []

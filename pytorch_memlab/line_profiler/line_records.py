@@ -141,6 +141,12 @@ class LineRecords:
         if idle:
             in_order = sorted(idle, key=_device_order)
             notes = (*notes, Remark(NoteKind.IDLE_DEVICES, tuple(one.name for one in in_order)))
+        if {"kept", "freed"}.intersection(names):
+            unsure = {entry.device for entry in shown if _may_keep_more(entry)}
+            if unsure:
+                in_order = sorted(unsure, key=_device_order)
+                kind = NoteKind.KEPT_AT_LEAST
+                notes = (*notes, Remark(kind, tuple(one.name for one in in_order)))
         ran = {entry.code_id for entry in shown}
         missing = [info.qual_name for code_id, info in chosen.items() if code_id not in ran]
         if missing and (func is not None or not tables):
@@ -154,10 +160,10 @@ class LineRecords:
         """One row per device, function and line, sizes in bytes and time in seconds.
 
         Returns:
-            Columns ``device, function, file, line, code, hits, time, delta``, then every
-            statistic under its dotted name, such as ``active_bytes.all.peak``. Where a simulation
-            did not know all of it, ``unmodelled`` (bytes), ``uncounted`` (calls), ``estimated``
-            (bytes) and ``assumed`` (values and sizes, in reads) at the end.
+            Columns ``device, function, file, line, code, hits, time, kept, freed, delta``, then
+            every statistic under its dotted name, such as ``active_bytes.all.peak``. Where a
+            simulation did not know all of it, ``unmodelled`` (bytes), ``uncounted`` (calls),
+            ``estimated`` (bytes) and ``assumed`` (values and sizes, in reads) at the end.
         """
         entries = tuple(self._raw_line_records)
         order = {code_id: place for place, code_id in enumerate(dict(self._code_infos))}
@@ -216,7 +222,9 @@ class RecordedLines(ABC):
                 those that the run showed.
             columns: fields of ``torch.cuda.memory_stats()`` such as ``allocated_bytes.all.peak``,
                 its short names ``peak`` (active bytes), ``reserved`` (its peak) and ``current``
-                (active bytes), or ``hits``, ``delta`` or ``kept`` (bytes kept), ``temporary``
+                (active bytes), or ``hits``, ``kept`` (bytes that a hit
+                allocated and did not free), ``freed`` (bytes from before that it freed), ``delta``
+                (the first less the second; the mean of a hit, as these), ``temporary``
                 (bytes in use beyond those of the start and the end), ``time`` (seconds). A
                 statistic over several hits is the maximum; of what is allocated, freed and counted
                 (``num_ooms``), that of a single hit. None for ``DEFAULT_COLUMNS``, of a saved
@@ -364,20 +372,29 @@ def _tables(
     return tuple(tables)
 
 
+def _may_keep_more(entry: LineEntry) -> bool:
+    """True if hardware counted bytes both allocated and freed, which may be others than counted."""
+    stats = entry.stats
+    return (
+        not entry.device.simulated
+        and stats.get("allocated_bytes.all.allocated", 0) > entry.kept
+        and stats.get("allocated_bytes.all.freed", 0) > entry.freed
+    )
+
+
 def _is_in_use(entries: Iterable[LineEntry]) -> bool:
     """True if a device holds more than memory that the allocator keeps for later."""
     return any(
-        entry.delta or any(entry.stats.get(field) for field in _IN_USE_FIELDS) for entry in entries
+        entry.kept or entry.freed or any(entry.stats.get(field) for field in _IN_USE_FIELDS)
+        for entry in entries
     )
 
 
 def _getter(column: str) -> Callable[[LineEntry], int | float | None]:
     """A function for the value that a line has in a column."""
     match column:
-        case "hits" | "time":
+        case "hits" | "time" | "kept" | "freed" | "delta":
             return attrgetter(column)
-        case "delta" | "kept":
-            return attrgetter("delta")
         case _:
             return partial(statistic, name=SHORT_NAMES.get(column, column))
 
@@ -459,7 +476,10 @@ def tidy_frame(
             "code": [info.text_of(entry.line) for info, entry in zip(infos, entries, strict=True)],
             "hits": [entry.hits for entry in entries],
             "time": [entry.time for entry in entries],
-            "delta": [entry.delta for entry in entries],
+            **{
+                name: [getattr(entry, name) for entry in entries]
+                for name in ("kept", "freed", "delta")
+            },
         }
     )
     names = dict.fromkeys(name for entry in entries for name in entry.stats)

@@ -10,7 +10,14 @@ from types import CodeType
 
 from .._common.user_code import is_of_user
 from ..devices import Approximations, Device, find_devices
-from ..records import Approximation, ApproximationKey, DeviceInfo, LineEntry, merge_approximations
+from ..records import (
+    Approximation,
+    ApproximationKey,
+    DeviceInfo,
+    LineEntry,
+    mean,
+    merge_approximations,
+)
 from ..scopes import HighestInterval, Sample
 
 _PARTS_OF_FUNCTIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
@@ -20,18 +27,18 @@ _PARTS_OF_FUNCTIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<gene
 class CallSite:
     """A place in the user's code from which one function is called."""
 
-    __slots__ = ("code", "delta", "hits", "offset")
+    __slots__ = ("added", "code", "hits", "offset")
 
     def __init__(self, code: CodeType, offset: int) -> None:
         self.code = code
         # Of the instruction; to look up its line takes long in long code.
         self.offset = offset
         self.hits = 0
-        self.delta: dict[str, int] = {}
+        self.added: dict[str, int] = {}
 
     def add(self, device: str, delta: int) -> None:
-        """A call, or the part of one until it waits, kept so many bytes on a device."""
-        self.delta[device] = self.delta.get(device, 0) + delta
+        """A call, or the part of one until it waits, added so many bytes on a device."""
+        self.added[device] = self.added.get(device, 0) + delta
 
 
 class CodeLines:
@@ -113,6 +120,7 @@ class DeviceLine:
         "delta",
         "device",
         "highest",
+        "kept",
         "rise",
         "rises",
         "unchanged",
@@ -127,14 +135,20 @@ class DeviceLine:
         self.rises = 0
         self.rise = 0
         self.highest = HighestInterval()
-        self.delta = 0
+        self.delta = 0  # bytes, as ``kept`` over all hits together
+        self.kept = 0
         self.approximations = LineApproximations()
         self.unchanged: Sample | None = None
 
-    def add(self, start: Sample, end: Sample) -> None:
-        """Add an interval by its two readings; the peaks of the second are those in between."""
+    def add(self, start: Sample, end: Sample, kept: int) -> None:
+        """Add an interval by its two readings, and by the bytes that it is known to have kept.
+
+        The peaks of the second reading are those in between.
+        """
         self.highest.add(start, end)
-        self.delta += end.allocated - start.allocated
+        delta = end.allocated - start.allocated
+        self.delta += delta
+        self.kept += max(kept, delta)
         rise = start.allocated - self._last_start
         self._last_start = start.allocated
         if rise != self._last_rise:
@@ -191,9 +205,11 @@ class Line:
                 if approximations:
                     approximations = merge_approximations(approximations)
                 stats = one.highest.stats(shared)
-                yield LineEntry(*key, one.delta, stats, approximations, one.rises, one.rise)
+                kept, delta = mean(one.kept, self.hits), mean(one.delta, self.hits)
+                sizes = (kept, kept - delta)
+                yield LineEntry(*key, *sizes, stats, approximations, one.rises, one.rise)
             elif self.on_every_device:
-                yield LineEntry(*key, 0, {}, before)
+                yield LineEntry(*key, 0, 0, {}, before)
 
 
 class LineStore:

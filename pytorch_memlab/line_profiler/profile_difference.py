@@ -28,24 +28,32 @@ class ProfileDifference:
         self.differences: Differences = compare(before, after)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """A row for each line whose kept bytes or peak changed.
+        """A row for each line whose bytes changed.
 
         Returns:
             The columns ``function``, ``line``, ``code`` and ``device``, and the bytes
-            ``kept_before``, ``kept_after``, ``peak_before`` and ``peak_after``.
+            ``kept_before``, ``kept_after`` (of a hit, calls included), ``self_before``,
+            ``self_after`` (added by a hit, without called functions), ``peak_before`` and
+            ``peak_after``.
         """
         import pandas as pd
 
         columns = ("function", "line", "code", "device")
-        sizes = ("kept_before", "kept_after", "peak_before", "peak_after")
+        kinds = {"kept": "kept", "self": "own", "peak": "peak"}
+        sizes = [f"{name}_{when}" for name in kinds for when in ("before", "after")]
         rows = [
             (
                 *(one.function.qual_name, one.line),
                 *(one.function.text_of(one.line).strip(), one.device),
-                *(one.kept.before, one.kept.after, one.peak.before, one.peak.after),
+                *(
+                    size
+                    for name in kinds.values()
+                    for change in [getattr(one, name)]
+                    for size in (change.before, change.after)
+                ),
             )
             for one in self.differences.lines
-            if one.kept.growth or one.peak.growth
+            if one.kept.growth or one.own.growth or one.peak.growth
         ]
         return pd.DataFrame(rows, columns=[*columns, *sizes])
 
@@ -55,7 +63,7 @@ class ProfileDifference:
             for device in self.differences.devices
         ]
         found = self.differences
-        lines = len({(id(one.function), one.line) for one in (*found.kept(), *found.peaks())})
+        lines = len({(id(one.function), one.line) for one in (*found.own(), *found.peaks())})
         changes.append(f"{counted(lines, 'line')} changed")
         return f"<{type(self).__name__}: {', '.join(changes)}>"
 

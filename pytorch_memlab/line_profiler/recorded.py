@@ -200,13 +200,13 @@ def calls_between(
     for code_id, callee in index.items():
         for site in list(store.calls_of(code_id).values()):
             code = site.code
-            if site.hits or site.delta:
+            if site.hits or site.added:
                 caller = index.get(id(code)) if codes.get(id(code)) is code else None
                 name = getattr(code, "co_qualname", code.co_name)
                 if id(code) not in lines:
                     lines[id(code)] = CodeLines(code)
                 where = (code.co_filename, name, lines[id(code)].at(site.offset))
-                yield Call(callee, caller, *where, site.hits, site.delta.copy())
+                yield Call(callee, caller, *where, site.hits, site.added.copy())
 
 
 def _command() -> tuple[str, tuple[str, ...]]:

@@ -52,7 +52,8 @@ class LineChange:
     former: tuple[FunctionInfo, int] | None
     is_new: bool
     is_gone: bool
-    kept: Change  # bytes that it kept, without those of recorded functions that it called
+    kept: Change  # bytes that a hit allocated and did not free, its mean, calls included
+    own: Change  # bytes that a hit added, its mean, without those of the functions that it called
     peak: Change  # most active bytes while it ran
     calls: bool
 
@@ -74,9 +75,9 @@ class Differences:
     lines: tuple[LineChange, ...]
     holders: tuple[HolderChanges, ...] = ()
 
-    def kept(self) -> list[LineChange]:
-        lines = (line for line in self.lines if line.kept.growth)
-        return sorted(lines, key=lambda line: -abs(line.kept.growth))
+    def own(self) -> list[LineChange]:
+        lines = (line for line in self.lines if line.own.growth)
+        return sorted(lines, key=lambda line: -abs(line.own.growth))
 
     def peaks(self) -> list[LineChange]:
         lines = (line for line in self.lines if line.peak.growth and not line.calls)
@@ -186,14 +187,22 @@ def _line_changes(
             if one is not None and number is not None:
                 former = before.functions[one], number
             was = None if number is None else old.get((number, device))
-            kept, peak = (was.kept, was.peak) if was else (0, 0)
-            sizes = Change(kept, now.kept), Change(peak, now.peak)
+            sizes = _changed_sizes(was, now)
             flags = was is None, False
             yield LineChange(now.function, line, device, former, *flags, *sizes, now.calls)
         for (line, device), gone in sorted(old.items()):
             if line not in lines or (lines[line], device) not in new:
-                sizes = Change(gone.kept, 0), Change(gone.peak, 0)
+                sizes = _changed_sizes(gone, None)
                 yield LineChange(gone.function, line, device, None, False, True, *sizes, gone.calls)
+
+
+def _changed_sizes(
+    before: RankedLine | None, after: RankedLine | None
+) -> tuple[Change, Change, Change]:
+    (kept, own, peak), now = (
+        (line.kept, line.own, line.peak) if line else (0, 0, 0) for line in (before, after)
+    )
+    return Change(kept, now[0]), Change(own, now[1]), Change(peak, now[2])
 
 
 def _lines(

@@ -14,8 +14,8 @@ from ..errors import UsageError
 from ..records import FunctionInfo, FunctionTable, Report, merge_approximations
 from .recorded import Call, RecordedProfile
 
-_SUMS: Final = frozenset({"hits", "delta", "kept", "time"})
-"""Columns that add up; the others are maxima over the hits of a line."""
+_SUMS: Final = frozenset({"hits", "time"})
+"""Columns that add up."""
 
 
 def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
@@ -88,10 +88,10 @@ def added_up(calls: Iterable[Call]) -> tuple[Call, ...]:
         key = (call.callee, call.caller, call.filename, call.function, call.line)
         known = sums.get(key)
         if known is not None:
-            delta = dict(known.delta)
-            for name, size in call.delta.items():
-                delta[name] = delta.get(name, 0) + size
-            call = replace(call, hits=known.hits + call.hits, delta=delta)
+            added = dict(known.added)
+            for name, size in call.added.items():
+                added[name] = added.get(name, 0) + size
+            call = replace(call, hits=known.hits + call.hits, added=added)
         sums[key] = call
     return tuple(sums.values())
 
@@ -175,7 +175,7 @@ def _labelled(profile: RecordedProfile, label: str) -> RecordedProfile:
         devices=tuple(replace(one, device=names[one.device]) for one in profile.devices),
         entries=tuple(replace(one, device=names[one.device]) for one in profile.entries),
         calls=tuple(
-            replace(call, delta={f"{label} {name}": size for name, size in call.delta.items()})
+            replace(call, added={f"{label} {name}": size for name, size in call.added.items()})
             for call in profile.calls
         ),
         peaks={

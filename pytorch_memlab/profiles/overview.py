@@ -16,8 +16,9 @@ from ..records import (
     FunctionTable,
     Report,
     bound_of,
+    mean,
 )
-from .ranking import lines_of
+from .ranking import added_by_call, lines_of
 from .recorded import GrowingLoop, MeasuredDevice, RecordedProfile
 
 if TYPE_CHECKING:
@@ -257,9 +258,18 @@ class _LineSizes:
     peak: int = 0
     kept: int = 0
     temporary: int = 0
-    own_kept: int = 0
+    freed: int = 0
+    hits: int = 0
+    own: int = 0
     own_temporary: int = 0
     is_caller: bool = False  # it calls the line that has its peak
+
+    def add_hits(self, hits: int, kept: int, freed: int, own: int) -> None:
+        """Add hits, by their mean sizes."""
+        before, self.hits = self.hits, self.hits + hits
+        self.kept = mean(before * self.kept + hits * kept, self.hits)
+        self.freed = mean(before * self.freed + hits * freed, self.hits)
+        self.own = mean(before * self.own + hits * own, self.hits)
 
 
 class _Sizes:
@@ -279,9 +289,8 @@ class _Sizes:
                 sizes = self._of_lines[key] = _LineSizes()
             temporary = entry.stats.get("temporary", 0)
             sizes.peak = max(sizes.peak, line.peak)
-            sizes.kept += entry.delta
+            sizes.add_hits(entry.hits, entry.kept, entry.freed, line.own)
             sizes.temporary = max(sizes.temporary, temporary)
-            sizes.own_kept += line.kept
             if line.calls:
                 sizes.is_caller = True
             else:
@@ -299,7 +308,7 @@ class _Sizes:
         found = [
             (
                 -one.peak,
-                one.kept <= 0 and not one.temporary,
+                one.kept <= one.freed and not one.temporary,
                 self._functions[place].filename,
                 line,
                 place,
@@ -332,7 +341,8 @@ class _Function:
         self.lines = [line for line in table.rows if self._is_listed(line)]
         found = list(self.sizes.values())
         self.peak = max((one.peak for one in found), default=0)
-        self.kept = sum(one.own_kept for one in found)
+        own = {line: (one.hits, one.own) for line, one in self.sizes.items()}
+        self.adds = added_by_call(table.function, own)
         self.temporary = max((one.own_temporary for one in found), default=0)
 
     def shown(self, most: int | None, sort: str | None) -> ShownFunction:
@@ -344,7 +354,7 @@ class _Function:
     def _is_listed(self, line: int) -> bool:
         """True if a line added or freed memory, or has a note that its numbers may be too low."""
         sizes = self.sizes[line]
-        if sizes.kept or sizes.temporary or self._is_marked(line):
+        if sizes.kept or sizes.freed or sizes.temporary or self._is_marked(line):
             return True
         approximations = self.table.approximations.get(line)
         return approximations is not None and any(
@@ -356,14 +366,15 @@ class _Function:
 
     def _rank(self, line: int, sort: str | None) -> tuple[bool, int]:
         sizes = self.sizes[line]
-        by = {"peak": sizes.peak, "kept": abs(sizes.kept), "temporary": sizes.temporary}
-        return not self._is_marked(line), -by.get(sort or "", abs(sizes.kept) + sizes.temporary)
+        by = {"peak": sizes.peak, "kept": sizes.kept, "temporary": sizes.temporary}
+        moved = max(sizes.kept, sizes.freed) + sizes.temporary
+        return not self._is_marked(line), -by.get(sort or "", moved)
 
 
 _ORDERS: Final[Mapping[str, Callable[[_Function], Any]]] = {
-    "": lambda one: -(one.kept + one.temporary),
+    "": lambda one: -(one.adds + one.temporary),
     "peak": lambda one: -one.peak,
-    "kept": lambda one: -one.kept,
+    "kept": lambda one: -one.adds,
     "temporary": lambda one: -one.temporary,
     "name": lambda one: one.table.function.qual_name,
     "line": lambda one: (one.table.function.filename, one.table.function.first_line),

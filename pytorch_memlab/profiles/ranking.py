@@ -1,12 +1,12 @@
-"""The lines of a profile that keep most, and those with the highest peaks."""
+"""The lines of a profile that add most, and those with the highest peaks."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ..records import FunctionInfo, LineEntry
+from ..records import FunctionInfo, LineEntry, mean
 from .recorded import RecordedProfile
 
 PEAK = "active_bytes.all.peak"
@@ -23,15 +23,16 @@ class RankedLine:
     line: int
     device: str
     hits: int
-    # bytes that it kept over all hits, without those that recorded functions kept which it called
-    kept: int
+    kept: int  # bytes that a hit allocated and did not free, its mean, calls included
+    # bytes that a hit added, its mean, without those of the recorded functions that it called
+    own: int
     peak: int  # most active bytes while it ran
     calls: bool  # it calls a recorded function in which another line has a peak as high
 
 
-def lines_that_keep(profile: RecordedProfile) -> list[RankedLine]:
-    """Lines that kept anything themselves, the largest first, each on one device."""
-    return _ranked((one for one in lines_of(profile) if one.kept > 0), lambda line: line.kept)
+def lines_that_add(profile: RecordedProfile) -> list[RankedLine]:
+    """Lines that added anything themselves, the largest first, each on one device."""
+    return _ranked((one for one in lines_of(profile) if one.own > 0), lambda line: line.own)
 
 
 def lines_with_peaks(profile: RecordedProfile) -> list[RankedLine]:
@@ -42,14 +43,15 @@ def lines_with_peaks(profile: RecordedProfile) -> list[RankedLine]:
 
 def lines_of(profile: RecordedProfile) -> list[RankedLine]:
     """The lines in the order of the entries."""
-    kept, callers = kept_by_line(profile), calling_lines(profile)
+    own, callers = own_by_line(profile), calling_lines(profile)
     return [
         RankedLine(
             profile.functions[place[0]],
             place[1],
             place[2],
             entry.hits,
-            kept[place],
+            entry.kept,
+            own[place],
             peak_of(entry),
             place in callers,
         )
@@ -57,15 +59,29 @@ def lines_of(profile: RecordedProfile) -> list[RankedLine]:
     ]
 
 
-def kept_by_line(profile: RecordedProfile) -> dict[Place, int]:
-    """Bytes that each line kept, without those that recorded functions kept which it called."""
-    kept = {_place(entry): entry.delta for entry in profile.entries}
+def own_by_line(profile: RecordedProfile) -> dict[Place, int]:
+    """Bytes that a hit of each line added, without those of recorded functions that it called."""
+    of_calls = Counter[Place]()
     for call in profile.calls:
-        for device, delta in call.delta.items():
-            place = (-1 if call.caller is None else call.caller, call.line, device)
-            if place in kept:
-                kept[place] -= delta
-    return kept
+        for device, added in call.added.items():
+            of_calls[-1 if call.caller is None else call.caller, call.line, device] += added
+    return {
+        _place(entry): entry.delta - mean(of_calls[_place(entry)], entry.hits)
+        for entry in profile.entries
+    }
+
+
+def added_by_call(function: FunctionInfo, lines: Mapping[int, tuple[int, int]]) -> int:
+    """Bytes that a call of a function added itself, its mean.
+
+    Args:
+        function: whose first line is hit once for each call, unless it is a module.
+        lines: how often each line was hit, and the bytes that a hit added itself.
+    """
+    calls = 1
+    if lines and function.qual_name != "<module>":
+        calls = lines[min(lines)][0]
+    return mean(sum(hits * size for hits, size in lines.values()), calls)
 
 
 def calling_lines(profile: RecordedProfile) -> set[Place]:

@@ -65,8 +65,8 @@ class Call:
     function: str
     line: int
     hits: int
-    # device name -> bytes that the calls kept
-    delta: Mapping[str, int] = field(default_factory=dict)
+    # device name -> bytes that all the calls added together
+    added: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def render(
         devices=found.devices,
         figures=[("", drawn.html) if drawn else (reason, "") for reason, drawn in figures],
         tables=change_tables(found)[1:] if found.devices else [],
-        is_same=not found.kept() and not found.peaks(),
+        is_same=not found.own() and not found.peaks(),
         change_of=change_of,
         signed=signed,
         percent=percent,

@@ -16,7 +16,7 @@ from .rows import WIDTH, code_of, cut_place, document, padded, place_of, ranked
 from .run_notes import command
 
 _HOLDER: Final = WIDTH - 37  # behind the change and both sizes
-_KEPT: Final = "lines that keep more or less, without the functions that they call:"
+_OWN: Final = "lines that add more or less themselves, without the functions that they call:"
 _PEAKS: Final = "lines whose peak is higher or lower:"
 
 
@@ -37,11 +37,11 @@ def text(
         [*heads, *warnings(before, after)],
         _peaks(found),
         _lines(
-            _KEPT,
-            [(line, line.kept) for line in found.kept()],
+            _OWN,
+            [(line, line.own) for line in found.own()],
             rows,
         )
-        or ["every line keeps as much as before"],
+        or ["every line adds as much as before"],
         _lines(
             _PEAKS,
             [(line, line.peak) for line in found.peaks()],
@@ -88,9 +88,7 @@ def change_tables(found: Differences) -> list[ChangeTable]:
     several = len(found.devices) > 1
     tables = [
         _change_table("the peaks:", "peak", peaks),
-        _change_table(
-            _KEPT, "line", [_row(one, one.kept, several=several) for one in found.kept()]
-        ),
+        _change_table(_OWN, "line", [_row(one, one.own, several=several) for one in found.own()]),
         _change_table(
             _PEAKS, "line", [_row(one, one.peak, several=several) for one in found.peaks()]
         ),
@@ -112,7 +110,7 @@ def _change_table(title: str, head: str, changes: Sequence[tuple[str, Change, st
 
 def fragment(before: RecordedProfile, after: RecordedProfile, found: Differences, rows: int) -> str:
     """The same for a notebook: tables of the peaks, of the lines, and of what held the peaks."""
-    same = "" if found.kept() or found.peaks() else ": every line has the same memory"
+    same = "" if found.own() or found.peaks() else ": every line has the same memory"
     return fill(
         "profile_difference.html",
         heading=programs(before, after) + same,

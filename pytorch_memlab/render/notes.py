@@ -81,6 +81,10 @@ _REMARKS = {
     NoteKind.DID_NOT_RUN: "{names} did not run while profiled",
     NoteKind.DID_NOT_RUN_BEFORE_END: "{names} did not run before tracing ended",
     NoteKind.IDLE_DEVICES: "no memory was in use on {names}: no table",
+    NoteKind.KEPT_AT_LEAST: (
+        "kept and freed are at least the numbers of {names}: hardware counts bytes, and does not"
+        " tell which ones a line freed; delta is exact"
+    ),
     NoteKind.NO_FUNCTIONS: ("no function was registered, see LineProfiler(function) and @profile"),
 }
 

@@ -13,7 +13,7 @@ from ..history.holders import PeakHolders
 from ..history.model import AllocationHistory, Frame
 from ..history.timeline import Timeline, timeline_of
 from ..profiles.overview import verdicts
-from ..profiles.ranking import kept_by_line, lines_with_peaks
+from ..profiles.ranking import lines_with_peaks, own_by_line
 from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
 from ..records import DeviceInfo, FunctionTable, Report
 from . import blocks_view, peak_html, source_view, timeline
@@ -130,7 +130,7 @@ def _measured_tables(
 ) -> dict[str, list[MeasuredTable]]:
     """The tables by the names of their devices, with what their lines did."""
     indexes = {function: place for place, function in enumerate(profile.functions)}
-    kept = kept_by_line(profile)
+    added = own_by_line(profile)
     entries = {(one.code_id, one.line, one.device.name): one for one in profile.entries}
     found: dict[str, list[MeasuredTable]] = {}
     for table in tables:
@@ -140,7 +140,7 @@ def _measured_tables(
             for line in table.rows
             if (index, line, name) in entries
         }
-        own = {line: kept[index, line, name] for line in lines}
+        own = {line: added[index, line, name] for line in lines}
         found.setdefault(name, []).append(MeasuredTable(table, lines, own))
     return found
 
@@ -216,12 +216,10 @@ def _facts(
     shown = {one.measured.device.name for one in views}
     found = [one for one in verdicts(profile) if one.measured.device.name in shown]
     reserved = [prose_size(one.measured.peak_reserved) for one in views]
-    balances = [source_view.balance(sum(table.adds for table in one.tables)) for one in views]
     runs = profile.runs
     facts = [
         ("GPU", [_device(one.measured.device) for one in views]),
         ("Fit", sentences(found)) if found else ("Reserved at most", _on_each(views, reserved)),
-        ("All lines together", _on_each(views, balances)),
         ("Recorded", list(dict.fromkeys(map(when, runs)))),
         ("Versions", list(dict.fromkeys(printable(versions(run)) for run in runs))),
         ("Ended", list(dict.fromkeys(filter(None, map(ending, runs))))),

@@ -39,6 +39,7 @@ from ..records import (
     LineEntry,
     Report,
     Section,
+    mean,
 )
 from . import saved_tests
 from .checked_json import Checked, DamagedError, check_version
@@ -47,8 +48,8 @@ from .notes import texts
 from .saved_history import history_data, holders_data, read_history, read_holders
 
 FORMAT: Final = "pytorch_memlab.profile"
-VERSION: Final = 2
-"""Version 1 held the tables of one report, see ``load_tables``."""
+VERSION: Final = 3
+"""Version 1 held the tables of one report, see ``load_tables``; 2 held sums over all hits."""
 
 _BEGINNING: Final = re.compile(r'\s*\{\s*"format"\s*:\s*(1\b|"pytorch_memlab\.profile")')
 
@@ -143,7 +144,16 @@ def _lines_data(profile: RecordedProfile) -> dict[str, object]:
             values = tuple(entry.stats.get(name) for name in kept)
             row = rows.setdefault(values, len(rows))
         place = devices[entry.device.name]
-        key = (entry.code_id, entry.line, place, entry.hits, entry.time, entry.delta, row)
+        key = (
+            entry.code_id,
+            entry.line,
+            place,
+            entry.hits,
+            entry.time,
+            entry.kept,
+            entry.freed,
+            row,
+        )
         lines.append(key)
         approximations += [
             [number, {**asdict(approximation), "kind": approximation.kind.value}]
@@ -256,15 +266,15 @@ def _function(data: Checked) -> FunctionInfo:
 
 def _call(data: Checked, functions: int, devices: Iterable[str]) -> Call:
     caller = data.value("caller")
-    delta = data.by_name("delta", Checked.number)
-    if not delta.keys() <= set(devices):
+    added = data.by_name("added" if data.has("added") else "delta", Checked.number)
+    if not added.keys() <= set(devices):
         raise DamagedError("a call names a device that is not there")
     return data.record(
         Call,
         filename=restored(data.text("filename")),
         callee=data.index("callee", functions),
         caller=None if caller is None else data.index("caller", functions),
-        delta=delta,
+        added=added,
     )
 
 
@@ -272,8 +282,10 @@ def _entries(data: Checked, functions: int, devices: list[DeviceInfo]) -> Iterat
     stats = _statistics(data)
     approximations = _approximations(data)
     seen = set()
-    for number, line in enumerate(data.rows("lines", 7)):
-        function, place, device, hits, time, delta, row = line
+    is_older = data.number("version") < VERSION
+    for number, line in enumerate(data.rows("lines", 7 if is_older else 8)):
+        function, place, device, hits, time, *sizes, row = line
+        hits = data.count("lines", hits)
         key = (
             data.index("lines", functions, function),
             data.count("lines", place),
@@ -286,14 +298,23 @@ def _entries(data: Checked, functions: int, devices: list[DeviceInfo]) -> Iterat
             key[0],
             key[1],
             devices[key[2]],
-            data.count("lines", hits),
+            hits,
             data.seconds("lines", time),
-            data.number("lines", delta),
+            *_kept_and_freed(data, hits, sizes),
             {} if row is None else stats[data.index("lines", len(stats), row)],
             tuple(approximations.pop(number, ())),
         )
     if approximations:
         raise DamagedError("gaps name a line that is not there")
+
+
+def _kept_and_freed(data: Checked, hits: int, sizes: list[Any]) -> tuple[int, int]:
+    """Both sizes of a hit; the least that they can be in a file that has their difference alone."""
+    if len(sizes) == 2:
+        kept, freed = (data.count("lines", size) for size in sizes)
+        return kept, freed
+    delta = mean(data.number("lines", sizes[0]), hits)
+    return max(delta, 0), max(-delta, 0)
 
 
 def _statistics(data: Checked) -> list[Mapping[str, int]]:

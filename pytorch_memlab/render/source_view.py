@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._common.prose_size import prose_size, signed
 from .._common.quoted import visible
-from ..profiles.ranking import PEAK, peak_of
+from ..profiles.ranking import PEAK, added_by_call, peak_of
 from .notes import line_mark, line_notes
 from .page import Fragment, fill
 from .tables import cell, failure_note, is_of_bytes, line_remarks, source_lines
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..records import FunctionTable, LineEntry
 
-_IN_EVERY_TABLE: Final = frozenset({PEAK, "peak", "hits"})
+_IN_EVERY_TABLE: Final = frozenset({PEAK, "peak", "kept", "freed", "hits"})
 _DEFAULT_COLUMNS: Final = (PEAK, "reserved_bytes.all.peak")
 """Of a run that asked for no columns: every table has the peak, the page's head the other one."""
 
@@ -35,12 +35,14 @@ class MeasuredTable:
 
     table: FunctionTable
     entries: Mapping[int, LineEntry]  # its lines, by number
-    kept: Mapping[int, int]  # bytes that each line kept itself
+    # bytes that a hit of each line added, without the profiled functions that it called
+    own: Mapping[int, int]
 
     @property
     def adds(self) -> int:
-        """Bytes that the function kept itself."""
-        return sum(self.kept.values())
+        """Bytes that a call of the function added, without the profiled functions it called."""
+        lines = {line: (entry.hits, self.own[line]) for line, entry in self.entries.items()}
+        return added_by_call(self.table.function, lines)
 
     @property
     def peak(self) -> int:
@@ -53,7 +55,7 @@ class MeasuredTable:
         return not (
             self.table.approximations
             or self.table.failed
-            or any(self.kept.values())
+            or any(self.own.values())
             or any(entry.stats.get(_ALLOCATED) for entry in self.entries.values())
         )
 
@@ -80,7 +82,7 @@ def fragment(
         for place, name in enumerate(columns)
         if name in asked and name not in _IN_EVERY_TABLE
     }
-    most = max((abs(size) for one in tables for size in one.kept.values()), default=0)
+    most = max((abs(size) for one in tables for size in one.own.values()), default=0)
     functions = [
         (f"d{number}-{place}", one, list(_rows(one, shown, most, peak)), _notes(one.table))
         for place, one in enumerate(tables)
@@ -117,23 +119,27 @@ def _rows(
     lines = _without_gaps(source_lines(table), one.entries)
     for (line, _), code in zip(lines.items(), highlighted(list(lines.values())), strict=True):
         entry = one.entries.get(line)
-        kept = one.kept.get(line, 0)
+        own = one.own.get(line, 0)
         cells = None  # the line was not measured
         if entry is not None:
             row = table.rows.get(line, ())
-            cells = [_value(PEAK, peak_of(entry))]
+            cells = [
+                _value(PEAK, peak_of(entry)),
+                _value("kept", entry.kept),
+                _value("freed", entry.freed),
+            ]
             cells += [_value(name, row[place]) if row else "" for name, place in columns.items()]
             cells.append(str(entry.hits))
         is_peak = (file, line) == peak and entry is not None
         # The length of the bar is in percent of the longest one.
-        share = f"{100 * abs(kept) / max(most, 1):.0f}"
+        share = f"{100 * abs(own) / max(most, 1):.0f}"
         yield {
             "number": line,
             "mark": line_mark(table, line),
             "said": "; ".join(line_remarks(table, line)),
             "cells": cells,
-            "kept": signed(kept, minus=_MINUS) if kept else "",
-            "bar": f"--{'k' if kept > 0 else 'f'}:{share}" if kept else "",
+            "own": signed(own, minus=_MINUS) if own else "",
+            "bar": f"--{'k' if own > 0 else 'f'}:{share}" if own else "",
             "code": code,
             "failure": failure_note(table, line),
             "is_peak": is_peak,
@@ -142,13 +148,13 @@ def _rows(
         }
 
 
-def balance(kept: int) -> str:
-    """Bytes that were kept or, where more were freed, those.
+def balance(added: int) -> str:
+    """Bytes that a function adds or, where it frees more, those.
 
     >>> balance(2**20), balance(-512)
-    ('1.0 MiB kept', '512 B freed')
+    ('adds 1.0 MiB', 'frees 512 B')
     """
-    return f"{prose_size(-kept)} freed" if kept < 0 else f"{prose_size(kept)} kept"
+    return f"frees {prose_size(-added)}" if added < 0 else f"adds {prose_size(added)}"
 
 
 def _without_gaps(lines: Mapping[int, str], measured: Collection[int]) -> dict[int, str]:

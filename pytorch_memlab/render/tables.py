@@ -15,7 +15,7 @@ from ..utils import readable_size
 from .notes import line_mark, line_notes, texts
 from .rows import CODE, WIDTH, Piece, Row, highlighted
 
-_BYTES = frozenset({"delta", "kept", "temporary"})
+_BYTES = frozenset({"delta", "freed", "kept", "temporary"})
 """Columns of bytes that are no fields."""
 
 

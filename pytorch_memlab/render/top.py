@@ -1,4 +1,4 @@
-"""The lines that keep most and those with the highest peaks, as text."""
+"""The lines that add most and those with the highest peaks, as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .run_notes import run_notes
 
 def text(
     profile: RecordedProfile,
-    keeping: Sequence[RankedLine],
+    adding: Sequence[RankedLine],
     peaking: Sequence[RankedLine],
     rows: int,
 ) -> str:
@@ -22,14 +22,15 @@ def text(
 
     def entry(one: RankedLine, size: int) -> tuple[str, str, str]:
         device = f"  on {one.device}" if several else ""
-        where = f"{place_of(one.function, one.line)}  {counted(one.hits, 'hit')}{device}"
+        kept = f", kept {prose_size(one.kept)}" if one.kept else ""
+        where = f"{place_of(one.function, one.line)}  {counted(one.hits, 'hit')}{kept}{device}"
         return prose_size(size), where, code_of(one.function, one.line)
 
-    kept = [entry(one, one.kept) for one in keeping]
+    adds = [entry(one, one.own) for one in adding]
     peaks = [entry(one, one.peak) for one in peaking]
-    keep = "lines that keep most, without the functions that they call:"
+    add = "lines that add most themselves in a hit, without the functions that they call:"
     parts = [
-        ranked(keep, kept, rows) if kept else ["no line keeps memory"],
+        ranked(add, adds, rows) if adds else ["no line adds memory"],
         ranked("lines with the highest peaks:", peaks, rows)
         if peaks
         else ["no line has a peak: no memory was in use"],

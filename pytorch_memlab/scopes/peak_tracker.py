@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -48,6 +49,9 @@ from .row import (
     row_of,
     values_of,
 )
+
+if TYPE_CHECKING:
+    from ..simulation.inspect import Generation
 
 _BATCH = 64
 
@@ -96,9 +100,13 @@ def peak_tracker(device: Device) -> PeakTracker:
 class Window:
     """A stretch of time over one device, with the peaks in it; it ends with its object."""
 
-    __slots__ = ("is_open", "segment", "start", "tracker")
+    __slots__ = ("generation", "is_open", "kept", "segment", "start", "tracker")
 
     def __init__(self, tracker: PeakTracker, segment: PeakSegment, start: Sample) -> None:
+        # Bytes that were allocated from its beginning to its end, or until it was begun again, and
+        # were in use then; 0 where the device does not tell.
+        self.kept = 0
+        self.generation: Generation | None = None
         self.tracker = tracker
         self.segment = segment  # the one that begins with it
         self.start = start
@@ -140,6 +148,7 @@ class PeakTracker:
         read = device.approximations
         self._approximations = None if read is no_approximations else read
         self._rows = RowMaker()
+        self._generations = device.generations()
         self._forget_readings()
 
     def _forget_readings(self) -> None:
@@ -182,6 +191,8 @@ class PeakTracker:
                 sample = self.sample()
                 window = _OpenWindow(self, self._begin(sample), sample)
                 self._windows.add(id(window))
+                if self._generations is not None:
+                    window.generation = self._generations.begin()
                 return window, sample
         except BaseException:
             self._give_up(window)
@@ -197,6 +208,8 @@ class PeakTracker:
                     self._own_peaks()
                     window = _OpenWindow(self, self.segments[0], start)
                     self._windows.add(id(window))
+                    if self._generations is not None:
+                        window.generation = self._generations.begin_from_first_block()
                     return window
             except BaseException:
                 self._give_up(window)
@@ -256,6 +269,8 @@ class PeakTracker:
                 self.segments[-2].merge_peaks(highest)
                 segment.begin(sample)
             window.start = result
+            if window.generation is not None and self._generations is not None:
+                window.kept = self._generations.restart(window.generation)
             return result
 
     def close(self, window: Window) -> Sample | None:
@@ -325,11 +340,17 @@ class PeakTracker:
     def _count_out(self, window: Window) -> None:
         """A window is over. Each step may be done twice, as after an interrupt."""
         self._windows.discard(id(window))
+        self._end_generation(window)
         self._end(window)
         if not self._windows:
             self._release()
         window.is_open = False
         window.__class__ = Window
+
+    def _end_generation(self, window: Window) -> None:
+        if window.generation is not None and self._generations is not None:
+            window.kept = self._generations.end(window.generation)
+            window.generation = None
 
     def _end(self, window: Window) -> None:
         self._leave(window, window.segment)

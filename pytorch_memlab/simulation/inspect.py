@@ -13,6 +13,7 @@ from .machine import active as active
 
 if TYPE_CHECKING:
     from .allocator.driver import SimulatedDriver as SimulatedDriver
+    from .allocator.generations import Generation as Generation, Generations as Generations
     from .allocator.out_of_memory import (
         FailedRequest as FailedRequest,
         FreeBlock as FreeBlock,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "allocator.driver": ("SimulatedDriver",),
+    "allocator.generations": ("Generation", "Generations"),
     "allocator.out_of_memory": ("FailedRequest", "FreeBlock", "PrivateMemory"),
     "allocator.settings": ("AllocatorSettings", "split_settings", "read_alloc_conf"),
     "hardware.gpu": ("DEFAULT_GPU", "GPU"),

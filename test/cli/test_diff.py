@@ -83,7 +83,7 @@ cuda:0                 before       after       change
   peak allocated      6.0 MiB    14.0 MiB     +8.0 MiB  +133.3%
   peak reserved      22.0 MiB    20.0 MiB     -2.0 MiB    -9.1%
 
-lines that keep more or less, without the functions that they call:
+lines that add more or less themselves, without the functions that they call:
    +6.0 MiB train.py:7  forward_all (was forward:5)
             2.0 MiB -> 8.0 MiB  return torch.cat([x, x])
    -2.0 MiB train.py:10  <module> (edited, was line 13)
@@ -160,7 +160,7 @@ def test_equal_profiles_have_no_differences(
     Path("copy.json").write_bytes(Path("a.json").read_bytes())
     assert main(["diff", "--fail-over", "0%", "a.json", "copy.json"]) == 0
     out = capsys.readouterr().out
-    assert "every line keeps as much as before\n\nthe peak of every line is as it was\n" in out
+    assert "every line adds as much as before\n\nthe peak of every line is as it was\n" in out
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_devices_that_only_one_profile_has(files: tuple[str, str]) -> None:
         ("cuda:0", 0),
         ("cuda:1", MIB),
     ]
-    assert [(one.device, one.kept.growth, one.is_new) for one in found.kept()] == [
+    assert [(one.device, one.own.growth, one.is_new) for one in found.own()] == [
         ("cuda:1", MIB, True)
     ]
 

@@ -34,12 +34,12 @@ for _ in range(2):
 STEP = """\
 ## step
 
-hits  delta peak max peak min line  code
-   4  0.00B   16.00M    4.00M    6  def step(size):
-   4 24.00M   24.00M    8.00M    7      wide = torch.zeros(size, device="cuda")
-   4  0.00B   24.00M    8.00M    8      if size > 1 << 20:
-   2 16.00M   40.00M   40.00M    9          wide = torch.cat([wide, wide])
-   4  0.00B   32.00M    8.00M   10      return wide
+hits delta max delta min peak max peak min line  code
+   4     0.00B     0.00B   16.00M    4.00M    6  def step(size):
+   4     8.00M     4.00M   24.00M    8.00M    7      wide = torch.zeros(size, device="cuda")
+   4     0.00B     0.00B   24.00M    8.00M    8      if size > 1 << 20:
+   2     8.00M     8.00M   40.00M   40.00M    9          wide = torch.cat([wide, wide])
+   4     0.00B     0.00B   32.00M    8.00M   10      return wide
 """
 
 
@@ -97,7 +97,7 @@ def test_every_line_of_every_rank_is_kept(ranks: list[str]) -> None:
         ]
     (call,) = [one for one in merged.calls if merged.functions[one.callee].qual_name == "step"]
     assert call.hits == 4
-    assert set(call.delta) == {"rank0 cuda:0", "rank1 cuda:0"}
+    assert set(call.added) == {"rank0 cuda:0", "rank1 cuda:0"}
 
 
 def test_merged_profiles_are_ranked_and_compared(
@@ -106,7 +106,10 @@ def test_merged_profiles_are_ranked_and_compared(
     main(["merge", *ranks, "-o", "all.json"])
     capsys.readouterr()
     assert main(["top", "-n", "1", "all.json"]) == 0
-    assert "   16.0 MiB train.py:7  step  2 hits  on rank1 cuda:0\n" in capsys.readouterr().out
+    assert (
+        "    8.0 MiB train.py:7  step  2 hits, kept 8.0 MiB  on rank1 cuda:0\n"
+        in capsys.readouterr().out
+    )
     assert main(["diff", "--fail-over", "0", "all.json", "all.json"]) == 0
     assert "rank1 cuda:0" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""``pytorch-memlab top``: the lines that keep most, and those with the highest peaks."""
+"""``pytorch-memlab top``: the lines that add most, and those with the highest peaks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support import format_1
 from support.sample_reports import CUDA0, CUDA1, MIB, entry, sample_report
 
 from pytorch_memlab.cli.main import main
-from pytorch_memlab.profiles.ranking import lines_that_keep, lines_with_peaks
+from pytorch_memlab.profiles.ranking import lines_that_add, lines_with_peaks
 from pytorch_memlab.profiles.recorded import Call, MeasuredDevice, RecordedProfile
 from pytorch_memlab.records import FunctionInfo, LineEntry
 
@@ -35,16 +35,16 @@ out = steps(Net(), 3)
 """
 
 TOP = """\
-lines that keep most, without the functions that they call:
-    9.0 MiB script.py:6  Net.forward  3 hits
+lines that add most themselves in a hit, without the functions that they call:
+    3.0 MiB script.py:6  Net.forward  3 hits, kept 3.0 MiB
             wide = torch.cat([x, x, x])
-    3.0 MiB script.py:7  Net.forward  3 hits
+    1.0 MiB script.py:7  Net.forward  3 hits, kept 1.0 MiB
             return wide[: 1 << 18].clone()
 
 lines with the highest peaks:
-    7.0 MiB script.py:7  Net.forward  3 hits
+    7.0 MiB script.py:7  Net.forward  3 hits, kept 1.0 MiB
             return wide[: 1 << 18].clone()
-    6.0 MiB script.py:6  Net.forward  3 hits
+    6.0 MiB script.py:6  Net.forward  3 hits, kept 3.0 MiB
             wide = torch.cat([x, x, x])
             and {} more
 
@@ -89,7 +89,7 @@ def test_a_program_that_takes_no_memory(
     capsys.readouterr()
     assert main(["top", file]) == 0
     assert capsys.readouterr().out.startswith(
-        "no line keeps memory\n\nno line has a peak: no memory was in use\n\nrecorded of script.py"
+        "no line adds memory\n\nno line has a peak: no memory was in use\n\nrecorded of script.py"
     )
 
 
@@ -129,7 +129,7 @@ def test_each_line_ranks_on_the_device_where_it_is_largest() -> None:
         entry(0, 2, MIB, delta=5),
     )
     found = profile(entries)
-    assert [(one.line, one.device, one.kept) for one in lines_that_keep(found)] == [
+    assert [(one.line, one.device, one.own) for one in lines_that_add(found)] == [
         (1, "cuda:0", 7),
         (2, "cuda:0", 5),
     ]
@@ -143,7 +143,7 @@ def test_a_line_that_calls_and_peaks_higher_itself_has_its_row() -> None:
     entries = (entry(0, 2, 9 * MIB, delta=10), entry(1, 12, 8 * MIB, delta=4))
     call = Call(1, 0, "f.py", "f", 2, 1, {"cuda:0": 4})
     found = profile(entries, call)
-    assert [(one.line, one.kept) for one in lines_that_keep(found)] == [(2, 6), (12, 4)]
+    assert [(one.line, one.own) for one in lines_that_add(found)] == [(2, 6), (12, 4)]
     assert [one.line for one in lines_with_peaks(found)] == [2, 12]
     equal = replace(found, entries=(entry(0, 2, 8 * MIB), entries[1]))
     assert [one.line for one in lines_with_peaks(equal)] == [12]
@@ -154,4 +154,4 @@ def test_a_function_that_calls_itself_keeps_the_row_of_its_highest_line() -> Non
     call = Call(0, 0, "f.py", "f", 2, 3, {"cuda:0": 4})
     found = profile(entries, call)
     assert [one.line for one in lines_with_peaks(found)] == [2, 3]
-    assert [(one.line, one.kept) for one in lines_that_keep(found)] == [(2, 2)]
+    assert [(one.line, one.own) for one in lines_that_add(found)] == [(2, 2)]

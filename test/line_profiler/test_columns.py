@@ -45,7 +45,7 @@ def test_none_stands_for_the_default_columns(capsys: pytest.CaptureFixture[str])
 
 
 def test_every_field_and_extra_is_known() -> None:
-    assert len(KNOWN_COLUMNS) == 9 * 3 * 4 + 2 * 4 + 7 + 5 + 3
+    assert len(KNOWN_COLUMNS) == 9 * 3 * 4 + 2 * 4 + 7 + 6 + 3
     asked = ("requested_bytes.large_pool.freed", "segment.small_pool.current", "time", "delta")
     assert checked_columns(asked) == asked
 
@@ -73,8 +73,8 @@ def test_column_near_to_nothing_names_the_kinds() -> None:
         checked_columns("zzz")
     assert str(caught.value) == (
         "unknown column 'zzz': a column is a field of torch.cuda.memory_stats() such as "
-        "active_bytes.all.peak, or one of peak, reserved, current, hits, delta, kept, "
-        "temporary, time"
+        "active_bytes.all.peak, or one of peak, reserved, current, hits, kept, freed, "
+        "delta, temporary, time"
     )
 
 
@@ -84,7 +84,7 @@ def test_column_that_is_no_text_is_unknown() -> None:
 
 
 def test_recorded_field_is_known() -> None:
-    entries = [LineEntry(1, 1, CUDA0, 1, 0.0, 0, {"new_bytes.all.peak": 1})]
+    entries = [LineEntry(1, 1, CUDA0, 1, 0.0, 0, 0, {"new_bytes.all.peak": 1})]
     assert checked_columns("new_bytes.all.peak", entries) == ("new_bytes.all.peak",)
     with pytest.raises(UnknownColumnError):
         checked_columns("new_bytes.all.peak")
@@ -178,7 +178,8 @@ def test_temporary_is_the_most_that_a_hit_had_beyond_its_start_and_its_end() -> 
         work([])
     first = work.__code__.co_firstlineno
     rows = recorded.display(columns=["hits", "kept", "delta", "temporary"]).report.tables[0].rows
-    assert rows[first + 3] == (60, 280 << 10, 280 << 10, 8 << 10)
+    mean = round((280 << 10) / 60)
+    assert rows[first + 3] == (60, mean, mean, 8 << 10)
     assert [rows[first + line][3] for line in (0, 1, 2, 4)] == [0, 0, 0, 0]
     frame = recorded.records().to_dataframe()
     assert frame["temporary"].max() == 8 << 10
@@ -191,5 +192,5 @@ def test_memory_that_was_in_use_before_and_is_freed_is_not_temporary() -> None:
     with simulate("24GiB"), LineProfiler(work) as recorded:
         work([torch.ones(1024, device="cuda")])
     first = work.__code__.co_firstlineno
-    [table] = recorded.display(columns=["peak", "kept", "temporary"]).report.tables
-    assert table.rows[first + 1] == (4096, -4096, 0)
+    [table] = recorded.display(columns=["peak", "kept", "freed", "temporary"]).report.tables
+    assert table.rows[first + 1] == (4096, 0, 4096, 0)

@@ -93,7 +93,7 @@ def test_a_call_counts_on_the_callers_line_and_in_the_callee() -> None:
         assert table(prof, inner) == {0: (4, 1, 0), 1: (12, 1, 0)}
 
 
-def test_a_loop_shows_the_maximum_and_sums_what_is_kept() -> None:
+def test_a_loop_shows_the_maximum_and_the_mean_of_what_is_kept() -> None:
     def work() -> None:
         kept = []
         for size in (1, 5, 3):
@@ -106,7 +106,7 @@ def test_a_loop_shows_the_maximum_and_sums_what_is_kept() -> None:
             0: (0, 1, 0),
             1: (0, 1, 0),
             2: (9, 4, 0),
-            3: (9, 3, 9),
+            3: (9, 3, 3),
             4: (9, 1, -9),
         }
 
@@ -122,10 +122,10 @@ def test_recursion_lands_on_its_own_lines() -> None:
         dive(3)
         assert table(prof, dive) == {
             0: (3, 4, 0),
-            1: (4, 4, 4),
+            1: (4, 4, 1),
             2: (4, 4, 0),
             3: (4, 3, 0),
-            4: (4, 4, -4),
+            4: (4, 4, -1),
         }
 
 
@@ -228,7 +228,7 @@ def test_threads_are_profiled() -> None:
         for thread in threads:
             thread.start()
             thread.join()
-        assert table(prof, work) == {0: (0, 3, 0), 1: (2, 3, 6), 2: (2, 3, -6)}
+        assert table(prof, work) == {0: (0, 3, 0), 1: (2, 3, 2), 2: (2, 3, -2)}
 
 
 class Net(torch.nn.Module):

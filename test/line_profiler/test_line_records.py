@@ -55,7 +55,7 @@ def test_display_is_a_snapshot() -> None:
 
 
 def test_device_on_which_nothing_was_allocated_has_zeros() -> None:
-    unused = LineEntry(1, 7, CUDA0, 2, 0.5, 0, {})
+    unused = LineEntry(1, 7, CUDA0, 2, 0.5, 0, 0, {})
     report = LineRecords([unused], {1: OUTER}).display().report
     assert report.tables[0].rows == {7: (0, 0)}
 
@@ -188,20 +188,20 @@ def test_tidy_frame_has_a_row_for_each_device_function_and_line() -> None:
     entries = [*SAMPLE_ENTRIES, entry(1, 8, 512, device=CUDA1, hits=3, time=0.5, delta=-512)]
     frame = LineRecords(entries, {1: OUTER, 2: INNER}).to_dataframe()
     assert list(frame.columns) == [
-        *("device", "function", "file", "line", "code", "hits", "time", "delta"),
+        *("device", "function", "file", "line", "code", "hits", "time", "kept", "freed", "delta"),
         *("active_bytes.all.peak", "reserved_bytes.all.peak"),
     ]
     assert frame["line"].tolist() == [7, 8, 9, 10, 4, 5, 8]
     assert frame.iloc[1].tolist() == [
         *("cuda:0", "outer", "sample.py", 8, "    linear = torch.nn.Linear(100, 100).cuda()"),
-        *(1, 0.001, 40 * KIB, 40 * KIB, 2 * MIB),
+        *(1, 0.001, 40 * KIB, 0, 40 * KIB, 40 * KIB, 2 * MIB),
     ]
-    assert frame.iloc[6].tolist()[5:] == [3, 0.5, -512, 512, 2 * MIB]
+    assert frame.iloc[6].tolist()[5:] == [3, 0.5, 0, 512, -512, 512, 2 * MIB]
     assert str(frame["active_bytes.all.peak"].dtype) == "int64"
 
 
 def test_tidy_frame_keeps_ints_beside_gaps() -> None:
-    entries = [entry(1, 8, 2**60 + 1), LineEntry(1, 9, CUDA0, 1, 0.0, 0, {"active.all.peak": 1})]
+    entries = [entry(1, 8, 2**60 + 1), LineEntry(1, 9, CUDA0, 1, 0.0, 0, 0, {"active.all.peak": 1})]
     frame = LineRecords(entries, {1: OUTER}).to_dataframe()
     assert frame["active_bytes.all.peak"].iloc[0] == 2**60 + 1
     assert frame["active_bytes.all.peak"].isna().tolist() == [False, True]
@@ -220,7 +220,7 @@ def test_tidy_frame_of_nothing_has_its_columns() -> None:
     frame = LineRecords([], {1: OUTER}).to_dataframe()
     assert frame.empty
     assert list(frame.columns) == [
-        *("device", "function", "file", "line", "code", "hits", "time", "delta")
+        *("device", "function", "file", "line", "code", "hits", "time", "kept", "freed", "delta")
     ]
 
 

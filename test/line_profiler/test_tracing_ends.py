@@ -231,7 +231,7 @@ def test_threads_are_told_apart() -> None:
     assert sentences == [
         f"tracing of a thread ended at {FILE}:{line}: its lines that ran later are missing"
     ]
-    assert table(profiler, work)["kept = alloc(3)"][:2] == (2, 6 * KIB)
+    assert table(profiler, work)["kept = alloc(3)"][:2] == (2, 3 * KIB)
     assert table(profiler, train)["kept = alloc(5)"] == (1, 5 * KIB, 5 * KIB)
 
 

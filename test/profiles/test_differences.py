@@ -54,20 +54,20 @@ def test_lines_are_compared_where_they_match_and_are_new_or_gone_elsewhere():
         ),
     )
 
-    def line(function, number, former, is_new, is_gone, kept, peak, calls=False):
-        sizes = (Change(*(size * MIB for size in each)) for each in (kept, peak))
+    def line(function, number, former, is_new, is_gone, kept, own, peak, calls=False):
+        sizes = (Change(*(size * MIB for size in each)) for each in (kept, own, peak))
         return LineChange(function, number, "cuda:1", former, is_new, is_gone, *sizes, calls)
 
     same, new, gone = (False, False), (True, False), (False, True)
     assert set(found.lines) == {
-        line(CHANGED, 9, (OUTER, 8), *same, (3, 3), (4, 7)),
-        line(CHANGED, 10, None, *new, (0, -1), (0, 3)),
-        line(CHANGED, 11, (OUTER, 10), *same, (0, 0), (6, 6)),
-        line(OUTER, 9, None, *gone, (1, 0), (5, 0)),
-        line(INNER, 5, None, *gone, (2, 0), (6, 0)),
+        line(CHANGED, 9, (OUTER, 8), *same, (3, 3), (3, 3), (4, 7)),
+        line(CHANGED, 10, None, *new, (0, 0), (0, -1), (0, 3)),
+        line(CHANGED, 11, (OUTER, 10), *same, (2, 0), (0, 0), (6, 6)),
+        line(OUTER, 9, None, *gone, (1, 0), (1, 0), (5, 0)),
+        line(INNER, 5, None, *gone, (2, 0), (2, 0), (6, 0)),
     }
     assert [one.line for one in found.lines] == [9, 10, 11, 9, 5]
-    assert [(one.line, one.kept.growth // MIB) for one in found.kept()] == [
+    assert [(one.line, one.own.growth // MIB) for one in found.own()] == [
         (5, -2),
         (10, -1),
         (9, -1),

@@ -21,7 +21,7 @@ from pytorch_memlab.records import (
 
 RUN = Run("/srv/secret/train.py", ("--data", "/srv/data"), {}, "", 1.0, False, 1, "", 3, 4, "rank3")
 READ = Approximation(ApproximationKind.ASSUMED, "item", 1, 0, "0", "/srv/our secret/net.py:3")
-LINE = LineEntry(0, 3, DeviceInfo("cuda:0", "H100", True), 1, 0.5, 512, {}, (READ,))
+LINE = LineEntry(0, 3, DeviceInfo("cuda:0", "H100", True), 1, 0.5, 512, 0, {}, (READ,))
 PROFILE = RecordedProfile(
     (RUN,),
     (),

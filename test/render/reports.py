@@ -80,13 +80,14 @@ ERROR = ProgramError(
 
 
 def line(function, number, peak, kept=0, *, hits=1, device=CUDA0, approximations=()):
-    """A line with its peak and what it kept, in MiB."""
+    """A line with its peak and what it kept, or freed if negative, in MiB."""
     stats = {
         "active_bytes.all.peak": peak * MIB,
         "active_bytes.all.allocated": max(kept, 0) * MIB,
         "reserved_bytes.all.peak": 20 * MIB,
     }
-    return LineEntry(function, number, device, hits, 0.001, kept * MIB, stats, approximations)
+    sizes = max(kept, 0) * MIB, max(-kept, 0) * MIB
+    return LineEntry(function, number, device, hits, 0.001, *sizes, stats, approximations)
 
 
 PROFILE = RecordedProfile(
@@ -99,7 +100,7 @@ PROFILE = RecordedProfile(
         line(0, 3, 16, 6),
         line(0, 5, 14, -8),
         line(1, 9, 8, hits=3),
-        line(1, 10, 14, 6, hits=3, approximations=(MYSTERY,)),
+        line(1, 10, 14, 2, hits=3, approximations=(MYSTERY,)),
         line(1, 11, 16, hits=3),
         line(2, 1, 0, hits=0),
     ),

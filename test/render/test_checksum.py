@@ -23,7 +23,7 @@ PROFILE = RecordedProfile(
     (Run("train.py", ("é",), {"torch": "2.13.0"}, "", 1.5, is_dry_run=False),),
     (MeasuredDevice(CUDA0, 1024, 700, 600, 800),),
     (FunctionInfo("f", "train.py", 1, ("def f():", "    x = g()")),),
-    (LineEntry(0, 2, CUDA0, 3, 0.5, 512, {"active_bytes.all.peak": 700}),),
+    (LineEntry(0, 2, CUDA0, 3, 0.5, 512, 0, {"active_bytes.all.peak": 700}),),
     (),
     ("hits",),
 )

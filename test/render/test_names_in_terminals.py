@@ -16,7 +16,7 @@ from pytorch_memlab.errors import ProfileError
 from pytorch_memlab.line_profiler.saved_profile import SavedProfile
 from pytorch_memlab.profiles.differences import compare
 from pytorch_memlab.profiles.overview import Choice, overview
-from pytorch_memlab.profiles.ranking import lines_that_keep, lines_with_peaks
+from pytorch_memlab.profiles.ranking import lines_that_add, lines_with_peaks
 from pytorch_memlab.records import (
     Approximation,
     ApproximationKind,
@@ -90,7 +90,7 @@ def report_of_run(sign):
 
 def top_of(sign):
     shown = profile(sign)
-    return top.text(shown, lines_that_keep(shown), lines_with_peaks(shown), 5)
+    return top.text(shown, lines_that_add(shown), lines_with_peaks(shown), 5)
 
 
 def changes(sign):

@@ -73,7 +73,7 @@ def outputs():
         for field in ("active", "allocated", "reserved", "requested")
     ]
     entries = [
-        LineEntry(1, line, CUDA0, 1, 0.1, -line, dict.fromkeys(names, line * 2**20))
+        LineEntry(1, line, CUDA0, 1, 0.1, 0, line, dict.fromkeys(names, line * 2**20))
         for line in (1, 2, 3)
     ]
     records = LineRecords(entries, {1: FunctionInfo("f", "f.py", 1, code)})

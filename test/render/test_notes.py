@@ -52,6 +52,10 @@ WORDS = {
     Remark(NoteKind.EDITED_FUNCTIONS, ("f",)): (
         "f was edited since: these lines are of the version before; make another LineProfiler"
     ),
+    Remark(NoteKind.KEPT_AT_LEAST, ("cuda:0",)): (
+        "kept and freed are at least the numbers of cuda:0: hardware counts bytes, and does not"
+        " tell which ones a line freed; delta is exact"
+    ),
     TracingEnded("at a.py:3", in_main_thread=True, began_again=False): (
         "tracing ended at a.py:3: lines that ran later are missing"
     ),

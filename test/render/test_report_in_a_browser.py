@@ -296,11 +296,11 @@ const seen = (selector) =>
 const table = seen(".memlab-source table")[1];
 const numbers = () => [...table.tBodies[0].rows].map((row) =>
   parseInt(row.cells[0].textContent, 10));
-const [line, peak, kept, hits, code] = table.querySelectorAll("thead button");
+const [line, peak, kept, freed, own, hits, code] = table.querySelectorAll("thead button");
 const states = () => [...table.querySelectorAll("th[aria-sort]")].map((one) =>
   `${one.textContent} ${one.ariaSort}`);
 const found = {heads: [...table.tHead.rows[0].cells].map((one) => one.textContent), orders: []};
-for (const button of [kept, kept, kept, peak, code]) {
+for (const button of [own, own, own, peak, code]) {
   button.click();
   found.orders.push([numbers(), states()]);
 }
@@ -318,10 +318,10 @@ document.title = JSON.stringify(found);
 
 def test_tables_sort_by_a_head_and_the_filter_finds_code(tmp_path):
     found = title_of(page_of(PROFILE).replace("</body>", SORT), tmp_path, WAITS)
-    assert found["heads"] == ["line", "peak", "kept", "hits", "code"]
+    assert found["heads"] == ["line", "peak", "kept", "freed", "self", "hits", "code"]
     assert found["orders"] == [
-        [[2, 5, 1, 3, 4], ["kept descending"]],
-        [[5, 2, 1, 3, 4], ["kept ascending"]],
+        [[2, 5, 1, 3, 4], ["self descending"]],
+        [[5, 2, 1, 3, 4], ["self ascending"]],
         [[1, 2, 3, 4, 5], []],
         [[3, 5, 2, 1, 4], ["peak descending"]],
         [[3, 2, 5, 1, 4], ["code descending"]],
@@ -340,7 +340,7 @@ const state = () => ({
   tabs: seen("[role=tablist]")[0].textContent,
   chosen: texts("[role=tab][aria-selected=true]"),
   heading: texts("h2")[0],
-  kept: texts("tbody tr td:nth-child(3):not(:last-child)").filter(Boolean),
+  kept: texts("tbody tr td:nth-child(5):not(:last-child)").filter(Boolean),
   peak: texts("tr.peak th"),
 });
 found.first = state();
@@ -359,7 +359,7 @@ def test_ranks_of_a_merged_profile_are_tabs(tmp_path):
     assert first["chosen"][0] == first["heading"] == "rank0 cuda:0"
     assert second["chosen"][0] == second["heading"] == "rank1 cuda:0"
     assert (first["kept"], first["peak"]) == (
-        ["6.0 MiB", "8.0 MiB", "\N{MINUS SIGN}8.0 MiB"],
+        ["2.0 MiB", "8.0 MiB", "\N{MINUS SIGN}8.0 MiB"],
         ["11"],
     )
     assert (second["kept"], second["peak"]) == (["8.0 MiB"], ["3"])

@@ -34,7 +34,7 @@ def function(number: int, lines: int = 3) -> FunctionInfo:
 
 def entry(code: int, line: int, peak: int, kept: int = 0, temporary: int = 0, **stats: int) -> Any:
     stats = {"active_bytes.all.peak": peak, "temporary": temporary, **stats}
-    return LineEntry(code, line, GPU, 1, 0.0, kept, stats)
+    return LineEntry(code, line, GPU, 1, 0.0, max(kept, 0), max(-kept, 0), stats)
 
 
 def report_of(

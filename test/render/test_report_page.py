@@ -53,18 +53,18 @@ def test_all_lines_of_all_functions_by_what_they_keep():
     page = check_self_contained(page_of(PROFILE))
     assert rows_of(page) == {
         "Net.step": [
-            ["9", "8.0 MiB", "", "3", 'def step (self, x= "a" ):'],
-            ["10 ?", "14.0 MiB", "6.0 MiB", "3", "y = x @ self.w"],
-            ["11", "16.0 MiB", "", "3", "return y if x else None ◀ peak"],
+            ["9", "8.0 MiB", "", "", "", "3", 'def step (self, x= "a" ):'],
+            ["10 ?", "14.0 MiB", "2.0 MiB", "", "2.0 MiB", "3", "y = x @ self.w"],
+            ["11", "16.0 MiB", "", "", "", "3", "return y if x else None ◀ peak"],
         ],
         "main": [
-            ["1", "", "", "1", "def main ():"],
-            ["2", "8.0 MiB", "8.0 MiB", "1", "model = Net().cuda()"],
-            ["3", "16.0 MiB", "", "1", "step(model) # one of them"],
+            ["1", "", "", "", "", "1", "def main ():"],
+            ["2", "8.0 MiB", "8.0 MiB", "", "8.0 MiB", "1", "model = Net().cuda()"],
+            ["3", "16.0 MiB", "6.0 MiB", "", "", "1", "step(model) # one of them"],
             ["4", "", ""],
-            ["5", "14.0 MiB", "\u22128.0 MiB", "1", "del model"],
+            ["5", "14.0 MiB", "", "8.0 MiB", "\u22128.0 MiB", "1", "del model"],
         ],
-        "unused": [["1", "", "", "0", "def unused ():"], ["2", "", "return 1"]],
+        "unused": [["1", "", "", "", "", "0", "def unused ():"], ["2", "", "return 1"]],
     }
 
 
@@ -78,7 +78,6 @@ def test_the_head_says_what_ran_and_how_high_the_peak_is():
     assert facts_of(page) == {
         "GPU": ["cuda:0: NVIDIA H100 80GB HBM3, simulated"],
         "Reserved at most": ["20.0 MiB"],
-        "All lines together": ["6.0 MiB kept"],
         "Recorded": ["2026-11-22 02:30:35 UTC, 1.2 s, shapes only"],
         "Versions": ["torch 2.13.0, python 3.11.7"],
         "Profiled": ["3 functions, 8 measured lines"],
@@ -130,7 +129,7 @@ def test_bars_are_as_long_as_what_a_line_keeps_or_frees():
         for cell in row.all("td")
         if "style" in cell.attributes
     }
-    assert bars == {"10 ?": "--k:75", "2": "--k:100", "5": "--f:100"}
+    assert bars == {"10 ?": "--k:25", "2": "--k:100", "5": "--f:100"}
 
 
 def test_marks_and_failures_are_explained():
@@ -154,8 +153,8 @@ def test_functions_without_memory_are_folded_and_last():
     assert folded.one("summary").text == "No line of it ran while memory was measured: 2 lines"
     assert "open" not in folded.attributes
     assert [one.text for one in page.one("ol").all("li")] == [
-        "Net.step 6.0 MiB kept, peak 16.0 MiB ◀",
-        "main 0 B kept, peak 16.0 MiB",
+        "Net.step adds 2.0 MiB, peak 16.0 MiB ◀",
+        "main adds 0 B, peak 16.0 MiB",
         "unused no memory",
     ]
 
@@ -163,11 +162,13 @@ def test_functions_without_memory_are_folded_and_last():
 def test_columns_that_were_asked_for_stand_between():
     page = read(page_of(PROFILE, ["peak", "reserved", "delta", "hits"]))
     heads = [[cell.text for cell in row.all("th")] for row in page.all("tr")]
-    wanted = ["line", "peak", "kept", "reserved", "delta", "hits", "code"]
+    wanted = ["line", "peak", "kept", "freed", "self", "reserved", "delta", "hits", "code"]
     assert [one for one in heads if "code" in one] == [wanted] * 3
     assert rows_of(page)["main"][2] == [
         "3",
         "16.0 MiB",
+        "6.0 MiB",
+        "",
         "",
         "20.0 MiB",
         "6.0 MiB",
@@ -286,12 +287,12 @@ def shared_bytes():
     return sum(len(asset(name).encode()) for name in names)
 
 
-def test_400_measured_lines_take_at_most_60_kb_beside_script_and_style():
+def test_400_measured_lines_take_at_most_67_kb_beside_script_and_style():
     """Each of 70 characters, with a peak and with memory that it kept."""
-    assert len(page_of(_long(400)).encode()) - shared_bytes() <= 60_000
+    assert len(page_of(_long(400)).encode()) - shared_bytes() <= 67_000
 
 
-def test_400_lines_of_a_program_take_at_most_40_kb_beside_script_and_style():
+def test_400_lines_of_a_program_take_at_most_43_kb_beside_script_and_style():
     """The code is that of this package; a line in two is measured, as comments and ends are not."""
     files = [Path(one.__file__) for one in (intervals, line_store, settrace_tracer)]
     code = [line for file in files for line in file.read_text().splitlines()][:400]
@@ -303,7 +304,7 @@ def test_400_lines_of_a_program_take_at_most_40_kb_beside_script_and_style():
     )
     assert len(entries) > 200
     profile = replace(PROFILE, functions=(function,), entries=entries, calls=(), peaks={})
-    assert len(page_of(profile).encode()) - shared_bytes() <= 40_000
+    assert len(page_of(profile).encode()) - shared_bytes() <= 43_000
 
 
 def test_long_functions_are_cut_into_tables_that_are_drawn_when_in_sight():

@@ -150,6 +150,18 @@ def test_a_file_of_an_older_release_lacks_what_came_later() -> None:
     assert replace(loaded, history=None) == replace(PROFILE, history=None, errors=(), growing=())
 
 
+def test_a_file_of_version_2_has_sums_whose_means_are_the_least_that_was_kept_or_freed() -> None:
+    data = fields_of(saved_profile.render(PROFILE)) | {"version": 2}
+    rows = [(3, 96), (2, -5), (0, 0)]
+    data["lines"] = [[0, 8 + n, 0, hits, 0.5, total, 0] for n, (hits, total) in enumerate(rows)]
+    data["gaps"] = []
+    for call in data["calls"]:
+        call["delta"] = call.pop("added")
+    loaded = saved_profile.load(json.dumps(data), "p.json")
+    assert [(one.kept, one.freed) for one in loaded.entries] == [(32, 0), (0, 2), (0, 0)]
+    assert loaded.calls == PROFILE.calls
+
+
 def test_fields_keep_their_order() -> None:
     stats = {"b": 1, "a": 0, "c": 2}
     profile = replace(PROFILE, entries=(replace(entry(0, 8, 0), stats=stats),))
@@ -163,7 +175,7 @@ def test_rows_and_fields_of_zeros_stand_once() -> None:
     assert data["fields"] == ["active_bytes.all.peak", "reserved_bytes.all.peak"]
     assert data["zero_fields"] == ["reserved_bytes.all.peak"]
     assert data["rows"] == [[5]]
-    assert data["lines"] == [[0, line, 0, 1, 0.001, 0, 0] for line in (8, 9, 10)]
+    assert data["lines"] == [[0, line, 0, 1, 0.001, 0, 0, 0] for line in (8, 9, 10)]
 
 
 def fields_of(text: str) -> dict[str, Any]:
@@ -177,7 +189,7 @@ def test_the_file_says_what_it_is() -> None:
     data = fields_of(saved_profile.render(PROFILE))
     assert list(data)[:3] == ["format", "version", "written_by"]
     assert data["format"] == "pytorch_memlab.profile"
-    assert data["version"] == 2
+    assert data["version"] == 3
     assert data["written_by"] == pytorch_memlab.__version__
 
 
@@ -211,7 +223,7 @@ def test_a_profile_that_is_cut_off_is_refused_as_that(share: float) -> None:
         saved_profile.load(text[: int(max(40, len(text) * share))], "p.json")
 
 
-LINE = [0, 8, 0, 1, 0.5, 0, 0]
+LINE = [0, 8, 0, 1, 0.5, 0, 0, 0]
 NO_PROFILE = "p.json is not a profile of pytorch_memlab: it is no JSON"
 OLDER = (
     "p.json has the older format 1, which has the tables alone: show reads it; record the program"
@@ -236,7 +248,7 @@ OTHER_JSON = "p.json is JSON, but no profile of pytorch_memlab"
         ('{"format": "pytorch_memlab.profile"}', OTHER_JSON),
         ('{"format": 1}', OTHER_JSON),
         (
-            saved_profile.render(PROFILE).replace("-512", "NaN"),
+            saved_profile.render(PROFILE).replace(",512,", ",NaN,"),
             "p.json is cut off or damaged: NaN is no number",
         ),
         (
@@ -245,11 +257,11 @@ OTHER_JSON = "p.json is JSON, but no profile of pytorch_memlab"
         ),
         (format_1.render(sample_report()), OLDER),
         (
-            damaged(lines=[[0, 8, 0, 1, 1e999, 0, 0]]),
+            damaged(lines=[[0, 8, 0, 1, 1e999, 0, 0, 0]]),
             "p.json is cut off or damaged: Infinity is no number",
         ),
         (
-            damaged(version=3, written_by="9.1", functions="of another kind"),
+            damaged(version=4, written_by="9.1", functions="of another kind"),
             NEWER,
         ),
     ],
@@ -267,16 +279,22 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
         (damaged(notes=[3]), "'notes' has [3], expected is a list of texts"),
         (damaged(shown=[3]), "'shown' has 3, expected is an index below 3"),
         (damaged(runs=[3]), "'runs' has 3, expected is an object"),
-        (damaged(lines=[LINE[:-1]]), "'lines' has [0, 8, 0, 1, 0.5, 0], expected is a list of 7"),
+        (
+            damaged(lines=[LINE[:-1]]),
+            "'lines' has [0, 8, 0, 1, 0.5, 0, 0], expected is a list of 8",
+        ),
         (damaged(lines=[LINE, LINE]), "a line is there twice"),
         (damaged(lines=[[3, *LINE[1:]]]), "'lines' has 3, expected is an index below 3"),
         (damaged(lines=[[True, *LINE[1:]]]), "'lines' has True, expected is an index below 3"),
         (damaged(lines=[[0, -1, *LINE[2:]]]), "'lines' has -1, expected is a whole number from 0"),
         (damaged(lines=[[0, 8, 2, *LINE[3:]]]), "'lines' has 2, expected is an index below 2"),
         (damaged(lines=[[0, 8, 0, "1", *LINE[4:]]]), "'lines' has '1', expected is a whole number"),
-        (damaged(lines=[[0, 8, 0, 1, -0.5, 0, 0]]), "'lines' has -0.5, expected is a number from"),
         (
-            damaged(lines=[[0, 8, 0, 1, 0.5, 2**63, 0]]),
+            damaged(lines=[[0, 8, 0, 1, -0.5, 0, 0, 0]]),
+            "'lines' has -0.5, expected is a number from",
+        ),
+        (
+            damaged(lines=[[0, 8, 0, 1, 0.5, 2**63, 0, 0]]),
             "'lines' has 9223372036854775808, expected is a whole",
         ),
         (damaged(lines=[[*LINE[:-1], 9]]), "'lines' has 9, expected is an index below 3"),
@@ -289,7 +307,7 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
         (with_first("functions", folded=[[1]]), "'folded' has [1], expected is a list of 2"),
         (with_first("devices", capacity=-1), "'capacity' has -1, expected is a whole number from"),
         (with_first("calls", callee=3), "'callee' has 3, expected is an index below 3"),
-        (with_first("calls", delta={"cuda:9": 1}), "a call names a device that is not there"),
+        (with_first("calls", added={"cuda:9": 1}), "a call names a device that is not there"),
         (with_first("sections", rows=[["a", [1, 2]]]), "a row of a section has other values than"),
         (with_first("sections", rows=[[3, [1]]]), "a row of a section has no name"),
         (of_peak(active=3), "the blocks of a peak do not add up to it"),
@@ -494,7 +512,7 @@ def test_calls_are_counted_by_the_line_that_calls() -> None:
     calls = {
         (names[call.callee], call.function.rpartition(".")[2], call.line): (
             call.hits,
-            call.delta["cuda:0"],
+            call.added["cuda:0"],
             None if call.caller is None else names[call.caller],
         )
         for call in recorded.calls
@@ -510,7 +528,7 @@ def test_calls_are_counted_by_the_line_that_calls() -> None:
     (of_module,) = [call for call in recorded.calls if names[call.callee] == "forward"]
     # Past torch's own frames: the line of the user that called the module.
     assert of_module.function.endswith("test_calls_are_counted_by_the_line_that_calls")
-    assert (of_module.hits, of_module.delta) == (3, {"cuda:0": 3 * 4096})
+    assert (of_module.hits, of_module.added) == (3, {"cuda:0": 3 * 4096})
     assert of_module.caller is None
 
 
@@ -540,7 +558,7 @@ def test_calls_of_generators_and_of_what_already_runs() -> None:
     assert len(kept) == 2
     (call,) = prof.recorded().calls
     assert prof.recorded().functions[call.callee].qual_name.endswith("numbers")
-    assert (call.hits, call.delta) == (1, {"cuda:0": 8192})
+    assert (call.hits, call.added) == (1, {"cuda:0": 8192})
 
 
 def test_forgotten_lines_are_forgotten_with_their_calls() -> None:

@@ -113,7 +113,7 @@ def test_columns_of_every_kind() -> None:
     entries = [
         entry(1, 7, 0, hits=1, time=0.0000123),
         entry(1, 8, 0, hits=12345, time=1.5, delta=-40 * KIB),
-        LineEntry(1, 10, CUDA0, 3, 0.0125, 2 * 1024**3, {"segment.all.peak": 2}),
+        LineEntry(1, 10, CUDA0, 3, 0.0125, 2 * 1024**3, 0, {"segment.all.peak": 2}),
     ]
     columns = ["hits", "delta", "time", "segment.all.peak", "active_bytes.all.peak"]
     report = LineRecords(entries, {1: OUTER}).display(columns=columns).report

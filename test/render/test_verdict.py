@@ -37,7 +37,7 @@ def told(devices: list[MeasuredDevice], run: Run = RUN, **stats: dict[str, int])
         ApproximationKind.UNCOUNTED, "convolution", 1, unknown="cuDNN workspaces"
     )
     entries = tuple(
-        LineEntry(0, 1, one.device, 1, 0.0, 0, found, (approximation,) if "gap" in found else ())
+        LineEntry(0, 1, one.device, 1, 0.0, 0, 0, found, (approximation,) if "gap" in found else ())
         for one in devices
         if (found := stats.get(one.device.name.replace(":", ""))) is not None
     )

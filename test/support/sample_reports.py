@@ -67,7 +67,8 @@ def entry(
 ) -> LineEntry:
     """A line with the two statistics of the default columns."""
     stats = {"active_bytes.all.peak": active, "reserved_bytes.all.peak": reserved}
-    return LineEntry(code_id, line, device, hits, time, delta, stats, approximations)
+    sizes = max(delta, 0), max(-delta, 0)
+    return LineEntry(code_id, line, device, hits, time, *sizes, stats, approximations)
 
 
 SAMPLE_ENTRIES = (

@@ -95,7 +95,8 @@ def add_arguments(parser: CommandParser) -> None:
         " 'package.*:*.forward' waits until the script imports those that match. Separated by"
         " commas, repeatable",
         "show tables of these columns, with every line, instead of the report; with --top,"
-        " --sort or --all the report has them. They are peak, kept or delta (what a line kept),"
+        " --sort or --all the report has them. They are peak, kept (what a hit of the line"
+        " allocated and did not free), freed (what it freed from before), delta (kept less freed),"
         " temporary (how far above the larger of its start and its end a line went), reserved,"
         " current, hits, time, and any field of torch.cuda.memory_stats(), such as"
         " allocated_bytes.all.peak; separated by commas, repeatable"

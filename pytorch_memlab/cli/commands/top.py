@@ -27,9 +27,9 @@ def add_arguments(parser: CommandParser) -> None:
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
     from ...line_profiler.saved_profile import load
-    from ...profiles.ranking import lines_that_keep, lines_with_peaks
+    from ...profiles.ranking import lines_that_add, lines_with_peaks
     from ...render import top
 
     profile = load(options.file).recorded()
-    text = top.text(profile, lines_that_keep(profile), lines_with_peaks(profile), options.rows)
+    text = top.text(profile, lines_that_add(profile), lines_with_peaks(profile), options.rows)
     return partial(print_to_stdout, text)

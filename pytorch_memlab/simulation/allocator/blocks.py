@@ -47,6 +47,7 @@ class Block:
         "gc_count_base",
         "mapped",
         "next",
+        "number",
         "pool",
         "prev",
         "registration",
@@ -80,6 +81,7 @@ class Block:
         self.capture_uses: set[int] | None = None  # those of them that a capture added
         self.event_count = 0
         self.gc_count_base = 0
+        self.number = 0  # in the order of allocation, while it is allocated
 
     @property
     def is_split(self) -> bool:

@@ -15,6 +15,7 @@ from ...errors import UsageError
 from .blocks import DEFAULT_POOL, Block, BlockPool, ExpandableSegment, PoolId, segments_of
 from .driver import SimulatedDriver
 from .events import AllocatorEvents, BlockLog, Observer
+from .generations import Generations
 from .out_of_memory import (
     TOO_LARGE,
     FreeBlock,
@@ -75,6 +76,7 @@ class CachingAllocator:
         )
         self._events = StreamEvents()
         self._lost: Block | None = None  # allocated for a call that failed
+        self.generations = Generations()
         self.work = self._events.work  # that streams have not done
         self.begin_with(settings)
 
@@ -159,6 +161,7 @@ class CachingAllocator:
         del self._allocated[address]
         self._stats.total.free_requested(size)
         block.pool.stats.free_requested(size)
+        self.generations.freed(block.number, size)
         log = self._told.log
         if log is not None:
             log.freed(address, waits=waits)
@@ -342,6 +345,7 @@ class CachingAllocator:
         for pool in self._pools():
             pool.fill(block for block in blocks if block.pool is pool and block.is_free)
         self._segments.recount()
+        self.generations.recount([(block.number, block.size) for block in in_use.values()])
         log = self._told.log
         if log is not None:
             log.settle(in_use, {block.address for block in self._events.pending_blocks()})
@@ -550,6 +554,7 @@ class CachingAllocator:
         self._allocated[block.address] = block
         self._stats.total.block_allocated(size, requested)
         block.pool.stats.block_allocated(size, requested)
+        block.number = self.generations.allocated(size)
 
     def _pool(self, is_small: bool, pool_id: PoolId | None) -> BlockPool:
         if pool_id is None:
