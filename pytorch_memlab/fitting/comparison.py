@@ -192,7 +192,10 @@ def compare_gpus(
         )
         named = [gpus[index] for index in growing]
         for number, found in _compared(target, named, longer):
-            yield list(growing)[number], found
+            index = list(growing)[number]
+            if found.failure is not None and found.growth is None:  # the loop came to its end
+                found = replace(found, growth=growing[index])
+            yield index, found
 
 
 def _failing(found: Verdict) -> Growth | None:

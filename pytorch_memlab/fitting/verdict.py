@@ -41,7 +41,10 @@ class Verdict:
     active_peak: int  # highest bytes of all blocks in use, as ``reserved_peak``
     taken: int  # bytes that the allocator does not get: the CUDA context, other processes
     failure: FailedAllocation | None = None  # the request that fails; None if the program fits
+    # how often the allocator empties its cache to serve a request, and the highest bytes that it
+    # takes from a GPU on which it need not; None if it never does
     retries: int = 0
+    with_room: int | None = None
     growth: Growth | None = None  # of a program whose steps leave more and more memory
     is_settled: bool = True  # whether all loops that ended early repeated, or grow evenly
 
@@ -159,12 +162,14 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
         for device in (one.device for one in history.devices):
             found = replay(history, device, capacity=gpu.total_memory, taken=taken)
             ran_out = found.out_of_memory is not None
-            replays.append((found, replay(history, device) if ran_out else found))
+            has_limit = ran_out or bool(found.retries)
+            replays.append((found, replay(history, device) if has_limit else found))
         limited, unlimited = min(replays, key=_room, default=(None, None))
         failure = None if limited is None else _failed(trial, history, limited)
     has_failed = trial.ending is Ending.OUT_OF_MEMORY and failure is None
     fits = None if trial.failed or has_failed else failure is None
     shown = unlimited if fits is False else limited
+    retries = 0 if limited is None else limited.retries or 0
     growing = [] if fits is None or limited is None else _growing(trial, limited, gpu, taken)
     growth = min((one for one in growing if one is not None), key=_last_step, default=None)
     later = sum(one.later for one in growing if one is not None)
@@ -179,7 +184,8 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
         active_peak=0 if shown is None else shown.peak_active,
         taken=taken,
         failure=failure,
-        retries=0 if limited is None else limited.retries or 0,
+        retries=retries,
+        with_room=unlimited.peak_reserved if unlimited is not None and retries else None,
         growth=growth,
         is_settled=all(one is not None and one.is_over and has_room for one in growing),
     )

@@ -245,6 +245,7 @@ class LineProfiler(RecordedLines):
                 one.taken(),
                 one.context(),
                 *bounds.get(one.info.name, (False, "")),
+                one.stats().get("num_alloc_retries", 0),
             )
             for one in self._selection.devices()
         }

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from .line_store import LineStore
 
 
-_Facts = tuple[int, int | None, int | None, bool, str]
+_Facts = tuple[int, int | None, int | None, bool, str, int]
 """Of a device: its bytes, those that the program cannot have, those of the context among them,
-whether its peak is a lower bound, and what its assumed sizes are."""
+whether its peak is a lower bound, what its assumed sizes are, and how often its cache was emptied
+for a request."""
 
 
 class RunTime:
@@ -90,8 +91,8 @@ def measured_devices(
         readings[name][id(entry.stats)] = entry.stats
     found = []
     for name, device in devices.items():
-        nothing = (0, None, None, False, "")
-        capacity, taken, context, is_lower_bound, sizes = facts.get(name, nothing)
+        nothing = (0, None, None, False, "", 0)
+        capacity, taken, context, is_lower_bound, sizes, retries = facts.get(name, nothing)
         peak_active, peak_allocated, peak_reserved = (
             max([0, *(stats.get(field, 0) for stats in readings[name].values())])
             for field in _PEAK_FIELDS
@@ -107,6 +108,7 @@ def measured_devices(
                 context,
                 is_lower_bound,
                 sizes,
+                retries,
             )
         )
     active = {name: DevicePeaks(holders.peak.active, 0, 0) for name, holders in peaks.items()}
@@ -162,6 +164,7 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
             one.context,
             one.device.name in bounds,
             bound_of(sizes[one.device.name]),
+            max(other.retries for other in devices if other.device == one.device),
         )
         for one in devices
     }

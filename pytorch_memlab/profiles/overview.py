@@ -51,6 +51,9 @@ class DeviceVerdict:
 
     measured: MeasuredDevice
     outcome: Outcome
+    # bytes that the allocator takes of a device with room, if it had to empty its cache on this
+    # one and the history is there
+    with_room: int | None = None
 
     @property
     def free(self) -> int:
@@ -85,8 +88,21 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
             is_sure = one.assumed_sizes in ("", _AT_MOST)
             outcome = Outcome.FITS if is_sure else Outcome.FITS_AS_ASSUMED
             outcome = Outcome.FITS_AS_COUNTED if name in uncounted else outcome
-        found.append(DeviceVerdict(one, outcome))
+        found.append(DeviceVerdict(one, outcome, _with_room(profile, one)))
     return tuple(found)
+
+
+def _with_room(profile: RecordedProfile, measured: MeasuredDevice) -> int | None:
+    """Bytes reserved of a device on which no cache has to be emptied; None if not known."""
+    if not measured.retries or profile.history is None:
+        return None
+    from ..history.model import device_name
+    from ..history.replay import replay
+
+    for device in profile.history.used_devices():
+        if device_name(device) == measured.device.name:
+            return replay(profile.history, device).peak_reserved
+    return None
 
 
 def _not_counted(profile: RecordedProfile) -> set[str]:

@@ -53,6 +53,8 @@ class MeasuredDevice:
     # whether the sizes that a dry run assumed are ``at most`` or ``at least`` the true ones, or
     # ``more or less``; empty if it assumed none
     assumed_sizes: str = ""
+    # how often the allocator gave its cache back to the device to serve a request
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)

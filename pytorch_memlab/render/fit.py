@@ -13,6 +13,7 @@ from ..history.holders import innermost_of_user
 from .notes import summary_of_runs
 from .page import fill
 from .rows import WIDTH, cut, document, padded, place, source_line, wrapped
+from .run_notes import after_retries
 
 if TYPE_CHECKING:
     from ..fitting.growth import Growth
@@ -209,6 +210,11 @@ def failures(report: FitReport) -> Iterator[str]:
     for (where, size), found in names.items():
         yield cut(f"out of memory at {where}")
         yield f"  asks for {prose_size(size)} on {', '.join(found)}"
+    for one in report.verdicts:
+        if one.fits and one.retries:
+            so_far = " so far" * one.is_so_far
+            how = after_retries(one.retries, one.with_room)
+            yield from wrapped(f"{one.name}: fits{so_far}{how}")
     yield from _growing(report)
 
 
@@ -269,10 +275,6 @@ def notes(report: FitReport) -> Iterator[str]:
     if any(one.fits is not None for one in report.verdicts):
         yield COLUMNS
     yield from _about_steps(report)
-    retries = [one for one in report.verdicts if one.fits and one.retries]
-    if retries:
-        named = ", ".join(one.name for one in retries)
-        yield f"close to full, PyTorch gives cached memory back and asks again: {named}"
     yield from summary_of_runs(report.trials)
 
 

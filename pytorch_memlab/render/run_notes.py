@@ -68,12 +68,29 @@ def sentence(verdict: DeviceVerdict) -> str:
     elif taken and one.context is not None:
         parts = [(one.context, "context"), (taken - one.context, "of other programs")]
     more = "".join(f" + {prose_size(size)} {name}" for size, name in parts if size > 0)
-    free = "" if verdict.outcome in _WITHOUT_ROOM else f", {prose_size(verdict.free)} free"
+    free = ""
+    if verdict.outcome not in _WITHOUT_ROOM:
+        free = after_retries(one.retries, verdict.with_room) or f", {prose_size(verdict.free)} free"
     at_most = "at most " * (one.assumed_sizes == "at most" and not one.is_lower_bound)
     return (
         f"peak {at_most}{prose_size(one.peak_reserved)} reserved{more} of"
         f" {prose_size(one.capacity)}: {verdict.outcome.value}{free}"
     )
+
+
+def after_retries(retries: int, with_room: int | None) -> str:
+    """The part of a verdict on a device whose memory held the peak down; empty for others.
+
+    >>> after_retries(3, 3 << 30)
+    ', after 3 retries that emptied the cache; 3.00 GiB where there is room'
+    >>> after_retries(1, None), after_retries(0, None)
+    (', after 1 retry that emptied the cache', '')
+    """
+    if not retries:
+        return ""
+    times = "1 retry" if retries == 1 else f"{retries:,} retries"
+    more = "" if with_room is None else f"; {prose_size(with_room)} where there is room"
+    return f", after {times} that emptied the cache{more}"
 
 
 def sentences(verdicts: Sequence[DeviceVerdict]) -> list[str]:

@@ -174,6 +174,7 @@ def _profile(data: Checked) -> RecordedProfile:
             MeasuredDevice,
             device=one.object("device").record(DeviceInfo),
             assumed_sizes=_assumed_sizes(one),
+            retries=one.count("retries") if one.has("retries") else 0,
         )
         for one in data.objects("devices")
     )
