@@ -82,7 +82,7 @@ kept = fill("cuda:0", 256), fill("cuda:1", 512)
 """
 
 
-@pytest.mark.parametrize(("device", "delta"), [("cuda:1", "2.00K"), ("0", "1.00K")])
+@pytest.mark.parametrize(("device", "delta"), [("cuda:1", "1.00K"), ("0", "512.00B")])
 @pytest.mark.parametrize("decorator", ["", "@profile\n"])
 def test_one_device_is_measured(device, delta, decorator, write, capsys):
     text = TWO_GPUS.replace("def fill", f"{decorator}def fill")

@@ -54,12 +54,12 @@ peak 5.0 MiB on cuda:0, less than 0.1% of 24.00 GiB (simulated)
   peak 6.0 MiB reserved of 24.00 GiB: fits, 23.99 GiB free
 
 ## <module>  train.py:1
- peak   kept temporary line  code
-1.00M  1.00M         0    5  layer = Layer(512).cuda()
-3.00M  1.00M     1.00M    7      x = torch.ones(512, 512, device="cuda")
-5.00M  4.00M     1.00M    8      loss = (layer(x) + 1).exp().sum()
-5.00M -2.00M     1.00M    9      loss.backward()  <- peak
-3.00M -2.00M         0   10      layer.zero_grad()
+ peak  kept temporary line  code
+1.00M 1.00M         0    5  layer = Layer(512).cuda()
+3.00M 1.00M     1.00M    7      x = torch.ones(512, 512, device="cuda")
+5.00M 2.00M     1.00M    8      loss = (layer(x) + 1).exp().sum()
+5.00M 1.00M     1.00M    9      loss.backward()  <- peak
+3.00M     0         0   10      layer.zero_grad()
 
 3 lines added nothing: --all shows them
 
@@ -92,7 +92,7 @@ out of memory at script.py:7 in fill, asked for 4.0 MiB
 
 ## fill  script.py:4
   peak   kept temporary line  code
-60.00M 68.00M         0    7!         kept.append(torch.empty(4 << 20, dtype=torch.uint8, \
+60.00M  3.78M         0    7!         kept.append(torch.empty(4 << 20, dtype=torch.uint8, \
 device="cuda"))  # out of memory: asked for 4.0 MiB  <- peak
 
 ## <module>  script.py:1
@@ -129,11 +129,11 @@ peak 8.0 MiB on cuda:1, less than 0.1% of 24.00 GiB (simulated)
 
 ## put  script.py:4  on cuda:0
   peak  kept temporary line  code
-12.00M 6.00M     6.00M    5      return torch.ones(size, device=device) * 2  <- peak
+12.00M 3.00M     6.00M    5      return torch.ones(size, device=device) * 2  <- peak
 
 ## put  script.py:4  on cuda:1
   peak  kept temporary line  code
- 8.00M 4.00M     4.00M    5      return torch.ones(size, device=device) * 2  <- peak
+ 8.00M 2.00M     4.00M    5      return torch.ones(size, device=device) * 2  <- peak
 
 ## <module>  script.py:1  on cuda:0
   peak  kept temporary line  code
@@ -359,7 +359,7 @@ def test_columns_alone_are_tables_and_with_another_option_those_of_the_report(wr
         "\n"
         " kept temporary hits line  code\n"
         "0.00B     0.00B    2    4  def keeps(size):\n"
-        '3.00M     0.00B    2    5      return torch.ones(size << 18, device="cuda")\n'
+        '1.50M     0.00B    2    5      return torch.ones(size << 18, device="cuda")\n'
         "\n"
         "peak 22.0 MiB reserved of 24.00 GiB: fits, 23.98 GiB free\n"
         "simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)\n"
@@ -367,7 +367,7 @@ def test_columns_alone_are_tables_and_with_another_option_those_of_the_report(wr
     assert (
         "## keeps  script.py:4\n"
         " kept temporary hits line  code\n"
-        '3.00M         0    2    5      return torch.ones(size << 18, device="cuda")\n'
+        '1.50M         0    2    5      return torch.ones(size << 18, device="cuda")\n'
     ) in printed(capsys, *options, "--sort", "name", name)
 
 
@@ -408,7 +408,7 @@ def test_a_terminal_has_no_line_wider_than_it_is(width, write, capsys, monkeypat
     lines = [Text.from_ansi(line).plain for line in terminal.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
     assert any(
-        line.startswith(("60.00M 68.00M         0    7!", "        0    7!")) for line in lines
+        line.startswith(("60.00M  3.78M         0    7!", "        0    7!")) for line in lines
     )
     if width == 80:
         (failed,) = [line for line in lines if line.endswith("<- peak")]

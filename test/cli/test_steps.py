@@ -50,11 +50,11 @@ def test_only_the_steps_after_the_warmup_are_measured(write, capsys):
         "[0, 1, 2]\n"
         "## step\n"
         "\n"
-        "hits  delta line  code\n"
-        "   2  0.00B    3  def step(number):\n"
-        '   2 12.00K    4      kept.append(torch.ones(256 << number, device="cuda"))\n'
-        "   2  0.00B    5      optimizer.step()\n"
-        "   2  0.00B    6      done.append(number)\n"
+        "hits delta line  code\n"
+        "   2 0.00B    3  def step(number):\n"
+        '   2 6.00K    4      kept.append(torch.ones(256 << number, device="cuda"))\n'
+        "   2 0.00B    5      optimizer.step()\n"
+        "   2 0.00B    6      done.append(number)\n"
         "\n"
         "peak 2.0 MiB reserved + 601.0 MiB context of 79.19 GiB: fits, 78.60 GiB free\n"
         "simulated GPU: NVIDIA H100 80GB HBM3 (cuda:0)\n"
