@@ -45,6 +45,7 @@ class Repeated:
     ends: tuple[int, ...]  # times at which each one ended, in microseconds
     total: int | None  # how many the program has; None if it is not known
     are_steps: bool = True  # of an optimizer
+    holder: str = ""  # the variable of a container that has more tensors after each one
 
     def until(self, time: int) -> Repeated:
         """Those that ended before a time."""

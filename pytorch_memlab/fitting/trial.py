@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from .._common.user_code import is_of_user
 from ..errors import HistoryError, HostMemoryError
 from ..history.model import AllocationHistory, Frame
 from ..records import SIZES_OF_VALUES, Approximation, ApproximationKind, FilesOfRun, mark
+from ..reporter.leaks import held_in_containers
 from ..simulation.inspect import GPU, Machine, MemoryOverhead, active, adopt
 from .change import Change
 from .child import Work, can_fork, run_in_children
@@ -274,6 +276,7 @@ class _Run:
         self._phase = 0  # steps before those of the loop that runs now
         self._step_times: list[int] = []
         self._repeated: list[Repeated] = []
+        self._held = Counter[str]()  # tensors that containers hold, one step before the last
         self._ending: Ending | None = None  # of the loops that ended first
         self._asked: set[int] = set()  # frames of libraries that were asked to end their loops
         self._has_stopped = False
@@ -351,11 +354,17 @@ class _Run:
         self._loops.saw_step(loops)
         ending = self._ending_of_phase()
         if ending is None:
+            if len(self._peaks.all) - self._phase == self._request.settings.most_steps - 1:
+                self._held = held_in_containers(frame)
             return
         self._ending = self._ending or ending
         if ending is not Ending.SETTLED:
             times = tuple(self._step_times[self._phase :])
-            self._repeated.append(Repeated(times, _total(loops)))
+            holder = ""
+            if ending is Ending.UNSETTLED:
+                more = (held_in_containers(frame) - self._held).most_common(1)
+                holder = more[0][0] if more else ""
+            self._repeated.append(Repeated(times, _total(loops), holder=holder))
         if self._request.target.is_repeated:
             self._stop(())
         asked = stopped_library_loop(frame)

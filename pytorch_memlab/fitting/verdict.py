@@ -35,8 +35,8 @@ class Verdict:
     trial: Trial
     fits: bool | None  # None if the program failed, so that it is not known
     device: int  # index of the GPU of the program that has least memory left
-    # highest bytes that the allocator takes from that GPU; where the program does not fit, those
-    # that it takes from a GPU without limit
+    # highest bytes that the allocator takes from that GPU, those of growing steps that did not run
+    # included; where the program does not fit, those that it takes from a GPU without limit
     reserved_peak: int
     active_peak: int  # highest bytes of all blocks in use, as ``reserved_peak``
     taken: int  # bytes that the allocator does not get: the CUDA context, other processes
@@ -180,7 +180,7 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
         trial=trial,
         fits=fits,
         device=0 if limited is None else limited.device,
-        reserved_peak=0 if shown is None else shown.peak_reserved,
+        reserved_peak=0 if shown is None else shown.peak_reserved + later * bool(fits),
         active_peak=0 if shown is None else shown.peak_active,
         taken=taken,
         failure=failure,

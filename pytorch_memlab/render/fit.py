@@ -232,7 +232,9 @@ def _growing(report: FitReport) -> Iterator[str]:
             if one.growth.cycle == 1
             else f"every {one.growth.cycle} {unit}s"
         )
-        yield cut(f"grows by {prose_size(one.growth.nbytes)} {each} at {where}")
+        holder = one.growth.repeated.holder
+        held = f" ({printable(holder)})" if holder else ""
+        yield cut(f"grows by {prose_size(one.growth.nbytes)} {each}{held} at {where}")
     for one in growing:
         assert one.growth is not None
         total, last = one.growth.repeated.total, one.growth.last_step

@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from types import FrameType
 from typing import Generic, TypeVar
 
 from .._common.prose_size import prose_size
 from .._common.rendered import rendered
 from ..tensors.lines import SourceLine
+from ..tensors.live_objects import live_objects
+from .names import names_of_variables
 from .snapshot import MemorySnapshot, sizes_by
 
 T = TypeVar("T")
@@ -121,6 +124,13 @@ def kind_of(name: str) -> str:
     ('layers.3.weight', 'Tensor*.grad', 'seen[*]')
     """
     return _NUMBER.sub(r"\1*", _ONE_OF_MANY.sub("", _INDEX.sub("[*]", name)))
+
+
+def held_in_containers(frame: FrameType | None) -> Counter[str]:
+    """How many tensors on GPUs each container of the program holds, by its variable."""
+    tensors = {id(one) for one in live_objects().tensors if one.is_cuda}
+    kinds = map(kind_of, names_of_variables(frame, tensors).values())
+    return Counter(kind.partition("[*]")[0] for kind in kinds if "[*]" in kind)
 
 
 def _growing(

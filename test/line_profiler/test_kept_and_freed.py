@@ -1,4 +1,4 @@
-"""What a hit of a line kept and freed: the same numbers wherever they are shown."""
+"""The bytes that a hit of a line kept and freed: the same numbers wherever they are shown."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_function_that_is_left_and_entered_again_keeps_what_it_had() -> None:
 
 
 def test_a_mean_of_hits_is_whole_and_its_parts_add_up() -> None:
-    """What 3 hits kept and freed together does not divide by 3."""
+    """The bytes of 3 hits together do not divide by 3."""
     with simulate("1GiB"):
 
         def grow(held: list[torch.Tensor], size: int) -> None:

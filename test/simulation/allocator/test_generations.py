@@ -1,4 +1,4 @@
-"""Generations: the bytes in use that were allocated since a moment, whoever else asks."""
+"""Generations: the bytes in use that were allocated since a moment, with several readers."""
 
 from __future__ import annotations
 
