@@ -186,7 +186,7 @@ def test_a_peak_that_does_not_settle(write, capsys):
         " (--steps N runs N steps)"
     ) in " ".join(out.split())
     assert lines[1] == "fits so far on 1 of 1 GPU: 1GiB (1.00 GiB)"
-    grows = "grows by 1.0 MiB a step at script.py:8 in <module>: kept.append(torch.zeros(2**…"
+    grows = "grows by 1.0 MiB a step (kept) at script.py:8 in <module>: kept.append(torch.ze…"
     assert lines[7:9] == [grows, "  out of memory at step 1,022 on 1GiB, if it goes on"]
 
 

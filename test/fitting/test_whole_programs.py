@@ -212,18 +212,33 @@ for n in range(1, 200):
     assert found.answer == "so far"
 
 
-def test_the_step_of_the_truth_is_named(verdicts_of):
-    body = """
-for n in range(1, 200):
+@pytest.mark.parametrize("steps", [200, 60], ids=["ended", "to its end"])
+def test_the_step_of_the_truth_and_the_list_that_grows_are_named(steps, verdicts_of):
+    body = f"""
+for n in range(1, {steps}):
     step(torch.randn(8, 512))
     kept.append(torch.zeros(4, 2**18, device="cuda"))
 """
     (found,) = verdicts_of(body, LARGE)
-    assert found.answer == "does not fit"
+    assert (found.answer, found.growth.repeated.holder) == ("does not fit", "kept")
     variables = {"__name__": "__main__"}
     with pytest.raises(torch.OutOfMemoryError), simulate(LARGE, compute=False, context=0):
         exec(compile(HEAD + body, "program.py", "exec"), variables)
     assert found.growth.last_step == variables["n"] + 1  # its optimizer has stepped
+
+
+def test_the_peak_has_what_steps_leave_that_did_not_run(verdicts_of):
+    body = """
+for n in range(100):
+    step(torch.randn(8, 512))
+    kept.append(torch.zeros(4, 2**18, device="cuda"))
+"""
+    (found,) = verdicts_of(body, "1GiB")
+    assert (found.answer, len(found.trial.step_peaks)) == ("fits", 24)
+    with simulate("1GiB", compute=False, context=0):
+        exec(compile(HEAD + body, "program.py", "exec"), {"__name__": "__main__"})
+        truth = torch.cuda.max_memory_reserved()
+    assert abs(found.reserved_peak - truth) <= 4 * 2**20  # a step leaves as much
 
 
 def test_the_iteration_of_the_truth_is_named(verdicts_of):
