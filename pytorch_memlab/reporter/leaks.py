@@ -127,7 +127,7 @@ def kind_of(name: str) -> str:
 
 
 def held_in_containers(frame: FrameType | None) -> Counter[str]:
-    """How many tensors on GPUs each container of the program holds, by its variable."""
+    """The number of tensors on GPUs in each container of the program, by its variable."""
     tensors = {id(one) for one in live_objects().tensors if one.is_cuda}
     kinds = map(kind_of, names_of_variables(frame, tensors).values())
     return Counter(kind.partition("[*]")[0] for kind in kinds if "[*]" in kind)
