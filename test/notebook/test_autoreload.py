@@ -106,15 +106,15 @@ def module(tmp_path, monkeypatch, run, shell):
 TABLES = """\
 ## step
 
-hits  kept line  code
-   1 0.00B    4  def step(n):
-              5      # comments and line breaks are not in what autoreload compiles
-   2 1.00K    6      a = torch.zeros(
-   1 0.00B    7          n,
-   1 0.00B    8          device="cuda",
-              9      )
-   1 3.00K   10      b = helper(n), unedited(n)
-   1 0.00B   11      return a, b
+hits    kept line  code
+   1   0.00B    4  def step(n):
+                5      # comments and line breaks are not in what autoreload compiles
+   2 512.00B    6      a = torch.zeros(
+   1   0.00B    7          n,
+   1   0.00B    8          device="cuda",
+                9      )
+   1   3.00K   10      b = helper(n), unedited(n)
+   1   0.00B   11      return a, b
 
 
 ## Net.forward
