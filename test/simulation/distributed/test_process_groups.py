@@ -339,3 +339,18 @@ def test_wrappers_are_where_what_they_wrap_is():
         weight = torch.ones(4, 4, device="cuda:1", requires_grad=True)
         torch.nn.functional.linear(nested, weight).values().sum().backward()
         assert weight.grad.tolist() == [[5.0] * 4] * 4
+
+
+def test_objects_are_sent_with_details_in_the_log(caplog):
+    before = dist.get_debug_level()
+    with simulate("1GiB", 2):
+        dist.init_process_group("nccl", rank=0, world_size=2, store=dist.HashStore())
+        dist.set_debug_level(dist.DebugLevel.DETAIL)
+        try:
+            gathered = [None, None]
+            dist.all_gather_object(gathered, {"rank": 3})
+        finally:
+            dist.set_debug_level(before)
+            dist.destroy_process_group()
+    assert gathered == [{"rank": 3}] * 2
+    assert "hash value" in caplog.text

@@ -73,6 +73,8 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set(c10d, "_maybe_attach_flight_recorder", lambda *_arguments: None)
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     _install_objects(machine, patches)
+    # With TORCH_DISTRIBUTED_DEBUG=DETAIL it tells in the log what groups of NCCL send.
+    patches.set(torch._C._distributed_c10d, "_hash_tensors", _hash_of)
     patches.set(dist, "Reducer", _reducer(machine))
     patches.set(torch._C, "_nccl_version", lambda: _NCCL_VERSION)
     patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
@@ -218,3 +220,7 @@ def _reducer(machine: Machine) -> type:
             return rebuilt
 
     return Reducer
+
+
+def _hash_of(tensors: list[torch.Tensor]) -> int:
+    return hash(tuple(value for tensor in tensors for value in tensor.flatten().tolist()))
