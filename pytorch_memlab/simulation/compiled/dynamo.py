@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch._C._dynamo.eval_frame import reset_code
-from torch._dynamo import device_interface, eval_frame, pgo, trace_rules, utils
+from torch._dynamo import device_interface, eval_frame, guards, pgo, trace_rules, utils
 from torch._dynamo.backends import registry
 from torch._dynamo.exc import (
     InternalTorchDynamoError,
@@ -67,6 +67,7 @@ def install(machine: Machine, replaced: Mapping[Any, Any], patches: Patches) -> 
     _see_through_replacements(replaced, patches)
     _skip_own_frames(patches)
     _simulate_optimizers(machine, patches)
+    _guard_gpus(machine, patches)
 
     @patches.around(utils, "run_node")
     def run_node(run: Any, tracer: Any, node: Any, args: Args, kwargs: Kwargs, module: Any) -> Any:
@@ -106,6 +107,22 @@ def _hide_function_mode(patches: Patches) -> None:
             if not isinstance(mode, SimulatedFunctionMode):
                 source = TorchFunctionModeStackSource(position)
                 self.mode_stack.append(LazyVariableTracker.create(mode, source=source))
+
+
+def _guard_gpus(machine: Machine, patches: Patches) -> None:
+    """Let a tensor on another device compile again: C++ takes all of them for CPU tensors."""
+    gpu_of = machine.gpu_of
+
+    @patches.around(guards.GuardBuilder, "TENSOR_MATCH")
+    def match(original: Any, self: Any, guard: Any, value: Any = None) -> None:
+        original(self, guard, value)
+        tensor = self.get(guard) if value is None else value
+        if not isinstance(tensor, torch.Tensor):
+            return
+        gpu = gpu_of(tensor)
+        self.get_guard_manager(guard).add_lambda_guard(
+            lambda other: gpu_of(other) is gpu, [f"device of {guard.name}"], guard.user_stack
+        )
 
 
 def _simulate_optimizers(machine: Machine, patches: Patches) -> None:

@@ -260,6 +260,15 @@ def test_compiled_before_it_compiles_for_each_simulation_and_for_the_cpu_again()
         assert torch.equal(step(x), doubled(x))
 
 
+def test_a_tensor_of_the_cpu_compiles_again() -> None:
+    with simulate("h100") as machine:
+        step = torch.compile(doubled, backend="aot_eager")
+        x = torch.ones(8)
+        devices = [step(one).device.type for one in (x.cuda(), x, x.cuda())]
+        assert devices == ["cuda", "cpu", "cuda"]
+        assert not machine.approximations[0].uncounted
+
+
 def test_allocations_are_on_the_lines_of_the_model() -> None:
     from pytorch_memlab._common.call_stacks import call_stacks
 
