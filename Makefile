@@ -61,7 +61,7 @@ $(PROGRAMS_INSTALLED): $(INSTALLED)
 	@touch $@
 
 programs: $(PROGRAMS_INSTALLED)
-	$(PROGRAMS)/bin/python -m pytest -m 'not gpu' test/simulation/dry_run/test_transformers.py test/simulation/third_party/test_triton.py test/simulation/third_party/test_bitsandbytes.py test/simulation/third_party/test_liger.py test/integrations test/fitting test/project/test_documents.py
+	$(PROGRAMS)/bin/python -m pytest -m 'not gpu' test/simulation/dry_run/test_transformers.py test/simulation/third_party/test_triton.py test/simulation/third_party/test_bitsandbytes.py test/simulation/third_party/test_liger.py test/integrations test/fitting test/project/test_documents.py test/advice/test_programs.py
 
 # PYTHONPATH goes before site-packages, and reaches the kernels that tests start.
 test-ipython8: $(INSTALLED)
@@ -82,8 +82,8 @@ opinfo: $(INSTALLED)
 	$(PY) -m benchmarks.opinfo
 	$(PY) -m benchmarks.opinfo --memory
 
-advice: $(INSTALLED)
-	$(PY) -m benchmarks.advice
+advice: $(PROGRAMS_INSTALLED)
+	$(PROGRAMS)/bin/python -m benchmarks.advice
 
 accuracy: $(INSTALLED)
 	$(PY) -m benchmarks.accuracy

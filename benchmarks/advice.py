@@ -80,7 +80,7 @@ class _Printed:
     diff: str = ""
     environment: tuple[tuple[str, str], ...] = ()
     promised: int = 0
-    is_tried: bool = False
+    is_exact: bool = False  # whether the bytes are of a run to the program's end
     problem: str = ""
 
 
@@ -101,14 +101,14 @@ class Row:
     runs: bool = False
     promised: int = 0
     saved: int = 0
-    is_tried: bool = False
+    is_exact: bool = False
     note: str = ""
 
     @property
     def is_as_promised(self) -> bool:
-        """True within 2 % or 1 MiB; what was not tried is promised as the least."""
+        """True within 2 % or 1 MiB; without a run to the end it is promised as the least."""
         allowed = max(self.promised // 50, 2**20)
-        if self.is_tried:
+        if self.is_exact:
             return abs(self.promised - self.saved) <= allowed
         return self.saved >= self.promised - allowed
 
@@ -183,7 +183,7 @@ def _row(program: AdviceProgram, work: _Run, advice: _Printed, whole: _Ran, outp
         runs=not small.error,
         promised=0 if is_setting else advice.promised,  # it saves nothing of what is in use
         saved=0 if is_setting else saved,
-        is_tried=advice.is_tried,
+        is_exact=advice.is_exact,
         note=small.error or large.error,
     )
 
@@ -259,7 +259,7 @@ def _printed(advice: Advice) -> _Printed:
         first.change.diff() if isinstance(first.change, EditedSource) else "",
         _environment(first.change),
         first.size if result is None else result.saved,
-        result is not None,
+        result is not None and result.is_whole,
     )
 
 

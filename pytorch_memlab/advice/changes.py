@@ -8,7 +8,6 @@ import importlib.machinery
 import io
 import linecache
 import os
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -99,30 +98,6 @@ def without_gradients(file: str, line: int, *, is_function: bool) -> EditedSourc
     return edited_source(edit, after_imports(file, ["import torch"]))
 
 
-def kept_as(file: str, line: int, name: str, method: str) -> Edit | None:
-    """A line that puts a value into a container, with the result of a method of it instead."""
-    text = linecache.getline(file, line).rstrip("\r\n")
-    try:
-        [node] = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError):
-        return None
-    match node:
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="append"), args=[value])):
-            container = owner
-        case ast.Assign(targets=[ast.Subscript(value=owner)], value=value):
-            container = owner
-        case _:
-            return None
-    if not re.search(rf"\b{re.escape(name)}$", ast.unparse(container)):
-        return None
-    indent = text[: len(text) - len(text.lstrip())]
-    encoded = text.encode()
-    shift = len(indent.encode())
-    first, last = value.col_offset + shift, (value.end_col_offset or 0) + shift
-    new = _result_of(value, method).encode()
-    return Edit(file, line, line, ((encoded[:first] + new + encoded[last:]).decode(),))
-
-
 def sum_of_numbers(file: str, line: int, name: str) -> Edit | None:
     """A line that adds a tensor to a variable, with the number of the tensor."""
     text = linecache.getline(file, line).rstrip("\r\n")
@@ -144,10 +119,6 @@ def sum_of_numbers(file: str, line: int, name: str) -> Edit | None:
             return None
     indent = text[: len(text) - len(text.lstrip())]
     return Edit(file, line, line, (indent + new,))
-
-
-def _number(value: ast.expr) -> str:
-    return _result_of(value, "item")
 
 
 def _result_of(value: ast.expr, method: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..history.model import Category
-from ..history.out_of_memory import BlockInUse, OutOfMemory, Place, ProgramFrame, TensorGroup
+from ..history.out_of_memory import BlockInUse, OutOfMemory, Place, ProgramFrame
 from .cause import at_line
 
 LARGE_VOCABULARY: Final = 8192
@@ -60,24 +60,6 @@ def place_with(oom: OutOfMemory, pattern: str) -> tuple[str, int]:
 
 def line_with(oom: OutOfMemory, pattern: str) -> int:
     return place_with(oom, pattern)[1]
-
-
-def line_that_assigns(oom: OutOfMemory, name: str) -> int:
-    return line_with(oom, rf"\b{re.escape(name)}\s*=")
-
-
-class Addition(NamedTuple):
-    """The line that puts a value into a container; empty where it is not known."""
-
-    file: str = ""
-    line: int = 0
-
-
-def line_that_adds(oom: OutOfMemory, group: TensorGroup) -> Addition:
-    """The last such line, up to the running one, of a running function."""
-    name = re.escape(group.name)
-    pattern = rf"\b{name}(\.append\(|\.extend\(|\s*\+=|\[.*\]\s*=)"
-    return Addition(*place_with(oom, pattern))
 
 
 def named_with_line(name: str, line: int) -> str:

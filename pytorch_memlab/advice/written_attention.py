@@ -20,7 +20,6 @@ from .around_program import Edit
 
 _FUSED: Final = "scaled_dot_product_attention"
 _PRODUCTS: Final = ("matmul", "bmm")
-_TRANSPOSED: Final = (("-2", "-1"), ("-1", "-2"))
 _OF_SAME_VALUES: Final = ("to", "float", "half", "bfloat16", "type_as", "contiguous", "clone")
 _LOWEST: Final = -1000.0
 """A score below this has no weight after a softmax in any floating-point format."""
@@ -75,11 +74,12 @@ def fused_attention(file: str, line: int, *, has_heads: bool) -> FusedAttention 
     function = _function_at(tree, line)
     if function is None:
         return None
-    reader = _Reader(tree)
+    reader = _Reader(tree, function, has_heads=has_heads)
     for statement, condition in _statements(function.body):
         output = reader.read(statement, condition)
         if output is not None:
             used_again = _names_after(function, statement) & reader.names_of_scores()
+            used_again |= _names_beside(statement, output.node) & reader.names_of_scores()
             if used_again or not _spans(reader.reading.statements, line):
                 return None
             return _written(file, lines, tree, statement, output, reader.reading, has_heads)
@@ -91,11 +91,14 @@ class _Output:
     scores: _Scores
     value: str
     node: ast.expr
+    after: str = ""  # what gives the result the layout of the program
 
 
 class _Reader:
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, function: ast.FunctionDef, *, has_heads: bool) -> None:
         self._tree = tree
+        self._parameters = {one.arg for one in ast.walk(function) if isinstance(one, ast.arg)}
+        self._has_heads = has_heads
         self.reading = _Reading()
 
     def names_of_scores(self) -> set[str]:
@@ -141,6 +144,8 @@ class _Reader:
         before = self.reading.scores.pop(name, None)
         if scores is None:
             return
+        if condition and before is not None and scores.dropout != before.dropout:
+            scores = replace(scores, dropout=f"({scores.dropout}) if {condition} else 0.0")
         if (
             condition
             and before is not None
@@ -161,7 +166,7 @@ class _Reader:
                 weights = self._scores_of(operands[0])
                 if weights is not None and weights.is_normalised:
                     assert isinstance(node, ast.expr)
-                    return _Output(weights, ast.unparse(operands[1]), node)
+                    return _Output(weights, ast.unparse(operands[1]), node, operands[2])
         return None
 
     def _scores_of(self, node: ast.expr) -> _Scores | None:
@@ -170,8 +175,8 @@ class _Reader:
         operands = _product(node)
         if operands is not None:
             left = self._scores_of(operands[0])
-            key = _untransposed(operands[1])
-            if left is not None or key is None:
+            key = _untransposed(operands[1], has_heads=self._has_heads)
+            if left is not None or key is None or operands[2]:
                 return None
             return self._of_product(operands[0], key)
         match node:
@@ -205,7 +210,7 @@ class _Reader:
         if scores.is_normalised:
             return None
         if isinstance(operator, (ast.Mult, ast.Div)):
-            if scores.masks or scores.biases or scores.is_causal:
+            if scores.biases:
                 return None  # a bias would be scaled too
             return replace(scores, scale=_scaled(scores.scale, operator, other))
         if isinstance(operator, ast.Add):
@@ -213,10 +218,12 @@ class _Reader:
             if _is_causal_bias(resolved):
                 return replace(scores, is_causal=True)
             return replace(scores, biases=(*scores.biases, ast.unparse(other)))
+        if isinstance(operator, ast.Sub):
+            return replace(scores, biases=(*scores.biases, f"-({ast.unparse(other)})"))
         return None
 
     def _called(self, node: ast.Call) -> _Scores | None:
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        name = self._name_of(node.func)
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
         is_method = owner is not None and self._scores_of(owner) is not None
         arguments = [owner, *node.args] if is_method and owner is not None else list(node.args)
@@ -235,11 +242,12 @@ class _Reader:
             return self._masked(scores, arguments[1], keeps=False)
         if name == "softmax" and not scores.is_normalised:
             dim = keywords.get("dim", arguments[1] if len(arguments) > 1 else None)
-            is_last = dim is not None and ast.unparse(dim) == "-1"
-            is_module = dim is None and isinstance(node.func, ast.Attribute) and not is_method
+            last = ("-1", "3" if self._has_heads else "2")
+            is_last = dim is not None and ast.unparse(dim) in last
+            is_module = dim is None and not isinstance(node.func, ast.Name) and not is_method
             return replace(scores, is_normalised=True) if is_last or is_module else None
         if "drop" in name and scores.is_normalised:
-            return replace(scores, dropout=_dropout(node, arguments, keywords))
+            return replace(scores, dropout=_dropout(node, arguments, keywords, self._parameters))
         if name in _OF_SAME_VALUES and is_method:
             return scores
         if name in ("div", "mul") and is_method and len(arguments) == 2:
@@ -248,6 +256,13 @@ class _Reader:
         if name == "add" and is_method and len(arguments) == 2:
             return self._combined(scores, ast.Add(), arguments[1])
         return None
+
+    def _name_of(self, function: ast.expr) -> str:
+        """The name of a function; ``softmax`` for a module that is one."""
+        module = self._resolved(function)
+        if isinstance(module, ast.Call) and ast.unparse(module.func).endswith("Softmax"):
+            return "softmax"
+        return str(getattr(function, "attr", getattr(function, "id", "")))
 
     def _masked(self, scores: _Scores | None, mask: ast.expr, *, keeps: bool) -> _Scores | None:
         if scores is None or scores.is_normalised:
@@ -371,47 +386,92 @@ def _statements(body: list[ast.stmt], condition: str = "") -> Iterator[tuple[ast
             yield statement, condition
 
 
-def _product(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+def _product(node: ast.AST) -> tuple[ast.expr, ast.expr, str] | None:
+    """The operands of a product of matrices, and what its result lacks for the written layout."""
     match node:
         case ast.BinOp(left=left, op=ast.MatMult(), right=right):
-            return left, right
+            return left, right, ""
         case ast.Call(func=ast.Attribute(value=value, attr=name), args=[one]) if name in _PRODUCTS:
-            return value, one
+            return value, one, ""
         case ast.Call(func=ast.Attribute(attr=name), args=[left, right]) if name in _PRODUCTS:
-            return left, right
+            return left, right, ""
         case ast.Call(
             func=ast.Attribute(attr="einsum") | ast.Name(id="einsum"),
-            args=[ast.Constant(value=str() as equation), left, right],
+            args=[ast.Constant(value=str() as equation), *operands],
         ):
-            return _of_einsum(equation.replace(" ", ""), left, right)
+            match operands:
+                case [ast.List(elts=[left, right])] | [left, right]:
+                    return _of_einsum(equation.replace(" ", ""), left, right)
     return None
 
 
-def _of_einsum(equation: str, left: ast.expr, right: ast.expr) -> tuple[ast.expr, ast.expr] | None:
-    match = re.fullmatch(r"(\w*)(\w)(\w),(\w*)(\w)(\w)->(\w*)(\w)(\w)", equation)
+def _of_einsum(
+    equation: str, left: ast.expr, right: ast.expr
+) -> tuple[ast.expr, ast.expr, str] | None:
+    """A product over the last dimension of the left operand, in any layout of the others."""
+    match = re.fullmatch(r"(\w+),(\w+)->(\w+)", equation)
     if match is None:
         return None
-    first, rows, inner, second, a, b, third, out_rows, out_columns = match.groups()
-    if not (first == second == third) or out_rows != rows:
+    first, second, result = match.groups()
+    if not first or len({len(first), len(second), len(result)}) != 1:
         return None
-    if (b, a) == (inner, out_columns):  # q k^T
-        transposed = ast.parse(f"({ast.unparse(right)}).transpose(-2, -1)", mode="eval").body
-        return left, transposed
-    if (a, b) == (inner, out_columns):  # weights @ v
-        return left, right
-    return None
+    summed = set(first) & set(second) - set(result)
+    rows = [letter for letter in first if letter in result and letter not in second]
+    columns = [letter for letter in second if letter in result and letter not in first]
+    if len(summed) != 1 or len(rows) != 1 or len(columns) != 1:
+        return None
+    [inner], [row], [column] = summed, rows, columns
+    batch = [letter for letter in result if letter not in (row, column)]
+    plain = "".join([*batch, row, column])
+    after = "" if result == plain else _permuted("", plain, result)
+    return (
+        _as_expression(_permuted(_text_of(left), first, "".join([*batch, row, inner]))),
+        _as_expression(_permuted(_text_of(right), second, "".join([*batch, inner, column]))),
+        after,
+    )
 
 
-def _untransposed(node: ast.expr) -> ast.expr | None:
+def _text_of(node: ast.expr) -> str:
+    return _of_call(ast.unparse(node))
+
+
+def _as_expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _permuted(text: str, old: str, new: str) -> str:
+    """A tensor with the dimensions of some letters in another order."""
+    places = [old.index(letter) for letter in new]
+    moved = [index for index, place in enumerate(places) if index != place]
+    if not moved:
+        return text
+    if len(moved) == 2:
+        one, other = moved
+        if other == len(old) - 1 and one == other - 1:
+            return f"{text}.transpose(-2, -1)"
+        return f"{text}.transpose({one}, {other})"
+    return f"{text}.permute({', '.join(map(str, places))})"
+
+
+def _untransposed(node: ast.expr, *, has_heads: bool) -> ast.expr | None:
     match node:
         case ast.Attribute(value=value, attr="mT"):
             return value
         case ast.Call(func=ast.Attribute(value=value, attr="transpose"), args=[one, other]):
-            if (ast.unparse(one), ast.unparse(other)) in (*_TRANSPOSED, ("2", "3"), ("3", "2")):
+            pair = sorted((ast.unparse(one), ast.unparse(other)))
+            if pair in (["-1", "-2"], ["2", "3"] if has_heads else ["1", "2"]):
                 return value
         case ast.Call(func=ast.Attribute(value=value, attr="permute"), args=args):
-            if [ast.unparse(arg) for arg in args] == ["0", "1", "3", "2"]:
+            places = [ast.unparse(arg) for arg in args]
+            if places in (["0", "1", "3", "2"], ["0", "2", "1"]):
                 return value
+            if len(places) == 4 and all(map(str.isdigit, places)):  # the heads are moved too
+                places[-2:] = places[:-3:-1]
+                return _as_expression(f"{_text_of(value)}.permute({', '.join(places)})")
+        case ast.Call(func=ast.Attribute(attr="transpose")):
+            return None
+        case ast.Name(id=name):  # transposed by a statement before
+            return _as_expression(f"{name}.transpose(-2, -1)")
     return None
 
 
@@ -431,8 +491,9 @@ def _is_lowest(node: ast.expr) -> bool:
         return True
     if re.fullmatch(r"torch\.finfo\(.*\)\.min", text):
         return True
+    text = re.sub(r"float\('(.*)'\)", r"\1", text)
     try:
-        return float(ast.literal_eval(node)) <= _LOWEST
+        return float(ast.literal_eval(text)) <= _LOWEST
     except (ValueError, TypeError, SyntaxError):
         return False
 
@@ -452,11 +513,14 @@ def _is_causal_bias(node: ast.expr) -> bool:
 
 
 def _dropout(
-    node: ast.Call, arguments: list[ast.expr], keywords: dict[str | None, ast.expr]
+    node: ast.Call,
+    arguments: list[ast.expr],
+    keywords: dict[str | None, ast.expr],
+    parameters: set[str],
 ) -> str:
     function = ast.unparse(node.func)
     is_function = function.rpartition(".")[2] == "dropout" and not function.startswith("self.")
-    if not is_function:
+    if not is_function or function in parameters:
         return f"{function}.p if {function}.training else 0.0"
     rate = keywords.get("p", arguments[1] if len(arguments) > 1 else None)
     training = keywords.get("training", arguments[2] if len(arguments) > 2 else None)
@@ -473,6 +537,16 @@ def _names_after(function: ast.FunctionDef, last: ast.stmt) -> set[str]:
         node.id
         for node in ast.walk(function)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno > end
+    }
+
+
+def _names_beside(statement: ast.stmt, node: ast.expr) -> set[str]:
+    """Variables that a statement reads outside of an expression."""
+    inside = {id(part) for part in ast.walk(node)}
+    return {
+        part.id
+        for part in ast.walk(statement)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) and id(part) not in inside
     }
 
 
@@ -509,7 +583,8 @@ def _written(
         arguments = [*arguments, "is_causal=True"]
     if not _is_default_scale(scores, reading):
         arguments = [*arguments, f"scale={scores.scale}"]
-    call = f"{_name_of_call(tree)}({', '.join(arguments)}){'' if has_heads else '.squeeze(1)'}"
+    after = output.after if has_heads else f".squeeze(1){output.after}"
+    call = f"{_name_of_call(tree)}({', '.join(arguments)}){after}"
     changed = _with_call(lines, node, output.node, call)
     chain = [part for part in reading.statements if part is not node]
     first = min([node.lineno, *(part.lineno for part in chain)])
@@ -517,7 +592,13 @@ def _written(
         number for part in chain for number in range(part.lineno, (part.end_lineno or 0) + 1)
     }
     last = node.end_lineno or node.lineno
-    between = [lines[number - 1] for number in range(first, node.lineno) if number not in dropped]
+    others = [number for number in range(first, node.lineno) if number not in dropped]
+    if any(
+        isinstance(part, ast.Name) and part.id in reading.scores and part.lineno in others
+        for part in ast.walk(tree)
+    ):
+        return None  # another line reads the scores, such as their shape
+    between = [lines[number - 1] for number in others]
     conditional = [part for part in ast.walk(tree) if isinstance(part, ast.If)]
     for part in conditional:  # an ``if`` whose statements are all gone goes too
         body = range(part.body[0].lineno, (part.end_lineno or 0) + 1)

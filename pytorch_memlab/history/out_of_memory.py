@@ -79,6 +79,7 @@ class ModelFacts:
     repeated: str = ""  # attribute of the repeated modules that saved the most, such as ``blocks``
     repeats: int = 0
     is_evaluating: bool = False
+    frozen: int = 0  # bytes of float32 parameters on the GPU that are not trained
 
 
 @dataclass(frozen=True, slots=True)

@@ -333,6 +333,7 @@ class _Search:
             attribute,
             count,
             bool(training) and not any(training),
+            sum(_nbytes(p) for p in float32 if p.device == self._device and not p.requires_grad),
         )
         return facts, codes
 
@@ -351,7 +352,9 @@ class _Search:
             for attribute, child in (vars(module).get("_modules") or {}).items():
                 if not issubclass(type(child), (torch.nn.ModuleList, torch.nn.Sequential)):
                     continue
-                kinds = Counter(map(type, vars(child)["_modules"].values()))
+                # A module without others in it saves little but its input.
+                children = vars(child)["_modules"].values()
+                kinds = Counter(type(one) for one in children if vars(one).get("_modules"))
                 for kind, count in kinds.items():
                     code = getattr(getattr(kind, "forward", None), "__code__", None)
                     if count < 2 or not isinstance(code, CodeType):

@@ -34,6 +34,15 @@ def test_the_first_remedy_names_the_fault_applies_and_saves_what_it_says():
     ]
 
 
+@pytest.mark.programs
+@pytest.mark.parametrize("one", [pytest.param(one, id=one.name) for one in programs()])
+def test_a_tried_remedy_keeps_its_promise(one):
+    if one.missing:
+        pytest.skip(f"{', '.join(one.missing)} is not installed")
+    [row] = rows([one], 1, is_tried=True)
+    assert row.is_right, row
+
+
 def test_every_program_names_a_cause_of_the_catalogue():
     names = {type(cause).__module__.rpartition(".")[2] for cause in all_causes()}
     assert {one.cause for one in programs()} <= {*names, SOUND}

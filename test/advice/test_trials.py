@@ -14,7 +14,7 @@ from support.saved_tensors import knows_saved_tensors
 from pytorch_memlab import simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.advice.catalogue import candidates
-from pytorch_memlab.advice.changes import EditedSource, kept_as, sum_of_numbers
+from pytorch_memlab.advice.changes import EditedSource, sum_of_numbers
 from pytorch_memlab.advice.compared_values import Comparison
 from pytorch_memlab.advice.trials import (
     Advice,
@@ -180,23 +180,4 @@ def test_a_sum_adds_numbers(line, new, tmp_path):
     path.write_text(f"{line}\n")
     linecache.checkcache(str(path))
     edit = sum_of_numbers(str(path), 1, "total")
-    assert (None if edit is None else edit.lines[0]) == new
-
-
-@pytest.mark.parametrize(
-    ("line", "new"),
-    [
-        ("    losses.append(loss)", "    losses.append(loss.item())"),
-        ("self.losses.append(a * b)  # é", "self.losses.append((a * b).item())  # é"),
-        ("losses[step] = model(x).mean()", "losses[step] = model(x).mean().item()"),
-        ("losses.append(a, b)", None),
-        ("others.append(losses)", None),
-        ("for x in y: losses.append(", None),
-    ],
-)
-def test_a_container_keeps_numbers(line, new, tmp_path):
-    path = tmp_path / "lists.py"
-    path.write_text(f"{line}\n")
-    linecache.checkcache(str(path))
-    edit = kept_as(str(path), 1, "losses", "item")
     assert (None if edit is None else edit.lines[0]) == new

@@ -111,6 +111,44 @@ WRITTEN = {
             weights = F.dropout(scores.softmax(-1), 0.4, False)
             return weights @ v
     """,
+    "einsum in another layout": """
+        def attention(q, k, v, mask=KEEP):
+            queries, keys, values = (one.transpose(1, 2) for one in (q, k, v))
+            energy = torch.einsum("nqhd,nkhd->nhqk", [queries, keys])
+            energy = energy.masked_fill(mask == 0, float("-1e20"))
+            weights = torch.softmax(energy / (8 ** (1 / 2)), dim=3)
+            out = torch.einsum("nhql,nlhd->nqhd", [weights, values]).reshape(2, 16, 24)
+            return out
+    """,
+    "dropout of the caller": """
+        def attention(q, k, v, mask=None, dropout=nn.Dropout(0.5).eval()):
+            scores = q @ k.mT / math.sqrt(q.size(-1))
+            if mask is not None:
+                scores = scores.masked_fill(mask == 0, -1e9)
+            weights = F.softmax(scores, dim=-1)
+            if dropout is not None:
+                weights = dropout(weights)
+            return torch.matmul(weights, v)
+    """,
+    "a transposed key": """
+        def attention(q, k, v):
+            k_t = k.permute(0, 1, 3, 2)
+            scores = (q @ k_t) * 0.5
+            return scores.softmax(dim=-1) @ v
+    """,
+    "a permuted key": """
+        def attention(q, k, v):
+            k = k.transpose(1, 2)
+            scores = torch.matmul(q, k.permute(0, 2, 3, 1))
+            return scores.softmax(dim=-1) @ v
+    """,
+    "a bias that is taken off": """
+        def attention(q, k, v, mask=KEEP):
+            scores = q @ k.mT / math.sqrt(q.size(-1))
+            scores = scores - 1e9 * (1 - mask.float())
+            weights = nn.Softmax(dim=-1)(scores)  # softmax()
+            return weights @ v
+    """,
 }
 
 AS_CALL = {
@@ -227,6 +265,8 @@ def test_a_buffer_of_the_module_is_followed_and_its_dropout_kept(tmp_path):
         ["scores = q @ k.mT", "return scores.softmax(-2) @ v"],
         ["scores = q @ k.mT + MASK", "scores = scores * 2", "return scores.softmax(-1) @ v"],
         ["return q.softmax(-1) @ v"],
+        ["scores = q @ k.mT", "p = scores.softmax(-1)", "return p @ v, p"],
+        ["w = q @ k.mT", "n = w.size(-1)", "w = w.softmax(-1)", "return w @ v"],
     ],
 )
 def test_what_the_call_cannot_do_is_left_alone(lines, tmp_path):

@@ -228,7 +228,7 @@ class Activations(Cause):
             for block in oom.blocks
             if block.is_in_repeated and block.category in (Category.SAVED, Category.TEMPORARIES)
         )
-        if model.repeats < 2 or not is_much(whole, oom):
+        if model.repeats < 3 or not is_much(whole, oom):
             return None
         size = whole - whole // model.repeats  # one of them is computed again at a time
         return self.found(

@@ -6,15 +6,17 @@ from collections import Counter
 
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
+from ..batch_size import batch_number
 from ..cause import Basis, Cause, Remedy
 from ..evidence import FIXED
+from ..rewriting import changed_code
 
 
 class Batch(Cause):
     """Most of the memory grows with the batch, and nothing else is wrong."""
 
     name = "the size of the batch"
-    order = 200
+    order = 193
     is_last_resort = True
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
@@ -35,10 +37,20 @@ class Batch(Cause):
         if size * 4 < oom.in_use:
             return None
         total = size + oom.request.requested
+        number = batch_number(oom, [batch, *(one for one, _ in sizes.most_common())])
+        change = None
+        if number is not None:
+            room = oom.request.capacity - (oom.in_use - size)
+            smaller = max(1, min(number.value // 2, number.value * room // (total * 2)))
+            change = number.changed_to(smaller)
         return self.found(
             oom.shortage,
             f"tensors whose first dimension is {batch} or a multiple of it take"
             f" {prose_size(total)}",
-            "a smaller batch  # pytorch-memlab fit --vary finds the largest that fits",
+            *(
+                changed_code(change)
+                or ["a smaller batch  # pytorch-memlab fit --vary finds the largest that fits"]
+            ),
             basis=Basis.ESTIMATED,
+            change=change,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,19 @@ from ..._common.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, already_used, applied, does_not_apply
-from ..cause import Cause, NamedChange, Remedy
+from ..cause import Cause, NamedChange, Remedy, Results
+from ..changes import EditedSource
 from ..evidence import is_in_optimizer
 from ..program_lines import Line, user_lines, with_keywords
+from ..rewriting import (
+    Rewriting,
+    changed_code,
+    changed_source,
+    name_of_call,
+    nodes_of,
+    rewritings,
+    statement_at,
+)
 
 _NAME = "zero_grad"
 
@@ -54,15 +65,58 @@ class GradientsKept(Cause):
 
     name = "gradients of the step before"
     order = 130
+    results = Results.SAME
     tried_by_name = (NamedChange("set_to_none", SetToNone),)
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         gradients = oom.of_category(Category.GRADIENTS)
         if oom.node or is_in_optimizer(oom) or not gradients or gradients < oom.shortage:
             return None
+        change = _set_to_none(oom) or _cleared_before(oom)
         return self.found(
             gradients,
             f"gradients of the step before take {prose_size(gradients)}",
-            "optimizer.zero_grad(set_to_none=True)  # before the forward pass",
-            change=SetToNone(),
+            *(
+                changed_code(change)
+                or ["optimizer.zero_grad(set_to_none=True)  # before the forward pass"]
+            ),
+            change=change,
         )
+
+
+def _set_to_none(oom: OutOfMemory) -> EditedSource | None:
+    """The program with ``set_to_none=True`` where it has ``False``."""
+    files = list(rewritings(oom))
+    for file in files:
+        for call in nodes_of(file.tree, ast.Call):
+            for keyword in call.keywords:
+                value = keyword.value
+                is_false = isinstance(value, ast.Constant) and value.value is False
+                if name_of_call(call) == _NAME and keyword.arg == "set_to_none" and is_false:
+                    file.replace(value, "True")
+    changed = [file for file in files if file.is_changed]
+    return changed_source(*changed) if changed else None
+
+
+def _cleared_before(oom: OutOfMemory) -> EditedSource | None:
+    """``zero_grad()`` before the outermost running statement whose function can clear."""
+    for frame in reversed(oom.frames):
+        file = Rewriting(frame.place.file)
+        owner = _owner_of_gradients(file.tree)
+        statement = statement_at(file.tree, frame.place.line)
+        if not owner or statement is None:
+            continue
+        file.insert_lines(
+            statement.lineno, statement.col_offset, [f"{owner}.{_NAME}(set_to_none=True)"]
+        )
+        return changed_source(file)
+    return None
+
+
+def _owner_of_gradients(tree: ast.AST) -> str:
+    """The object whose gradients the program clears; empty if it clears none."""
+    calls = [call for call in nodes_of(tree, ast.Call) if name_of_call(call) == _NAME]
+    owners = {
+        ast.unparse(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)
+    }
+    return owners.pop() if len(owners) == 1 else ""

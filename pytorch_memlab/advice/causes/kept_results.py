@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
+from ..additions import adding_statement, keeping_less
 from ..cause import Cause, Remedy, Results
-from ..changes import edited_source, kept_as
-from ..evidence import is_much, line_that_adds, named_with_line
+from ..evidence import is_much, named_with_line
+from ..rewriting import changed_code
 from .model_twice import second_copy
 
 
@@ -25,15 +26,13 @@ class KeptResults(Cause):
             copy = second_copy(oom)
             if copy is not None and copy[0] == group.name:
                 continue
-            added = line_that_adds(oom, group)
-            edit = kept_as(*added, group.name, "cpu") if added.line else None
+            added = adding_statement(oom, group)
+            change = keeping_less(oom, group, "cpu")
             return self.found(
                 group.own,
-                f"{named_with_line(group.name, added.line)} keeps {group.tensors} tensors on the"
-                f" GPU: {prose_size(group.own)}",
-                f"keep copies in host memory in {group.name}: .cpu()"
-                if edit is None
-                else edit.lines[0].strip(),
-                change=edited_source(edit),
+                f"{named_with_line(group.name, 0 if added is None else added.line)} keeps"
+                f" {group.tensors} tensors on the GPU: {prose_size(group.own)}",
+                *(changed_code(change) or [f"keep copies in host memory in {group.name}: .cpu()"]),
+                change=change,
             )
         return None

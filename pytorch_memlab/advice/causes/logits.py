@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
+from importlib.util import find_spec
 
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
-from ..cause import Basis, Cause, Remedy, at_line
+from ..cause import Basis, Cause, Remedy, Results, at_line
+from ..changes import EditedSource
 from ..evidence import FIXED, LARGE_VOCABULARY, is_much, places
+from ..loss_in_parts import loss_in_parts
+from ..rewriting import (
+    changed_code,
+    changed_source,
+    name_of_call,
+    nodes_of,
+    rewritings,
+    set_keywords,
+)
 
 _LOSSES = ("cross_entropy", "CrossEntropyLoss", "log_softmax", "nll_loss", "criterion")
+_NODES = ("LogSoftmax", "NllLoss", "CrossEntropy")
 _PARTS = 8
+_BATCH = "per_device_train_batch_size"
+_ACCUMULATION = "gradient_accumulation_steps"
 
 
 class Logits(Cause):
@@ -18,10 +33,12 @@ class Logits(Cause):
 
     name = "logits of a large vocabulary"
     order = 100
+    results = Results.ROUNDING
     scales_with_batch = True
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         is_in_loss = any(name in _LOSSES for name, _ in oom.functions)
+        is_in_loss |= oom.node.startswith(_NODES)
         lines = [
             place.line
             for place in places(oom, oom.frames)
@@ -38,12 +55,17 @@ class Logits(Cause):
         whole = size + oom.request.requested
         if not is_much(whole, oom):
             return None
+        change, is_option = _with_option(oom), True
+        if change is None:
+            change, is_option = _in_parts(oom), False
         return self.found(
-            whole * (_PARTS - 1) // _PARTS,
+            whole // 2,
             f"logits of {vocabulary} classes{at_line(lines[0] if lines else 0)} take"
             f" {prose_size(whole)}",
-            _advice(oom),
+            *(changed_code(change) or [_advice(oom)]),
             basis=Basis.ESTIMATED,
+            effect="" if is_option or change is None else "the mean of the parts' losses",
+            change=change,
         )
 
 
@@ -52,3 +74,39 @@ def _advice(oom: OutOfMemory) -> str:
     if any(file.endswith("transformers/trainer.py") for file in files):
         return "TrainingArguments(use_liger_kernel=True), or a smaller per-device batch"
     return f"the last layer and its loss in {_PARTS} parts of the rows, with checkpoint()"
+
+
+def _with_option(oom: OutOfMemory) -> EditedSource | None:
+    """The option of a library: a loss without logits, or fewer sequences at a time."""
+    for file in rewritings(oom):
+        for call in nodes_of(file.tree, ast.Call):
+            name = name_of_call(call)
+            if not name.endswith(("TrainingArguments", "SFTConfig")):
+                continue
+            if find_spec("liger_kernel") is not None:
+                set_keywords(file, call, use_liger_kernel="True")
+                return changed_source(file)
+            given = {one.arg: one.value for one in call.keywords}
+            batch, steps = _number(given.get(_BATCH), 8), _number(given.get(_ACCUMULATION), 1)
+            parts = next((n for n in (_PARTS, 4, 2) if batch and batch % n == 0), 0)
+            if parts and batch and steps:
+                changed = {_BATCH: str(batch // parts), _ACCUMULATION: str(steps * parts)}
+                set_keywords(file, call, **changed)
+                return changed_source(file)
+    return None
+
+
+def _number(node: ast.expr | None, default: int) -> int | None:
+    """The value of an argument; None if it is no number that stands there."""
+    if node is None:
+        return default
+    is_number = isinstance(node, ast.Constant) and isinstance(node.value, int)
+    return node.value if is_number else None  # type: ignore[attr-defined]
+
+
+def _in_parts(oom: OutOfMemory) -> EditedSource | None:
+    for file in rewritings(oom):
+        change = loss_in_parts(file, _PARTS)
+        if change is not None:
+            return change
+    return None

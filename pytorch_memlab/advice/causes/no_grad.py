@@ -23,7 +23,8 @@ class NoGrad(Cause):
         if oom.node or not is_much(saved, oom):
             return None
         place = forward_only_place(oom)
-        if place is None:
+        is_evaluation = place is not None and (place.is_function or oom.model.is_evaluating)
+        if place is None or (not is_evaluation and _is_kept(oom, saved)):
             return None
         return self.found(
             saved,
@@ -31,3 +32,11 @@ class NoGrad(Cause):
             *place.code,
             change=without_gradients(place.file, place.line, is_function=place.is_function),
         )
+
+
+def _is_kept(oom: OutOfMemory, saved: int) -> bool:
+    """True if a container in a training keeps most of what autograd saved."""
+    return any(
+        group.graphs * 2 > saved and group.tensors > 2 and not group.is_variable
+        for group in oom.groups
+    )

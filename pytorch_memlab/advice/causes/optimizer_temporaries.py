@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +15,17 @@ from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, already_used, applied, does_not_apply
 from ..cause import Cause, NamedChange, Remedy, Results
+from ..changes import EditedSource
 from ..evidence import is_in_optimizer, makes_state
 from ..program_lines import Line, user_lines, with_keywords
+from ..rewriting import (
+    changed_code,
+    changed_source,
+    name_of_call,
+    nodes_of,
+    rewritings,
+    set_keywords,
+)
 
 if TYPE_CHECKING:
     from torch.optim.optimizer import Optimizer
@@ -155,10 +165,29 @@ class OptimizerTemporaries(Cause):
             if optimizer.uses_foreach and optimizer.name in _WITH_FUSED:
                 size = oom.of_category(Category.TEMPORARIES) + oom.request.requested
                 size = max(size, optimizer.parameters)
+                change = _fused(oom, optimizer.name)
                 return self.found(
-                    size,
+                    size * 3 // 4,  # the peak moves to the backward pass
                     f"{optimizer.name} makes temporaries for all parameters: {prose_size(size)}",
-                    f"torch.optim.{optimizer.name}(parameters, fused=True)",
-                    change=OptimizerImplementation("fused"),
+                    *(
+                        changed_code(change)
+                        or [f"torch.optim.{optimizer.name}(parameters, fused=True)"]
+                    ),
+                    change=change or OptimizerImplementation("fused"),
                 )
         return None
+
+
+def _fused(oom: OutOfMemory, name: str) -> EditedSource | None:
+    """The program with the fused implementation of an optimizer that it makes at one place."""
+    calls = [
+        (file, call)
+        for file in rewritings(oom)
+        for call in nodes_of(file.tree, ast.Call)
+        if name_of_call(call) == name
+    ]
+    if len(calls) != 1:
+        return None
+    [(file, call)] = calls
+    set_keywords(file, call, fused="True", foreach=None)
+    return changed_source(file)

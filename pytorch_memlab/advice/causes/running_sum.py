@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import ast
 
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy, Results
 from ..changes import edited_source, sum_of_numbers
-from ..evidence import is_much, named_with_line, place_with
+from ..evidence import is_much, named_with_line
+from ..rewriting import last_name, nodes_of, rewritings
 
 
 class RunningSum(Cause):
@@ -21,8 +22,8 @@ class RunningSum(Cause):
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         for group in oom.groups:
             if group.running_sums >= 2 and is_much(group.graphs, oom):
-                file, line = place_with(oom, rf"\b{re.escape(group.name)}\s*(\+=|=.*\+)")
-                edit = sum_of_numbers(file, line, group.name)
+                file, line, target = _addition(oom, group.name)
+                edit = sum_of_numbers(file, line, target)
                 return self.found(
                     group.graphs,
                     f"{named_with_line(group.name, line)} keeps the graphs of"
@@ -31,3 +32,17 @@ class RunningSum(Cause):
                     change=edited_source(edit),
                 )
         return None
+
+
+def _addition(oom: OutOfMemory, name: str) -> tuple[str, int, str]:
+    """The file and the line that add to a sum, and its name there; nothing if none does."""
+    own = name.rpartition(".")[2]
+    for file in rewritings(oom):
+        for node in nodes_of(file.tree, ast.stmt):
+            match node:
+                case (
+                    ast.AugAssign(target=target, op=ast.Add())
+                    | ast.Assign(targets=[target], value=ast.BinOp(op=ast.Add()))
+                ) if last_name(target) == own:
+                    return file.file, node.lineno, ast.unparse(target)
+    return "", 0, ""

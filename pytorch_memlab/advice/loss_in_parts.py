@@ -1,0 +1,153 @@
+"""A loss over a large vocabulary in parts, each computed again in the backward pass.
+
+Note [Parts of a loss]
+Logits are as many as tokens times words, and a loss keeps them several times. A part of the tokens
+at a time needs a part of them, if the backward pass computes them again. Where one function has
+both the last layer and the loss, parts of the hidden state go through both. Where a function calls
+the whole model, parts of the batch do.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Final
+
+from .changes import EditedSource
+from .rewriting import (
+    Rewriting,
+    changed_source,
+    last_name,
+    loaded_names,
+    name_of_call,
+    nodes_of,
+    stored_names,
+)
+
+_SHAPES: Final = (
+    "view",
+    "reshape",
+    "flatten",
+    "transpose",
+    "permute",
+    "float",
+    "contiguous",
+    "to",
+    "mT",
+)
+_LOSSES: Final = ("cross_entropy", "CrossEntropyLoss", "nll_loss")
+_PART: Final = "part_of_loss"
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """A statement with a loss, and the statement that makes its logits."""
+
+    statement: ast.stmt
+    call: ast.Call
+    logits: ast.Assign
+    model: ast.Call  # whose result the logits are
+
+
+def loss_in_parts(file: Rewriting, parts: int) -> EditedSource | None:
+    """The loss of a file in parts; None if it has no loss with logits of the same function."""
+    for function in [*nodes_of(file.tree, ast.FunctionDef), file.tree]:
+        loss = _loss_in(file.tree, function)
+        if loss is not None:
+            _rewrite(file, function, loss, parts)
+            return changed_source(file)
+    return None
+
+
+def _loss_in(tree: ast.Module, function: ast.AST) -> _Loss | None:
+    statements = sorted(_statements(function), key=lambda one: one.lineno)
+    for statement in statements:
+        if not isinstance(statement, (ast.Assign, ast.Return)) or statement.value is None:
+            continue
+        for call in nodes_of(statement.value, ast.Call):
+            if len(call.args) < 2 or not _is_loss(tree, call):
+                continue
+            name = _root(call.args[0])
+            for before in reversed(statements):
+                if (
+                    isinstance(before, ast.Assign)
+                    and before.lineno < call.lineno
+                    and ast.unparse(before.targets[0]) == name
+                    and isinstance(before.value, ast.Call)
+                    and before.value.args
+                ):
+                    return _Loss(statement, call, before, before.value)
+    return None
+
+
+def _is_loss(tree: ast.Module, call: ast.Call) -> bool:
+    name = name_of_call(call)
+    if name in _LOSSES:
+        return True
+    for node in nodes_of(tree, ast.Assign):  # criterion = nn.CrossEntropyLoss()
+        if last_name(node.targets[0]) == name and name_of_call(node.value) in _LOSSES:
+            return True
+    # One that a caller gives to the function.
+    return any(name_of_call(one) in _LOSSES for one in nodes_of(tree, ast.Call)) and (
+        "criterion" in name or "loss" in name
+    )
+
+
+def _root(node: ast.expr) -> str:
+    """The variable that an expression only gives another shape."""
+    while True:
+        match node:
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in _SHAPES:
+                node = value
+            case ast.Subscript(value=value):
+                node = value
+            case _:
+                return ast.unparse(node)
+
+
+def _rewrite(file: Rewriting, function: ast.AST, loss: _Loss, parts: int) -> None:
+    logits = ast.unparse(loss.logits.targets[0])
+    inputs = loss.model.args[0]
+    target = loss.call.args[1]
+    names = [_first_name(inputs), _first_name(target)]
+    names = list(dict.fromkeys(name for name in names if name))
+    column = loss.statement.col_offset
+    between = [
+        one
+        for one in _statements(function)
+        if loss.logits.lineno < one.lineno < loss.statement.lineno
+        and logits in loaded_names(one) & stored_names(one)
+    ]
+    body = [loss.logits, *between]
+    given = ", ".join(names)
+    lines = [f"def {_PART}({given}):"]
+    lines += [f"    {text}" for one in body for text in ast.unparse(one).splitlines()]
+    lines.append(f"    return {ast.unparse(loss.call)}")
+    chunks = ", ".join(f"{name}.chunk({parts})" for name in names)
+    file.insert_lines(loss.statement.lineno, column, lines)
+    checkpoint = "torch.utils.checkpoint.checkpoint"
+    one = "part" if len(names) == 1 else "*part"
+    over = chunks if len(names) == 1 else f"zip({chunks})"
+    parts_of = f"[{checkpoint}({_PART}, {one}, use_reentrant=False) for part in {over}]"
+    file.replace(loss.call, f"torch.stack({parts_of}).mean()")
+    used_elsewhere = [
+        one
+        for one in _statements(function)
+        if logits in loaded_names(one) and one not in (loss.statement, *between)
+    ]
+    if not used_elsewhere:
+        for one_of in body:
+            file.delete(one_of)
+    file.ensure_import("torch.utils.checkpoint")
+    file.ensure_import("torch")
+
+
+def _first_name(node: ast.expr) -> str:
+    """The local variable that an expression is a part or another shape of."""
+    names = [one.id for one in nodes_of(node, ast.Name) if one.id not in ("self", "torch")]
+    return names[0] if names else ""
+
+
+def _statements(function: ast.AST) -> list[ast.stmt]:
+    """Statements without a body."""
+    return [one for one in nodes_of(function, ast.stmt) if not hasattr(one, "body")]

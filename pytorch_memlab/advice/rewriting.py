@@ -1,0 +1,218 @@
+"""Other text in place of parts of a file, as edits of whole lines."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from functools import lru_cache
+from typing import TypeVar
+
+from ..history.out_of_memory import OutOfMemory
+from .around_program import Edit
+from .changes import EditedSource
+
+_Node = TypeVar("_Node", bound=ast.AST)
+
+
+class Rewriting:
+    """A file, and the changes of its text. Columns count bytes, as those of ``ast`` do."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._lines = [
+            line if line.endswith("\n") else f"{line}\n" for line in linecache.getlines(file)
+        ]
+        self.tree = _parsed("".join(self._lines))
+        self._changes: list[tuple[tuple[int, int], tuple[int, int], str]] = []
+
+    def replace(self, node: ast.expr | ast.stmt, text: str) -> None:
+        end = node.end_lineno or node.lineno, node.end_col_offset or 0
+        self._changes.append(((node.lineno, node.col_offset), end, text))
+
+    def insert_after(self, node: ast.expr, text: str) -> None:
+        """Text behind an expression, such as ``.cpu()``."""
+        end = node.end_lineno or node.lineno, node.end_col_offset or 0
+        self._changes.append((end, end, text))
+
+    def insert_lines(self, before: int, column: int, lines: Sequence[str]) -> None:
+        """Whole lines before a line, which begin in a column."""
+        text = "".join(f"{' ' * column}{line}\n" if line else "\n" for line in lines)
+        self._changes.append(((before, 0), (before, 0), text))
+
+    def indent(self, first: ast.stmt, last: ast.stmt) -> None:
+        """Statements that follow each other, one level further in."""
+        for number in range(first.lineno, (last.end_lineno or last.lineno) + 1):
+            if self._lines[number - 1].strip():
+                self._changes.append(((number, 0), (number, 0), "    "))
+
+    def delete(self, node: ast.stmt) -> None:
+        """A statement with its lines."""
+        end = (node.end_lineno or node.lineno) + 1, 0
+        self._changes.append(((node.lineno, 0), end, ""))
+
+    def ensure_import(self, module: str) -> None:
+        """An ``import`` of a module under its own name, if the file has none."""
+        first = None
+        for node in self.tree.body:
+            if isinstance(node, ast.Import) and any(
+                (alias.asname or alias.name) == module for alias in node.names
+            ):
+                return
+            is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+            if first is None and not is_docstring and not is_future:
+                first = node
+        if first is not None:
+            self.insert_lines(first.lineno, 0, [f"import {module}"])
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(self._changes)
+
+    def text(self) -> str:
+        """The new text; that of the file where two changes are of one part of it."""
+        starts = [0]
+        for line in self._lines:
+            starts.append(starts[-1] + len(line.encode()))
+        old = "".join(self._lines).encode()
+        new, at = b"", 0
+        for begin, end, text in sorted(self._changes, key=lambda change: change[:2]):
+            first, last = (starts[line - 1] + column for line, column in (begin, end))
+            if first < at:
+                return old.decode()
+            new += old[at:first] + text.encode()
+            at = last
+        return (new + old[at:]).decode()
+
+    def edits(self) -> tuple[Edit, ...]:
+        """The changed lines; none if the new text is no program."""
+        text = self.text()
+        if not _parsed(text).body:
+            return ()
+        old = [line.rstrip("\r\n") for line in self._lines]
+        new = text.splitlines()
+        return tuple(
+            Edit(self.file, first + 1, last, tuple(new[begin:end]))
+            for tag, first, last, begin, end in SequenceMatcher(
+                None, old, new, autojunk=False
+            ).get_opcodes()
+            if tag != "equal"
+        )
+
+
+def changed_source(*rewritings: Rewriting) -> EditedSource | None:
+    """A change of some files; None if there are none, or one of them does not change."""
+    edits = [one.edits() for one in rewritings]
+    is_whole = bool(edits) and all(edits)
+    return EditedSource([edit for some in edits for edit in some]) if is_whole else None
+
+
+def changed_code(change: EditedSource | None) -> tuple[str, ...]:
+    """The new lines of a change, as a report prints them."""
+    return (
+        ()
+        if change is None
+        else tuple(line.strip() for edit in change.edits for line in edit.lines if line.strip())
+    )
+
+
+def program_files(oom: OutOfMemory) -> list[str]:
+    """Files of the program: those of running functions first, then those that hold memory."""
+    running = [frame.place.file for frame in oom.frames]
+    holding = [block.place.file for block in oom.blocks if block.place is not None]
+    return list(dict.fromkeys([*running, *holding]))
+
+
+def rewritings(oom: OutOfMemory) -> Iterator[Rewriting]:
+    for file in program_files(oom):
+        yield Rewriting(file)
+
+
+def nodes_of(tree: ast.AST, kind: type[_Node]) -> Iterator[_Node]:
+    for node in ast.walk(tree):
+        if isinstance(node, kind):
+            yield node
+
+
+def statement_at(tree: ast.AST, line: int) -> ast.stmt | None:
+    """The smallest statement that a line is part of."""
+    around = [
+        one for one in nodes_of(tree, ast.stmt) if one.lineno <= line <= (one.end_lineno or 0)
+    ]
+    return min(around, key=lambda one: (one.end_lineno or 0) - one.lineno, default=None)
+
+
+def statement_around(tree: ast.AST, node: ast.AST) -> ast.stmt | None:
+    """The smallest statement that an expression is in."""
+    return statement_at(tree, getattr(node, "lineno", 0))
+
+
+def name_of_call(node: ast.AST) -> str:
+    """The last part of the name of a called function; empty for what is no call.
+
+    >>> name_of_call(ast.parse("torch.optim.Adam(p)", mode="eval").body)
+    'Adam'
+    """
+    if not isinstance(node, ast.Call):
+        return ""
+    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
+
+
+def last_name(node: ast.AST) -> str:
+    """The variable or attribute that an expression reads, without what it belongs to."""
+    while isinstance(node, (ast.Subscript, ast.Starred)):
+        node = node.value
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def loaded_names(node: ast.AST) -> set[str]:
+    return {one.id for one in nodes_of(node, ast.Name) if isinstance(one.ctx, ast.Load)}
+
+
+def stored_names(node: ast.AST) -> set[str]:
+    return {one.id for one in nodes_of(node, ast.Name) if isinstance(one.ctx, ast.Store)}
+
+
+def with_method(node: ast.expr, method: str) -> str:
+    """The source of a method call on the value of an expression."""
+    text = ast.unparse(node)
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        text = f"({text})"
+    return f"{text}.{method}()"
+
+
+def set_keywords(file: Rewriting, call: ast.Call, **values: str | None) -> None:
+    """A call with other values of some keywords; those with None are left out."""
+    given = {one.arg: one for one in call.keywords if one.arg}
+    added = []
+    for name, value in values.items():
+        if name in given and value is not None:
+            file.replace(given[name].value, value)
+        elif name in given:
+            values_of = ast.unparse(given[name].value)
+            if values_of != "None":
+                file.replace(given[name].value, "None")
+        elif value is not None:
+            added.append(f"{name}={value}")
+    if not added:
+        return
+    arguments = [*call.args, *(one.value for one in call.keywords)]
+    if arguments:
+        last = max(arguments, key=lambda one: (one.end_lineno or 0, one.end_col_offset or 0))
+        needs_brackets = isinstance(last, ast.GeneratorExp) and len(arguments) == 1
+        if needs_brackets:  # a generator without own brackets ends with those of the call
+            file.replace(call, f"{ast.unparse(call.func)}({ast.unparse(last)}, {', '.join(added)})")
+        else:
+            file.insert_after(last, "".join(f", {text}" for text in added))
+    else:
+        file.replace(call, f"{ast.unparse(call.func)}({', '.join(added)})")
+
+
+@lru_cache(maxsize=32)
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
