@@ -38,7 +38,12 @@ def adding_statement(oom: OutOfMemory, group: TensorGroup) -> AddingStatement | 
     """
     name = re.split(r"[.\[]", group.name)[-1] if group.name else ""
     all_of_them = [one for file in rewritings(oom) for one in _statements(file)]
-    named = [one for one in all_of_them if last_name(one.container) == name]
+    keys = _keys_of(oom, group)
+    named = [
+        one
+        for one in all_of_them
+        if last_name(one.container) == name and _has_key(one.container, keys)
+    ]
     others = [one for one in all_of_them if not _is_number(one.value)]
     is_other = not named and len(others) == 1 and group.tensors > 2
     return named[-1] if named else others[0] if is_other else None
@@ -95,6 +100,14 @@ def _is_number(value: ast.expr) -> bool:
         case ast.Call(func=ast.Name(id="int" | "float" | "len" | "str")):
             return True
     return False
+
+
+def _has_key(container: ast.expr, keys: set[str]) -> bool:
+    """False for a list of a dictionary under a key that leads to none of the tensors."""
+    match container:
+        case ast.Subscript(slice=ast.Constant(value=key)) if keys:
+            return str(key) in keys
+    return True
 
 
 def _keys_of(oom: OutOfMemory, group: TensorGroup) -> set[str]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..history.out_of_memory import OutOfMemory
+from .around_program import Edit
 from .changes import EditedSource
-from .rewriting import Rewriting, changed_source, last_name, nodes_of, rewritings
+from .rewriting import Rewriting, last_name, nodes_of, rewritings
 
 _BATCH: Final = re.compile(r"batch(?!es|norm)|(^|_)bs($|_)|samples_per", re.IGNORECASE)
 _NOT_OF_TRAINING: Final = re.compile(r"eval|valid|test|accum|step|max_batch", re.IGNORECASE)
@@ -24,12 +25,24 @@ class BatchNumber:
     value: int
     lines: tuple[int, ...]
 
-    def changed_to(self, value: int) -> EditedSource | None:
+    def changed_to(self, value: int) -> tuple[Edit, ...]:
         file = Rewriting(self.file)
         for node in _constants(file.tree, self.value):
             if node.lineno in self.lines:
                 file.replace(node, str(value))
-        return changed_source(file)
+        return file.edits()
+
+
+class SmallerBatch(EditedSource):
+    """The program with another number as its batch; trials search the largest that fits."""
+
+    def __init__(self, number: BatchNumber, value: int) -> None:
+        super().__init__(number.changed_to(value))
+        self.number = number
+        self.value = value
+
+    def with_value(self, value: int) -> SmallerBatch:
+        return SmallerBatch(self.number, value)
 
 
 def batch_number(oom: OutOfMemory, dimensions: Sequence[int]) -> BatchNumber | None:

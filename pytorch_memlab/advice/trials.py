@@ -25,16 +25,19 @@ import psutil
 
 from ..fitting.change import Change
 from ..fitting.child import Work, run_in_children
+from ..fitting.search import Search, TriedValue
 from ..fitting.target import ProgramTarget
 from ..fitting.trial import Ending, Settings, Trial, TrialRequest, run_all
-from ..fitting.verdict import verdict
+from ..fitting.verdict import Verdict, verdict
 from ..history.out_of_memory import OutOfMemory
 from ..simulation.inspect import GPU
 from .around_program import AroundProgram, Finding, Outcome
 from .at_peak import FactsAtPeak
+from .batch_size import SmallerBatch
 from .catalogue import candidates, most_likely
 from .cause import Cause, Remedy, Results
 from .compared_values import Comparison, RecordedValues, Values, compared
+from .rewriting import changed_code
 
 _WORTH: Final = 50
 """A remedy is worth its words if it saves this part of the peak."""
@@ -46,6 +49,7 @@ _LEAST_SECONDS: Final = 10.0
 _MOST_SECONDS: Final = 30.0
 _MOST_OF_HOST: Final = 4
 """Runs with values may take this part of the memory that this machine has free."""
+_MOST_BATCHES: Final = 8
 _SECOND: Final = -1
 """Number of the program's second run with values."""
 
@@ -194,6 +198,7 @@ class _Trials:
         self._tried: list[Remedy] = []
         self._ended: dict[int, _Ended] = {}  # 0 for the program as it is, then each of the remedies
         self._values: dict[int, Values] = {}
+        self._batches: dict[int, SmallerBatch] = {}  # the largest that fits, where one was searched
 
     def facts_at_peak(self) -> OutOfMemory | None:
         unchanged = self._ended[0]
@@ -210,6 +215,9 @@ class _Trials:
         if self._reproduces:
             self.run({index: remedy.change for index, remedy in enumerate(self._tried, 1)})
             self._try_otherwise()
+            for index, remedy in enumerate(self._tried, 1):
+                if isinstance(remedy.change, SmallerBatch) and self._has_error:
+                    self._search_batch(index, remedy.change)
             if self._program.computes:
                 self._compare()
 
@@ -240,6 +248,30 @@ class _Trials:
                     [(_, trial)] = run_all([again])
                 self._ended[numbers[index]] = self._end_of(trial)
 
+    def _search_batch(self, index: int, guess: SmallerBatch) -> None:
+        """Find the largest batch that fits, by runs of the program."""
+        search = Search(range(1, guess.number.value), self._program.gpu.total_memory)
+        value: int | None = guess.value
+        while value is not None and len(search.tried) < _MOST_BATCHES:
+            batch = guess.with_value(value)
+            [(_, trial)] = run_all([self._request(batch)])
+            end, result = self._end_of(trial), self._verdict(trial)
+            needed = result.capacity - result.headroom
+            room = result.capacity
+            search.add(
+                TriedValue(
+                    value=value,
+                    fits=bool(end.fits),
+                    active=end.peak,
+                    needed=min(needed, room) if end.fits else max(needed, room + 1),
+                    problem=end.error or None if end.fits is None else None,
+                )
+            )
+            if value == search.value:
+                self._ended[index] = end
+                self._batches[index] = batch
+            value = next(iter(search.wanted()), None)
+
     def _compare(self) -> None:
         """Run the program twice with values, and those remedies that are worth it."""
         if self._ended[0].peak * _MOST_OF_HOST > psutil.virtual_memory().available:
@@ -267,8 +299,11 @@ class _Trials:
         program = self._program
         return TrialRequest(program.target, program.gpu, program.settings, changes)
 
+    def _verdict(self, trial: Trial) -> Verdict:
+        return verdict(trial, self._program.gpu, "", self._program.settings)
+
     def _end_of(self, trial: Trial) -> _Ended:
-        result = verdict(trial, self._program.gpu, "", self._program.settings)
+        result = self._verdict(trial)
         finding = trial.findings[-1] if trial.findings else None
         is_whole = trial.ending is Ending.FINISHED
         is_stopped = trial.stopped is not None
@@ -309,7 +344,10 @@ class _Trials:
             results[id(remedy)] = result
             finding = self._ended[index].finding
             code = finding.code if finding is not None else ()
-            named[id(remedy)] = replace(remedy, code=code) if code else remedy
+            batch = self._batches.get(index)
+            if batch is not None:
+                remedy = replace(remedy, change=batch, code=changed_code(batch))
+            named[id(self._tried[index - 1])] = replace(remedy, code=code) if code else remedy
         kept = [(cause, remedy) for cause, remedy in self._known if id(remedy) not in failed]
         if self._has_error:
             kept.sort(key=lambda pair: not _makes_it_fit(results.get(id(pair[1]))))

@@ -73,3 +73,11 @@ def test_the_only_statement_that_keeps_tensors_fills_a_container_of_another_name
     assert added.line == 2
     two = facts(f"{text}kept.append(value)\n", tmp_path)
     assert adding_statement(two, group("history")) is None
+
+
+def test_a_list_under_a_key_is_told_from_another_one(tmp_path):
+    text = 'results["loss"].append(loss)\nresults["epoch"].append(epoch)\n'
+    oom = facts(text, tmp_path, ("results['loss'][0]", "results['loss'][1]"))
+    added = adding_statement(oom, group("results"))
+    assert added is not None
+    assert added.line == 1

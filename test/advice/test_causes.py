@@ -93,7 +93,7 @@ def test_bytes_of_a_remedy_are_those_of_the_blocks(tmp_path):
     assert attention % (4 * 8 * 4 * MIB) == 0
     assert sizes("too_large", tmp_path)["too_large"] == 16384 * 16384 * 4
     temporaries = sizes("optimizer_temporaries", tmp_path)["optimizer_temporaries"]
-    assert temporaries == 12 * (4 * MIB + 4096)
+    assert temporaries == 12 * (4 * MIB + 4096) * 3 // 4  # the peak moves to the backward pass
     # Adafactor keeps a number for each row and column of a matrix, and for each one of a bias.
     kept = 12 * (2 * 1024 + 1024) * 4 if hasattr(torch.optim, "Adafactor") else 0
     state = sizes("optimizer_state", tmp_path)["optimizer_state"]

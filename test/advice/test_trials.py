@@ -166,6 +166,27 @@ def test_trials_end_when_their_time_is_over(tmp_path):
     assert advice.untried == "a second run of the program takes longer than 0 s"
 
 
+def test_the_largest_batch_that_fits_is_found_by_trying(tmp_path):
+    text = """import torch
+
+batch_size = 12
+for step in range(2):
+    x = torch.randn(batch_size, 2**20, device="cuda")
+    y = x.exp()
+"""
+    one = OomProgram("batch_of_samples", {"gpu": "64MiB"}, text, "")
+    facts, again = failed(one, tmp_path)
+    (tmp_path / "batch_of_samples.py").write_text(text)
+    advice = tried_advice(facts, again, 120)
+    # From the second step on, three tensors of 4 MiB for each sample are there at a time.
+    assert advice.remedies[0].code == ("batch_size = 5",)
+    assert advice.remedies[0].why.startswith("12 samples at a time take ")
+    result = advice.results[0]
+    assert result is not None
+    assert result.fits
+    assert result.after == 5 * 3 * 4 * 2**20
+
+
 @pytest.mark.parametrize(
     ("line", "new"),
     [

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from ..._common.prose_size import prose_size
+from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
-from ..batch_size import batch_number
+from ..batch_size import SmallerBatch, batch_number
 from ..cause import Basis, Cause, Remedy
 from ..evidence import FIXED
 from ..rewriting import changed_code
@@ -42,11 +43,12 @@ class Batch(Cause):
         if number is not None:
             room = oom.request.capacity - (oom.in_use - size)
             smaller = max(1, min(number.value // 2, number.value * room // (total * 2)))
-            change = number.changed_to(smaller)
+            change = SmallerBatch(number, smaller)
         return self.found(
             oom.shortage,
-            f"tensors whose first dimension is {batch} or a multiple of it take"
-            f" {prose_size(total)}",
+            f"tensors whose first dimension is {batch} or a multiple of it take {prose_size(total)}"
+            if number is None
+            else f"{number.value} {_unit(oom, batch)} at a time take {prose_size(total)}",
             *(
                 changed_code(change)
                 or ["a smaller batch  # pytorch-memlab fit --vary finds the largest that fits"]
@@ -54,3 +56,17 @@ class Batch(Cause):
             basis=Basis.ESTIMATED,
             change=change,
         )
+
+
+def _unit(oom: OutOfMemory, batch: int) -> str:
+    """The name of what a batch has several of."""
+    inputs = [
+        block
+        for block in oom.blocks
+        if block.category is Category.OTHERS and block.shape[:1] == (batch,)
+    ]
+    if any(len(block.shape) == 4 for block in inputs):
+        return "images"
+    if any(len(block.shape) == 2 and block.dtype == "int64" for block in inputs):
+        return "sequences"
+    return "samples"

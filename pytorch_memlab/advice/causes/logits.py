@@ -21,7 +21,14 @@ from ..rewriting import (
     set_keywords,
 )
 
-_LOSSES = ("cross_entropy", "CrossEntropyLoss", "log_softmax", "nll_loss", "criterion")
+_LOSSES = (
+    "cross_entropy",
+    "CrossEntropyLoss",
+    "log_softmax",
+    "nll_loss",
+    "criterion",
+    "compute_loss",
+)
 _NODES = ("LogSoftmax", "NllLoss", "CrossEntropy")
 _PARTS = 8
 _BATCH = "per_device_train_batch_size"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
@@ -34,15 +35,19 @@ class MetricStates(Cause):
             owner = group.name.rpartition(".")[0]
             if owner and not group.is_variable:
                 sizes[owner] = sizes.get(owner, 0) + group.own + group.graphs
+        # A library may have moved its metrics by now: the lines that filled them remain.
+        for holder in oom.by_line():
+            called = re.search(r"(\w+)\.update\(", holder.place.source) if holder.place else None
+            if called is not None:
+                sizes.setdefault(f".{called[1]}", holder.size)
         for owner, size in sizes.items():
-            if not is_much(size, oom):
-                continue
-            change = _on_cpu(oom, owner.rpartition(".")[2])
+            name = owner.rpartition(".")[2]
+            change = _on_cpu(oom, name) if is_much(size, oom) else None
             if change is None:
                 continue
             return self.found(
                 size,
-                f"the states of {owner}{at_line(change.edits[0].first)} keep all that it was"
+                f"the states of {name}{at_line(change.edits[0].first)} keep all that it was"
                 f" updated with: {prose_size(size)}",
                 *changed_code(change),
                 effect="its result is computed on the CPU",
