@@ -77,10 +77,16 @@ class Patches:
 
     @contextmanager
     def suspended(self) -> Iterator[dict[Any, Any]]:
-        """Within: everything is as it was. Yields the functions that are replaced, and by what."""
+        """Within: everything is as it was. Yields the functions that are replaced, and by what.
+
+        What others put in place of a replacement stays.
+        """
         entries = self._undo.copy()
-        for owner, name, before, _ in reversed(entries):
-            _put(owner, name, before)
+        suspended = []
+        for owner, name, before, value in reversed(entries):
+            if vars(owner).get(name) is value:
+                _put(owner, name, before)
+                suspended.append((owner, name, value))
         try:
             yield {
                 before: value
@@ -88,7 +94,7 @@ class Patches:
                 if isinstance(before, (FunctionType, BuiltinFunctionType))
             }
         finally:
-            for owner, name, _, value in entries:
+            for owner, name, value in reversed(suspended):
                 setattr(owner, name, value)
 
     def undo(self, *, keeps_later: bool = False) -> None:

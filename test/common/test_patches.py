@@ -39,3 +39,16 @@ def test_several_attributes_are_set_and_those_that_were_not_there_are_deleted():
         assert (Box.size, Box.colour) == (5, "red")
         assert patches.names_of(Box) == {"size", "colour"}
     assert dict(vars(Box)) == before
+
+
+def test_what_another_put_in_place_of_a_replacement_stays_while_it_is_suspended():
+    before = dict(vars(Box))
+    with Patches() as patches, Patches() as later:
+        patches.set_all(Box, {"size": 5, "colour": "red"})
+        later.set(Box, "size", 7)
+        with patches.suspended():
+            assert (Box.size, hasattr(Box, "colour")) == (7, False)
+        assert (Box.size, Box.colour) == (7, "red")
+        later.undo()
+        assert Box.size == 5
+    assert dict(vars(Box)) == before

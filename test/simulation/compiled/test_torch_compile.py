@@ -14,7 +14,7 @@ from support.wrapper_text import recorded_graphs
 from torch import nn
 from torch.nn import functional
 
-from pytorch_memlab import simulate
+from pytorch_memlab import PeakScope, simulate
 from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.errors import UnmodelledOpError
 from pytorch_memlab.history.module_paths import ModulePaths
@@ -243,6 +243,15 @@ def test_calls_of_modules_that_are_followed_are_one_graph() -> None:
             paths.end()
 
 
+def test_the_program_reads_its_own_peak_while_it_is_measured() -> None:
+    with simulate("h100", compute=False):
+        x = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+        del x
+        with PeakScope():
+            torch.compile(doubled)(torch.ones(1024, device="cuda"))
+            assert torch.cuda.max_memory_allocated() == 2**20
+
+
 def doubled(x: torch.Tensor) -> torch.Tensor:
     return x.sin() * 2
 
@@ -327,7 +336,7 @@ def test_modes_that_choose_by_time_are_marked(mode: str) -> None:
 IMPORTS = """
 import sys
 import torch
-from pytorch_memlab import simulate
+from pytorch_memlab import PeakScope, simulate
 
 for compute in (True, False):
     with simulate("24GiB", compute=compute):
