@@ -28,7 +28,7 @@ _MARGIN: Final = 2**20
 _RUN: Final = 16
 """Opcodes alike, from which on they are read together."""
 
-_MOST_OPCODES: Final = 8_000_000
+_MOST_OPCODES: Final = 6_000_000
 """Opcodes that are read one by one, apart from those of events: tens of times as many as the
 segments and frames of a large program have."""
 
