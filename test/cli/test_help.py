@@ -58,10 +58,11 @@ what to profile:
                         repeatable
   -c, --columns LIST    show tables of these columns, with every line, instead
                         of the report; with --top, --sort or --all the report
-                        has them. They are peak, kept or delta (what a line
-                        kept), temporary (how far above the larger of its
-                        start and its end a line went), reserved, current,
-                        hits, time, and any field of
+                        has them. They are peak, kept (what a hit of the line
+                        allocated and did not free), freed (what it freed from
+                        before), delta (kept less freed), temporary (how far
+                        above the larger of its start and its end a line
+                        went), reserved, current, hits, time, and any field of
                         torch.cuda.memory_stats(), such as
                         allocated_bytes.all.peak; separated by commas,
                         repeatable (default: peak,kept,temporary)
@@ -79,7 +80,7 @@ output:
   --top N               report the N functions that add most memory, and N
                         lines of each (default: 10)
   --sort KEY            order of the functions: peak, kept, temporary, name,
-                        line (default: what they add, kept and temporary
+                        line (default: what a call adds, kept and temporary
                         memory together, without that of the functions that
                         they call)
   --all                 report every function and line in the order of the

@@ -18,7 +18,7 @@ MERGE = """\
 Make one profile of those of several ranks or runs.
 
 The devices have the label of their run, such as "rank0 cuda:0". The tables that show makes of \
-it have the sums of hits, delta and time, and of every other column the maximum and the minimum \
+it have the sums of hits and time, and of every other column the maximum and the minimum \
 over the devices.
 
 ```console

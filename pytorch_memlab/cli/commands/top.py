@@ -1,4 +1,4 @@
-"""Show the lines of a saved profile that keep most, and those with the highest peaks.
+"""Show the lines of a saved profile that add most, and those with the highest peaks.
 
 A line that calls a profiled function is charged with what it keeps itself, without what the
 function keeps. The peaks leave it out if a line of the function has a peak as high.
