@@ -130,6 +130,9 @@ def _without_internals(places: list[TracebackType], ours: list[bool]) -> list[Tr
 def _is_of_program(file: str) -> bool:
     if "torch" not in sys.modules:  # in a command of a dry run, which does without it
         return True
+    lines = sys.modules.get(f"{__package__}.program_lines")
+    if lines is not None and not hasattr(lines, "is_of_program"):  # its own import looks at files
+        return True
     from .program_lines import is_of_program
 
     return is_of_program(file)

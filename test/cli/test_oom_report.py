@@ -7,6 +7,7 @@ import linecache
 
 import pytest
 import torch
+from support.command_with_time import WITH_TIME
 from support.python_process import run_python
 from support.saved_tensors import knows_saved_tensors
 
@@ -50,16 +51,6 @@ what helps, the most likely cause first
        tried: peak 2.05 GiB -> 72.3 MiB, runs to its end
        same formula, other rounding
 """
-
-
-WITH_TIME = """\
-import sys
-from pytorch_memlab.advice import trials
-from pytorch_memlab.cli.main import entry
-trials._LEAST_SECONDS = trials._MOST_SECONDS = 250.0
-sys.exit(entry())
-"""
-"""The command with more time for trials: other tests may run beside it."""
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.fsdp
+from support.command_with_time import WITH_TIME
 from support.python_process import run_python
 
 from pytorch_memlab._common.torch_release import RELEASE
@@ -25,7 +26,6 @@ DOCUMENTS = {
     for path in (README, *sorted((ROOT / "docs").rglob("*.md")))
     if "_generated" not in path.parts and "build" not in path.parts
 }
-COMMAND = Path(sys.executable).with_name("pytorch-memlab")
 
 SLOW = ("--large", "llama_step", "trainer", "accelerate_loop", "generate", "gpt2.py")
 """Programs that `make programs` runs: they need other packages, or half a minute."""
@@ -85,7 +85,7 @@ def run(command, clone):
     if words[0] == "cat":
         return subprocess.run(words, cwd=clone, capture_output=True, text=True)
     assert words[0] == "pytorch-memlab"
-    return run_python([COMMAND, *words[1:]], cwd=clone, env=os.environ | variables)
+    return run_python(["-c", WITH_TIME, *words[1:]], cwd=clone, env=os.environ | variables)
 
 
 def pattern_of(output):
