@@ -335,6 +335,7 @@ class _Replacements(Patches):
     def set(self, owner: Any, name: str, value: Any) -> None:
         if (
             (owner in _WITHOUT_FRAMES or owner is sys.modules.get("numpy"))
+            and name != "compile"  # which asks who calls it
             and type(value) in _FUNCTIONS
             and not is_without_frames(value)
         ):

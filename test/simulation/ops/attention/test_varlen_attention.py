@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.attention_calls import taken
+from torch.nn.attention.bias import causal_lower_right
 
 from pytorch_memlab.errors import UnsupportedCUDACallError
 from pytorch_memlab.simulation import simulate
@@ -143,7 +144,7 @@ def test_efficient_attention_of_jagged_tensors_pads_the_logsumexp_to_the_longest
 
 
 def test_the_last_query_sees_all_keys_where_a_bias_says_so():
-    bias = torch.nn.attention.bias.causal_lower_right(2, 4)
+    bias = causal_lower_right(2, 4)
     query, key, value = (torch.randn(1, HEADS, length, SIZE) for length in (2, 4, 4))
     expected = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
     with simulate("a100"):
