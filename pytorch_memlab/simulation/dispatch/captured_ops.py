@@ -190,10 +190,10 @@ def _living(
 _LAUNCHES_NONE: Final = frozenset(
     {
         *("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"),
-        *("aten::new_empty_strided", "aten::empty_permuted", "aten::set_", "aten::resize_"),
+        *("aten::new_empty_strided", "aten::empty_permuted"),
     }
 )
-"""Ops without a kernel, beside those that make views."""
+"""Ops without a kernel, beside those that make views and those that resize."""
 
 
 def run_captured(
@@ -207,7 +207,7 @@ def run_captured(
     run_op: Callable[[], Any],
 ) -> Any:
     """Run an op of a capture, and keep it if it computes."""
-    launches = not (info.touches_no_element or info.name in _LAUNCHES_NONE)
+    launches = not (info.touches_no_element or info.resizes or info.name in _LAUNCHES_NONE)
     stream = machine.current_stream(capture.gpu.index)
     capture.launch(stream, int(launches))
     recording: Recording | None = capture.recording
