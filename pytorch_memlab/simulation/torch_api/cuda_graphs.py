@@ -448,7 +448,7 @@ def _pool_id(pool_id: Sequence[int]) -> PoolId:
 
 
 def _tensor_over(metadata: dict[str, Any], storage: torch.UntypedStorage) -> torch.Tensor:
-    made = torch.empty(0, dtype=metadata["dtype"])
+    made = torch.empty(0, dtype=metadata["dtype"], device=storage.device)
     layout = (metadata["storage_offset"], metadata["size"], metadata["stride"])
     return made.set_(storage, *layout)
 
