@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import wraps
 from types import CodeType, TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from ..errors import MemlabError
 from .user_code import OWN_FOLDER
@@ -117,6 +117,12 @@ def _is_expected(error: BaseException, places: list[TracebackType]) -> bool:
     return raises and not isinstance(error, AssertionError)
 
 
+_OF_LOADING: Final = tuple(
+    os.path.join("torch", name) for name in ("serialization.py", "_weights_only_unpickler.py")
+)
+"""Files of ``torch.load``, whose frames hold the tensors that were read before memory ran out."""
+
+
 def _without_internals(places: list[TracebackType], ours: list[bool]) -> list[TracebackType]:
     """Neither own frames, nor those of torch that these called and that called no program."""
     end = len(places)
@@ -124,7 +130,12 @@ def _without_internals(places: list[TracebackType], ours: list[bool]) -> list[Tr
         end -= 1
     first_own = ours.index(True, end) if True in ours[end:] else len(places)
     kept = zip(places[:first_own], ours[:first_own], strict=True)
-    return [place for place, is_ours in kept if not is_ours]
+    loading = (
+        place
+        for place in places[first_own:]
+        if place.tb_frame.f_code.co_filename.endswith(_OF_LOADING)
+    )
+    return [*(place for place, is_ours in kept if not is_ours), *loading]
 
 
 def _is_of_program(file: str) -> bool:

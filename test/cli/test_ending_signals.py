@@ -361,7 +361,7 @@ def test_fit_ends_with_its_children_and_tells_what_it_knows(name, write, tempora
                 signal.pause()
         """
     )
-    done = python("-m", "pytorch_memlab", "fit", "--gpu", "t4,a100", script)
+    done = python("-m", "pytorch_memlab", "fit", "--allow-writes", "--gpu", "t4,a100", script)
 
     assert done.returncode == -getattr(signal, name), done.stderr
     assert "script.py: run without values\n" in done.stdout

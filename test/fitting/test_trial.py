@@ -303,7 +303,7 @@ def test_trials_that_still_run_end_with_the_one_who_asked(tmp_path):
         "time.sleep(0 if sys.argv[1] == 'short' else 600)\n"
     )
     requests = [
-        TrialRequest(ProgramTarget(str(path), (length,)), A100, Settings())
+        TrialRequest(ProgramTarget(str(path), (length,)), A100, Settings(allow_writes=True))
         for length in ("short", "long")
     ]
     trials = run_all(requests, 2)
