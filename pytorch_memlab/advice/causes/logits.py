@@ -29,7 +29,7 @@ _LOSSES = (
     "criterion",
     "compute_loss",
 )
-_NODES = ("LogSoftmax", "NllLoss", "CrossEntropy")
+_NODES = ("LogSoftmax", "NllLoss", "CrossEntropy", "LogProb")
 _PARTS = 8
 _BATCH = "per_device_train_batch_size"
 _ACCUMULATION = "gradient_accumulation_steps"
@@ -45,7 +45,7 @@ class Logits(Cause):
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         is_in_loss = any(name in _LOSSES for name, _ in oom.functions)
-        is_in_loss |= oom.node.startswith(_NODES)
+        is_in_loss |= any(part in oom.node for part in _NODES)
         lines = [
             place.line
             for place in places(oom, oom.frames)

@@ -1,4 +1,4 @@
-# gpu: 188MiB
+# gpu: 226MiB
 # cause: missed_autocast
 import torch
 import torch.nn as nn

@@ -1,4 +1,4 @@
-# gpu: 96MiB
+# gpu: 114MiB
 # cause: model_twice
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-# gpu: 88MiB
+# gpu: 124MiB
 # cause: fragmentation
 import torch
 import torch.nn.functional as F
