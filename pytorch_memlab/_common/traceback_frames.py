@@ -124,7 +124,10 @@ _OF_LOADING: Final = tuple(
 
 
 def _without_internals(places: list[TracebackType], ours: list[bool]) -> list[TracebackType]:
-    """Neither own frames, nor those of torch that these called and that called no program."""
+    """Neither own frames, nor those of torch that these called and that called no program.
+
+    Those of ``torch.load`` stay.
+    """
     end = len(places)
     while end and not _is_of_program(places[end - 1].tb_frame.f_code.co_filename):
         end -= 1

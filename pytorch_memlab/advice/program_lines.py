@@ -199,11 +199,11 @@ def has_name(line: Line, name: str) -> bool:
 
 
 def _tree(file: str) -> ast.Module:
-    return _parsed("".join(linecache.getlines(file)))
+    return parsed("".join(linecache.getlines(file)))
 
 
-@lru_cache(maxsize=8)
-def _parsed(text: str) -> ast.Module:
+@lru_cache(maxsize=32)
+def parsed(text: str) -> ast.Module:
     """A program; nothing for what is no Python. Nodes of one text are the same each time."""
     try:
         return ast.parse(text)
@@ -215,7 +215,7 @@ def _if_valid(edit: Edit) -> Edit | None:
     """An edit after which the file is a program."""
     lines = list(linecache.getlines(edit.file))
     lines[edit.first - 1 : edit.last] = [f"{line}\n" for line in edit.lines]
-    return edit if _parsed("".join(lines)).body else None
+    return edit if parsed("".join(lines)).body else None
 
 
 def _first(node: ast.stmt) -> int:

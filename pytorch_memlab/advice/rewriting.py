@@ -6,12 +6,12 @@ import ast
 import linecache
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from functools import lru_cache
 from typing import TypeVar
 
 from ..history.out_of_memory import OutOfMemory
 from .around_program import Edit
 from .changes import EditedSource
+from .program_lines import parsed
 
 _Node = TypeVar("_Node", bound=ast.AST)
 
@@ -24,7 +24,7 @@ class Rewriting:
         self._lines = [
             line if line.endswith("\n") else f"{line}\n" for line in linecache.getlines(file)
         ]
-        self.tree = _parsed("".join(self._lines))
+        self.tree = parsed("".join(self._lines))
         self._changes: list[tuple[tuple[int, int], tuple[int, int], str]] = []
 
     def replace(self, node: ast.expr | ast.stmt, text: str) -> None:
@@ -89,7 +89,7 @@ class Rewriting:
     def edits(self) -> tuple[Edit, ...]:
         """The changed lines; none if the new text is no program."""
         text = self.text()
-        if not _parsed(text).body:
+        if not parsed(text).body:
             return ()
         old = [line.rstrip("\r\n") for line in self._lines]
         new = text.splitlines()
@@ -208,11 +208,3 @@ def set_keywords(file: Rewriting, call: ast.Call, **values: str | None) -> None:
             file.insert_after(last, "".join(f", {text}" for text in added))
     else:
         file.replace(call, f"{ast.unparse(call.func)}({', '.join(added)})")
-
-
-@lru_cache(maxsize=32)
-def _parsed(text: str) -> ast.Module:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
