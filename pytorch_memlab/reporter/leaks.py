@@ -15,7 +15,7 @@ from .._common.rendered import rendered
 from ..tensors.lines import SourceLine
 from ..tensors.live_objects import live_objects
 from .names import names_of_variables
-from .snapshot import MemorySnapshot, sizes_by
+from .snapshot import MemorySnapshot, TensorRow, sizes_by
 
 T = TypeVar("T")
 
@@ -32,7 +32,9 @@ class Growth:
     """Tensors of one kind of name that take more memory after every iteration."""
 
     device: str  # as text
-    name: str  # with ``[*]`` for the indices of containers, ``Tensor*`` for tensors without a name
+    # with ``[*]`` for the indices of containers, ``Tensor*`` for tensors without a name; what
+    # autograd saved for a variable is ``graph of`` it
+    name: str
     sizes: tuple[int, ...]  # bytes at the end of each iteration
     # that allocated the newest of them, or made the node that saved it, where it is known
     line: SourceLine | None = None
@@ -71,10 +73,11 @@ class LeakWatch(Generic[T]):
     def look(self) -> None:
         """Look at the memory: what the end of each iteration calls."""
         snapshot = self._look()
-        self._history.append(sizes_by(lambda row: kind_of(row.name), snapshot))
+        self._history.append(sizes_by(_kind_of_row, snapshot))
+        # Of a graph, the line that saved most.
         self._lines = {
-            (str(row.device), kind_of(row.name)): row.line
-            for row in snapshot.rows
+            (str(row.device), _kind_of_row(row)): row.line
+            for row in sorted(snapshot.rows, key=lambda row: row.nbytes if row.holder else 0)
             if row.line and row.nbytes
         }
 
@@ -124,6 +127,10 @@ def kind_of(name: str) -> str:
     ('layers.3.weight', 'Tensor*.grad', 'seen[*]')
     """
     return _NUMBER.sub(r"\1*", _ONE_OF_MANY.sub("", _INDEX.sub("[*]", name)))
+
+
+def _kind_of_row(row: TensorRow) -> str:
+    return kind_of(row.name) if row.holder is None else f"graph of {kind_of(row.holder)}"
 
 
 def held_in_containers(frame: FrameType | None) -> Counter[str]:

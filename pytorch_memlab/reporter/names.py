@@ -17,8 +17,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, islice
-from types import FrameType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
@@ -26,6 +34,7 @@ import torch
 from .._common.ipython import ipython_shell
 from .._common.program_lines import folder_names, is_of_program
 from .._common.uncaught_errors import chain
+from .._common.user_code import is_of_user
 from ..tensors.live_objects import alive, states_of, tensors_in
 
 _numbers = count(1)
@@ -157,8 +166,8 @@ _HAS_NO_TENSOR = frozenset(
     map(
         id,
         (
-            *(int, float, complex, bool, str, bytes, bytearray, type(None), type, range, slice),
-            *(type(len), type(lambda: 0), type(torch.ones), property, staticmethod, classmethod),
+            *(int, float, complex, bool, str, bytes, bytearray, type(None), range, slice),
+            *(type(torch.ones), property, staticmethod, classmethod, BuiltinFunctionType),
             *(torch.dtype, torch.device, torch.Size, ModuleType, FrameType),
         ),
     )
@@ -168,7 +177,7 @@ _COMPOSABLE = "__composable_api_state_key"
 """Begins the attribute, with a random ending, in which ``fully_shard`` and its like keep what they
 know of a module (torch/distributed/_composable/contract.py); names leave it out."""
 
-_OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
+_OWN_ATTRIBUTES = frozenset(name for name in vars(torch.nn.Module()) if not name.endswith("_hooks"))
 
 
 def names_of_attributes(models: Iterable[torch.nn.Module], wanted: set[int]) -> dict[int, str]:
@@ -293,7 +302,7 @@ class _Search:
             kind = type(value)
             if issubclass(kind, torch.Tensor):
                 self._name(path, value)
-            elif most > 0 and id(kind) not in _HAS_NO_TENSOR:
+            elif most > 0 and _may_lead_on(value):
                 most -= 1
                 queue.append((path, value))
 
@@ -312,7 +321,7 @@ def _named(variables: Mapping[str, object], prefix: str = "") -> list[tuple[str,
     found = [
         (f"{prefix}{name}", value)
         for name, value in variables.copy().items()  # type: ignore[attr-defined]
-        if id(type(value)) not in _HAS_NO_TENSOR and not name.startswith("__")
+        if _may_lead_on(value) and not name.startswith("__")
     ]
     found.sort(key=lambda pair: pair[0].startswith(f"{prefix}_"))
     return found
@@ -340,21 +349,66 @@ def _other_modules(known: Mapping[int, object]) -> Iterator[list[tuple[str, obje
         filename = namespace.get("__file__")
         if id(namespace) in known or type(filename) is not str:
             continue
-        if not filename.startswith(_LIBRARIES):
+        if is_of_user(filename):
             yield _named(namespace, f"{name}.")
+
+
+def _may_lead_on(value: Any) -> bool:
+    """False for what leads to no tensor, such as a function without variables of others."""
+    kind = type(value)
+    if kind is FunctionType:
+        parts = (part for _, part in _of_function(value))
+        return any(id(type(part)) not in _HAS_NO_TENSOR for part in parts)
+    if kind is type:
+        name = value.__module__
+        file = vars(sys.modules.get(name, sys)).get("__file__")
+        return name == "__main__" or is_of_user(str(file))
+    if kind is BuiltinFunctionType:  # ``seen.append`` leads to ``seen``
+        return issubclass(type(value.__self__), (list, deque, set, dict))
+    return id(kind) not in _HAS_NO_TENSOR
 
 
 def _pairs(value: Any) -> Iterable[tuple[str, object]]:
     kind = type(value)
+    if kind is FunctionType:
+        return ((f"().{name}", part) for name, part in _of_function(value))
+    if kind is GeneratorType:
+        return ((f"().{name}", part) for name, part in _of_generator(value))
+    if kind is MethodType:
+        return ((".__self__", value.__self__), ("", value.__func__))
+    if kind is BuiltinFunctionType:
+        return ((".__self__", value.__self__),)
+    if issubclass(kind, partial):
+        return ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
     if issubclass(kind, dict):
         return ((f"[{_key(key)}]", part) for key, part in dict.items(value))
     if issubclass(kind, (list, tuple, deque, set, frozenset)):
         return _items(value, kind)
     if issubclass(kind, torch.nn.Module):
         return _members(value)
-    if issubclass(kind, (type, torch.optim.Optimizer)) or _is_ours(kind):
+    if issubclass(kind, type):
+        attributes = type.__dict__["__dict__"].__get__(value).copy()
+        return ((f".{name}", part) for name, part in _named(attributes))
+    if issubclass(kind, torch.optim.Optimizer) or _is_ours(kind):
         return ()
     return ((f".{name}", part) for name, part in _attributes_of(value))
+
+
+def _of_function(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """Variables of the functions around it, and its default arguments."""
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not set
+            yield name, cell.cell_contents
+    defaults = function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
+
+
+def _of_generator(generator: GeneratorType[Any, Any, Any]) -> Iterable[tuple[str, object]]:
+    """Variables of a function that waits in a ``yield``."""
+    return () if generator.gi_frame is None else locals_of(generator.gi_frame).items()
 
 
 def _items(value: Any, kind: type) -> Iterable[tuple[str, object]]:
@@ -384,7 +438,7 @@ def _members(module: torch.nn.Module) -> Iterator[tuple[str, object]]:
 def _attributes(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
     for path, module in torch.nn.Module.named_modules(model):
         for name, value in list(vars(module).items()):
-            if name in _OWN_ATTRIBUTES or id(type(value)) in _HAS_NO_TENSOR:
+            if name in _OWN_ATTRIBUTES or not _may_lead_on(value):
                 continue
             if name.startswith(_COMPOSABLE) and issubclass(type(value), dict):
                 for state in list(dict.values(value)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ def rows_of(live: LiveObjects, names: NamesNow, categories: TensorCategories) ->
         if piece.nbytes or 0 not in piece.size
     ]
     described.sort(key=lambda item: _rank(item[2].device))  # numbers follow the report's order
-    table = _Table(live, names)
+    table = _Table(live, names, _holders(variables, names))
     for tensor, owner, piece in described:
         if owner is None:
             name, category = names.of(tensor), categories.of(tensor).value
@@ -60,18 +60,22 @@ def rows_of(live: LiveObjects, names: NamesNow, categories: TensorCategories) ->
         if id(tensor) in released:
             pieces = [piece for piece in pieces_of(tensor) if table.is_new(piece)]
             for piece in pieces:
-                table.add(names.of(tensor), piece, tensor, categories.of(tensor).value)
+                category = categories.of(tensor).value
+                table.add(names.of(tensor), piece, tensor, category, is_only_saved=True)
     return table.finished()
 
 
 class _Table:
     """Rows, and the storages that have one already."""
 
-    def __init__(self, live: LiveObjects, names: NamesNow) -> None:
+    def __init__(
+        self, live: LiveObjects, names: NamesNow, holders: Mapping[StorageKey, str]
+    ) -> None:
         self.saved: dict[StorageKey, tuple[torch.Tensor, Piece]] = {}
         """The storages that graphs save for backward."""
         self._nodes: dict[StorageKey, Any] = {}  # that saved them first to compute a gradient with
         self._now = names
+        self._holders = holders
         self._names: dict[StorageKey, str] = {}
         self._rows: list[tuple[TensorRow, Piece | None]] = []
         for node, tensor in saved_by_graphs([*map(grad_fn, live.tensors), *live.nodes]):
@@ -89,7 +93,8 @@ class _Table:
         tensor, piece = self.saved[key]
         if self.is_new(piece):
             name, line = self._saver(key) or (LEAF, None)
-            self.add(f"saved by {name}" + (f" ({line})" if line else ""), piece, tensor, SAVED)
+            name = f"saved by {name}" + (f" ({line})" if line else "")
+            self.add(name, piece, tensor, SAVED, is_only_saved=True)
 
     def _saver(self, key: StorageKey) -> tuple[str, SourceLine | None] | None:
         node = self._nodes.get(key)
@@ -99,7 +104,14 @@ class _Table:
         return piece.nbytes > 0 and piece.storage not in self._names
 
     def add(
-        self, name: str, piece: Piece, tensor: torch.Tensor, category: str, has_name: bool = True
+        self,
+        name: str,
+        piece: Piece,
+        tensor: torch.Tensor,
+        category: str,
+        has_name: bool = True,
+        *,
+        is_only_saved: bool = False,
     ) -> None:
         name += piece.suffix
         first = self._names.setdefault(piece.storage, name)
@@ -122,6 +134,7 @@ class _Table:
             node,
             line,
             f"{self._now.identity(tensor)}{piece.suffix}" if nbytes else "",
+            holder=self._holders.get(piece.storage) if is_only_saved else None,
         )
         self._rows.append((row, piece if nbytes else None))
 
@@ -130,6 +143,18 @@ class _Table:
         rows = tuple(row for row, _ in self._rows)
         storages = tuple(piece for _, piece in self._rows)
         return Rows(rows, storages, frozenset(self.saved[key][1].device for key in self._nodes))
+
+
+def _holders(variables: Iterable[torch.Tensor], names: NamesNow) -> dict[StorageKey, str]:
+    """The variable whose graph saves a storage: a container that has several, if there is one."""
+    holders: dict[StorageKey, str] = {}
+    seen: dict[int, Any] = {}
+    for tensor in sorted(variables, key=lambda tensor: "[" not in names.of(tensor)):
+        for node, saved in saved_by_graphs([grad_fn(tensor)], seen):
+            if name_of(node) != LEAF:
+                for piece in pieces_of(saved):
+                    holders.setdefault(piece.storage, names.of(tensor))
+    return holders
 
 
 def _in_order(

@@ -59,6 +59,8 @@ class TensorRow:
     # the same in two snapshots for the same part of the same tensor, and for no other; empty for
     # a row whose storage an earlier row counts
     identity: str = ""
+    # name of the variable whose graph saved the storage, if no variable looks at it, else None
+    holder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,20 @@ _DEEPEST = 4
 _HAS_DATA = hasattr(torch._C._autograd.SavedTensor, "data")
 
 
-def saved_by_graphs(roots: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor]]:
+def saved_by_graphs(
+    roots: Iterable[Any], seen: dict[int, Any] | None = None
+) -> Iterator[tuple[Any, torch.Tensor]]:
     """The tensors that graphs save for backward, and their leaves, each with its node.
 
-    Reads them without unpacking: hooks of saved tensors (offloading, checkpointing) do not run,
-    and the tensors that they packed come instead: copies on the host, the inputs of a
-    checkpointed region. A PyTorch whose ``SavedTensor`` has no ``data`` gives nothing.
+    Nodes that were seen before are left out. Reads them without unpacking: hooks of saved tensors
+    (offloading, checkpointing) do not run, and the tensors that they packed come instead: copies on
+    the host, the inputs of a checkpointed region. A PyTorch whose ``SavedTensor`` has no ``data``
+    gives nothing.
     """
     if not _HAS_DATA:
         return
     attributes: dict[type, list[str]] = {}
-    for node in _nodes(roots):
+    for node in _nodes(roots, {} if seen is None else seen):
         for tensor in _saved_by(node, attributes):
             yield node, tensor
 
@@ -39,8 +42,7 @@ def name_of(node: Any) -> str:
     return name.rpartition("::")[2]
 
 
-def _nodes(roots: Iterable[Any]) -> Iterator[Any]:
-    seen: dict[int, Any] = {}
+def _nodes(roots: Iterable[Any], seen: dict[int, Any]) -> Iterator[Any]:
     for root in roots:
         left = [root]
         while left:

@@ -93,12 +93,30 @@ def test_too_few_steps_are_said(capsys, steps, said):
 
 
 @knows_saved_tensors
-def test_a_graph_that_grows_is_found_at_its_line(capsys):
+def test_a_graph_that_grows_is_named_after_its_variable_and_has_its_line(capsys):
     total = CLEAN.replace("losses, seen", "total = 0\nlosses, seen").replace(
         "    optimizer.step()", "    total = total + loss.exp()\n    optimizer.step()"
     )
 
-    assert "\ncuda:0 saved by ExpBackward0 (script.py:18) " in run(total, capsys)
+    assert "\ncuda:0 graph of total (script.py:18) " in run(total, capsys)
+
+
+@knows_saved_tensors
+def test_a_graph_is_that_of_the_container_which_keeps_it_also_in_a_closure(capsys):
+    closure = CLEAN.replace(
+        "losses, seen",
+        "def recorder():\n    kept = []\n    return lambda value: kept.append(value)\n\n\n"
+        "record = recorder()\nlosses, seen",
+    ).replace(
+        "    optimizer.step()",
+        "    loss = model(loss.detach().expand(8, 64)).exp().sum()\n"
+        "    record(loss)\n    optimizer.step()",
+    )
+
+    assert run(closure, capsys).splitlines()[3:] == [
+        "cuda:0 graph of record().kept[*] (script.py:23)               2.00K        8.02K",
+        "cuda:0 record().kept[*] (script.py:23)                        4.00B       16.00B",
+    ]
 
 
 def test_two_optimizers_in_turn_are_one_step(capsys):

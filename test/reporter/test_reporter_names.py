@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import re
 import runpy
@@ -72,6 +73,63 @@ def test_variables_and_what_they_hold():
         "slots.kept": 8,
     }
     del inp, held, batch, pair
+
+
+def test_what_functions_keep():
+    def recorder():
+        seen, self_made = [tensor(1)], tensor(9)
+
+        def record(value, known=(tensor(2),), *, more=tensor(3)):  # noqa: B008
+            return seen, self_made, value, known, more
+
+        return record
+
+    def batches():
+        batch = tensor(4)
+        yield batch
+        yield None
+
+    class Logger:
+        shared: list[torch.Tensor] = []  # noqa: RUF012
+
+        def __init__(self):
+            self.scores = [tensor(5)]
+
+        def on_step(self):
+            pass
+
+    record, waiting, on_step = recorder(), batches(), Logger().on_step
+    next(waiting)
+    Logger.shared.append(tensor(6))
+    callback = functools.partial(print, tensor(7), end=tensor(8))
+    add = [tensor(10)].append
+    names = named(MemReporter().snapshot())
+
+    assert names == {
+        "record().seen[0]": 1,
+        "record().self_made": 9,
+        "record().known[0]": 2,
+        "record().more": 3,
+        "waiting().batch": 4,
+        "on_step.__self__.scores[0]": 5,
+        "Logger.shared[0]": 6,
+        "callback.args[0]": 7,
+        "callback.keywords['end']": 8,
+        "add.__self__[0]": 10,
+    }
+    del record, waiting, on_step, callback, add
+
+
+def test_what_a_hook_of_a_module_keeps():
+    def recorder():
+        seen: list[torch.Tensor] = []
+        return lambda module, args, output: seen.append(output)
+
+    model = torch.nn.Sequential(torch.nn.Identity())
+    handle = model[0].register_forward_hook(recorder())
+    model(tensor(3))
+
+    assert named(MemReporter().snapshot()) == {f"model.0._forward_hooks[{handle.id}]().seen[0]": 3}
 
 
 def test_the_shortest_name_wins_and_public_before_private():
