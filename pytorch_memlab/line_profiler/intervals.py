@@ -21,15 +21,17 @@ Statistics are maxima over the hits. Counters that only grow count from the star
 
 from __future__ import annotations
 
+import sys
 import threading
 from time import perf_counter
-from types import CodeType
+from types import CodeType, FrameType
 
 from ..devices import NO_APPROXIMATIONS, Approximations, Device
 from ..records import TracingEnded
 from ..scopes import ZERO, Sample, Window
 from .device_selection import DeviceSelection
 from .line_store import CallSite, Line, LineStore, find_call_site
+from .tracer import current_tracer
 
 
 class FunctionIntervals:
@@ -39,6 +41,8 @@ class FunctionIntervals:
         self._store = store
         self._selection = selection
         self._ends: dict[tuple[str, int], bool] = {}  # whether tracing began again
+        # By ``id``: what runs in place of a code, that code, and whether both begin alike.
+        self._generated: dict[int, tuple[CodeType, CodeType, bool]] = {}
 
     def tracing_ended(self, where: str, thread: int) -> None:
         self._ends[where, thread] = False
@@ -61,13 +65,55 @@ class FunctionIntervals:
             )
         )
 
+    def replaced(self, code: CodeType, generated: CodeType, is_start: bool) -> None:
+        """A compiler's code runs in place of a code, from its start or from a line within."""
+        self._generated[id(generated)] = generated, code, is_start
+
+    def original(self, code: CodeType) -> CodeType:
+        """The code of the program that a code is, or runs in place of."""
+        replaced = self._generated.get(id(code))
+        return code if replaced is None else replaced[1]
+
+    def is_generated(self, code: CodeType) -> bool:
+        """True if a compiler made a code that runs in place of one of the program."""
+        return id(code) in self._generated
+
+    def generated_for(self, code: CodeType) -> list[CodeType]:
+        """The codes that run in place of a code."""
+        return [made for made, original, _ in self._generated.values() if original is code]
+
     def enter(self, code: CodeType, line: int) -> FrameIntervals:
+        if id(code) in self._generated:
+            return self._enter_generated(code, line)
         site = find_call_site(code, self._store.calls_of(id(code)))
         frame = FrameIntervals(self._store.lines_of(id(code)), self._selection, site)
         frame.resume(max(line, code.co_firstlineno))  # a module begins at line 0
         if code.co_name != "<module>":
             frame.count_call()
         return frame
+
+    def _enter_generated(self, code: CodeType, line: int) -> FrameIntervals:
+        _, original, is_start = self._generated[id(code)]
+        site = find_call_site(code, self._store.calls_of(id(original))) if is_start else None
+        frame = FrameIntervals(self._store.lines_of(id(original)), self._selection, site)
+        frame.resume(line)
+        if is_start:
+            frame.count_call()
+        else:
+            self._suspend_caller(code)
+            frame.go_on()
+        return frame
+
+    def _suspend_caller(self, resumed: CodeType) -> None:
+        """The frame that a resumed one goes on for only waits for it: it has no part in that."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code is not resumed:
+            frame = frame.f_back
+        caller = None if frame is None else frame.f_back
+        if caller is not None and self.original(caller.f_code) is self.original(resumed):
+            waiting = current_tracer().listener_of(caller, self)
+            if waiting is not None:
+                waiting.leave()
 
 
 class _OpenInterval:
@@ -165,8 +211,12 @@ class FrameIntervals:
             self._site.hits += 1
         if self._line is not None:
             self._line.hits += 1
-            # The first line event finds no line, which spares the others a test for it.
-            self._called, self._lines = self._line, {}
+            self.go_on()
+
+    def go_on(self) -> None:
+        """The next line event is no hit if it is that of the line that runs already."""
+        # It finds no line, which spares the others a test for it.
+        self._called, self._lines = self._line, {}
 
     def leave(self) -> None:
         ended = perf_counter()

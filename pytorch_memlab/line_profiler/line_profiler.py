@@ -29,6 +29,7 @@ from ..records import (
     remarks_on_files,
 )
 from .columns import DEFAULT_COLUMNS
+from .compiled_lines import CompiledLines
 from .device_selection import DeviceSelection
 from .function_source import function_source
 from .intervals import FunctionIntervals
@@ -95,6 +96,9 @@ class LineProfiler(RecordedLines):
         self._selection = DeviceSelection(target_gpu)
         self._target_gpu = target_gpu
         self._listener = FunctionIntervals(self._raw_line_records, self._selection)
+        self._compiled_lines = CompiledLines(
+            self._raw_line_records, self._selection, self._codes, self._listener
+        )
         self._keeps_history = history
         self._recordings: dict[int | None, Recording] = {}
         self._depth = 0
@@ -165,11 +169,13 @@ class LineProfiler(RecordedLines):
                 self._time.begin()
                 self.enabled = True
                 self._recording().begin()
+                self._compiled_lines.start()
 
     def disable(self) -> None:
         """Record no more; what was recorded stays. A second call has no effect."""
         if self.enabled:
             with uninterrupted():
+                self._compiled_lines.stop()
                 current_tracer().unwatch(self._listener)
                 self._selection.end()
                 self._time.end()
@@ -197,6 +203,7 @@ class LineProfiler(RecordedLines):
         self._listener.forget_ends()
         self._code_infos.clear()
         self._codes.clear()
+        self._compiled_lines.codes_changed()
         self._functions.clear()
         self._modules.clear()
         self._stale.clear()
@@ -401,9 +408,11 @@ class LineProfiler(RecordedLines):
         if id(code) in self._codes:
             return
         self._codes[id(code)] = code
+        self._compiled_lines.codes_changed()
         self._code_infos[id(code)] = info
         if self.enabled:
-            current_tracer().watch(self._listener, (code,))
+            generated = self._listener.generated_for(code)
+            current_tracer().watch(self._listener, (code, *generated))
 
     def _recording(self) -> Recording:
         """The recording of peak holders, of the device that is measured now."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, FrameType
 from typing import Any
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.watched import (
+    FrameListener,
     LineListener,
     WatchedCode,
     WatchedCodes,
@@ -68,6 +70,13 @@ class MonitoringTracer:
 
     def notice_ends(self) -> None:
         """Nothing to tell: an exception in a callback ends nothing, and no tool takes its place."""
+
+    def listener_of(self, frame: FrameType, listener: LineListener) -> FrameListener | None:
+        running = self._running.get(id(frame))
+        return None if running is None else running.listener_of(listener)
+
+    def paused(self) -> AbstractContextManager[None]:
+        return nullcontext()  # code that is not watched costs nothing
 
     def _callbacks(self) -> dict[int, Callable[..., object]]:
         events = _monitoring.events

@@ -11,8 +11,8 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -24,6 +24,7 @@ from types import (
 from typing import Any, TypeAlias
 
 from pytorch_memlab.line_profiler.watched import (
+    FrameListener,
     LineListener,
     WatchedCode,
     WatchedCodes,
@@ -258,6 +259,14 @@ class SettraceSession:
             return True
         chain = self._chains.get(threading.get_ident())
         return chain is not None and found is chain.trace
+
+    def is_alone(self) -> bool:
+        """True if the calling thread has no other tracer."""
+        return sys.gettrace() is self._trace
+
+    def listener_of(self, frame: FrameType, listener: LineListener) -> FrameListener | None:
+        traced = self._running.get(id(frame))
+        return None if traced is None else traced.listener_of(listener)
 
     def call(
         self, frame: FrameType, event: str, arg: object, local: TraceFunction | None
@@ -503,3 +512,20 @@ class SettraceTracer:
         with self._lock:
             if self._session is not None:
                 self._session.notice_ends()
+
+    def listener_of(self, frame: FrameType, listener: LineListener) -> FrameListener | None:
+        session = self._session
+        return None if session is None else session.listener_of(frame, listener)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        session, trace = self._session, sys.gettrace()
+        if session is None or not session.is_alone():
+            yield
+            return
+        sys.settrace(None)
+        try:
+            yield
+        finally:
+            if sys.gettrace() is None and not session.over:
+                sys.settrace(trace)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from types import CodeType
+from contextlib import AbstractContextManager
+from types import CodeType, FrameType
 
 from pytorch_memlab._common.made_once import made_once
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.monitoring_tracer import MonitoringTracer, NoFreeToolError
 from pytorch_memlab.line_profiler.settrace_tracer import SettraceTracer
-from pytorch_memlab.line_profiler.watched import LineListener, LineTracer
+from pytorch_memlab.line_profiler.watched import FrameListener, LineListener, LineTracer
 
 TRACER_VARIABLE = "PYTORCH_MEMLAB_TRACER"
 
@@ -73,3 +74,9 @@ class _MonitoringFirst:
 
     def notice_ends(self) -> None:
         self._active.notice_ends()
+
+    def listener_of(self, frame: FrameType, listener: LineListener) -> FrameListener | None:
+        return self._active.listener_of(frame, listener)
+
+    def paused(self) -> AbstractContextManager[None]:
+        return self._active.paused()

@@ -28,6 +28,7 @@ import opcode
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from types import CodeType, FrameType
 from typing import Any, Protocol
@@ -84,6 +85,12 @@ class LineTracer(Protocol):
 
     def notice_ends(self) -> None:
         """Tell the listeners of tracing that has ended without a word, now rather than later."""
+
+    def listener_of(self, frame: FrameType, listener: LineListener) -> FrameListener | None:
+        """The listener of a running frame that a listener gave; None if it gave none."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Within: this thread runs no watched code, and need not be traced."""
 
 
 _SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE
@@ -213,6 +220,11 @@ class WatchedFrame:
         """Let the open intervals count for nothing; returns their line, None if none is open."""
         lines = [listener.drop() for listener in self._entered.values()]
         return next((line for line in lines if line is not None), None)
+
+    def listener_of(self, listener: LineListener) -> FrameListener | None:
+        """The listener of this frame that a listener gave."""
+        entered = self._entered.items()
+        return next((of_frame for watch, of_frame in entered if watch.listener is listener), None)
 
     def _enter(self, watch: Watch) -> FrameListener:
         return watch.listener.enter(self.watched.code, self.watched.first_line)

@@ -16,7 +16,15 @@ from typing import Any
 
 import torch
 from torch._C._dynamo.eval_frame import reset_code
-from torch._dynamo import device_interface, eval_frame, guards, pgo, trace_rules, utils
+from torch._dynamo import (
+    device_interface,
+    eval_frame,
+    guards,
+    pgo,
+    resume_execution,
+    trace_rules,
+    utils,
+)
 from torch._dynamo.backends import registry
 from torch._dynamo.exc import (
     InternalTorchDynamoError,
@@ -32,6 +40,7 @@ from torch._dynamo.variables import builder, optimizer, torch as torch_variables
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..._common.compiled_code import compiled_code
 from ..._common.patches import Patches
 from ..._common.user_code import OWN_FOLDER
 from ..dispatch.device_mode import SimulatedDeviceMode
@@ -205,10 +214,18 @@ class Callback:
         return getattr(self._torchdynamo_orig_backend, name)
 
     def __call__(self, frame: Any, *args: Any) -> Any:
-        self._codes.add(frame.f_code)
+        code: CodeType = frame.f_code
+        self._codes.add(code)
+        original = _original(code)
+        if original is not code:
+            compiled_code.replace(original, code, is_start=False)
         try:
-            with _disable_current_modes(), _plain_module_calls():
-                return self._torchdynamo_orig_backend(frame, *args)
+            with compiled_code.compiling(), _disable_current_modes(), _plain_module_calls():
+                converted = self._torchdynamo_orig_backend(frame, *args)
+            if converted.guarded_code is not None:
+                generated = converted.guarded_code.code
+                compiled_code.replace(original, generated, is_start=original is code)
+            return converted
         except TRACING_ERRORS as error:
             if isinstance(error, ResumePrologueTracingError):
                 raise
@@ -216,8 +233,17 @@ class Callback:
             return ConvertFrameReturn()
 
 
+def _original(code: CodeType) -> CodeType:
+    """The program's code that a code is, or goes on with after a graph break."""
+    resumptions: Any = resume_execution.ContinueExecutionCache.generated_code_metadata
+    while code in resumptions:
+        code = resumptions[code].code
+    return code
+
+
 def forget(codes: set[CodeType]) -> None:
     """Drop all that was compiled of some code, and the shapes that were seen."""
+    compiled_code.forget()
     for code in codes:
         reset_code(code)
     if codes:

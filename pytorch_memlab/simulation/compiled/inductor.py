@@ -18,11 +18,13 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._inductor import compile_fx, config, constant_folding, scheduler
 from torch._inductor.fx_passes import pad_mm
 from torch._inductor.graph import GraphLowering
+from torch._inductor.ir import ComputedBuffer
 from torch.fx import GraphModule
 from torch.utils import _triton
 
 from ..._common.patches import Patches
 from .labelled_fakes import OnCPU
+from .program_frames import Frames, frames_of, with_fused
 
 _CONFIG = {
     "compile_threads": 1,  # no kernel is compiled
@@ -105,11 +107,15 @@ def without_timing(backend: Any) -> tuple[Any, bool]:
     return backend, True
 
 
-def stack_traces(lowered: Lowered) -> dict[str, str]:
-    """The stack of the program that each buffer of a graph comes from, as text, by its name."""
-    traces: dict[str, str] = {}
+def lines_of_buffers(lowered: Lowered) -> dict[str, Frames]:
+    """The lines of the program that each buffer of a graph comes from, by its name."""
+    places = {node: place for place, node in enumerate(lowered.graph.nodes)}
+    lines: dict[str, Frames] = {}
     for name, buffer in lowered.name_to_buffer.items():
-        nodes = [buffer.get_origin_node(), *reversed(list(buffer.get_origins()))]
-        texts = (node.meta.get("stack_trace") for node in nodes if node is not None)
-        traces[name] = next((text for text in texts if text), "")
-    return traces
+        origins = sorted(buffer.get_origins(), key=lambda node: places.get(node, -1), reverse=True)
+        nodes = [buffer.get_origin_node(), *origins]
+        texts = [node.meta.get("stack_trace") for node in nodes if node is not None]
+        frames = [frames_of(text) for text in texts if text]
+        is_fused = isinstance(buffer, ComputedBuffer)
+        lines[name] = with_fused(frames[0], frames[1:] if is_fused else []) if frames else ()
+    return lines

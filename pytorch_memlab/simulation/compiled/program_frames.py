@@ -9,26 +9,49 @@ compiled code, so that the stacks of allocations show them.
 from __future__ import annotations
 
 import ast
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from types import CodeType, FunctionType
 from typing import Any, Final
 
+from torch.fx import Graph
+
+from ..._common.compiled_code import Frame, Frames as Frames
+
 _FRAME: Final = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _CALLS: Final = "lambda function, *args, **kwargs: function(*args, **kwargs)"
 
-Frame = tuple[str, int, str]
-"""File, line and function's name."""
+_RESUMED: Final = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
+"""The name that Dynamo gives to what a function does after a graph break."""
 
 
-def frames_of(trace: str) -> tuple[Frame, ...]:
+def frames_of(trace: str) -> Frames:
     """The frames that a stack's text names, outermost first."""
-    return tuple((file, int(line), name) for file, line, name in _FRAME.findall(trace))
+    return tuple(
+        (file, int(line), _RESUMED.sub(r"\1", name)) for file, line, name in _FRAME.findall(trace)
+    )
+
+
+def with_fused(frames: Frames, others: Iterable[Frames]) -> Frames:
+    """The frames of a buffer, with a last one that names the other lines whose ops it has.
+
+    That one has no file, so that the buffer counts at its own line.
+    """
+    own, lines = frames[-1], {other[-1] for other in others if other}
+    names = [f"{os.path.basename(file)}:{line}" for file, line, _ in sorted(lines - {own})]
+    return (*frames, ("", 1, f"fused with {', '.join(names)}")) if names else frames
+
+
+def frames_of_ops(graph: Graph) -> frozenset[Frames]:
+    """The lines that the ops of a graph come from."""
+    traces = {node.meta.get("stack_trace") for node in graph.nodes if node.op == "call_function"}
+    return frozenset(frames_of(trace) for trace in traces if trace)
 
 
 @cache
-def in_frames(frames: tuple[Frame, ...]) -> Callable[..., Any]:
+def in_frames(frames: Frames) -> Callable[..., Any]:
     """A function that calls another one in these frames, outermost first."""
     *outer, inner = frames
     function = FunctionType(_code_of(inner), {})

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 
+from ..._common.compiled_code import compiled_code
 from ..._common.patches import Patches
 from ..._common.torch_release import RELEASE
 from ...errors import UnmodelledOpError
@@ -156,19 +157,21 @@ class _Compilation:
 
     def _program(self, lowered: Any, text: str, source: Any) -> Run:
         """A function that runs a lowered graph on this machine."""
-        from . import inductor, values, wrapper
+        from . import inductor, program_frames, values, wrapper
 
         machine = self._machine
-        call = wrapper.load(machine, text, inductor.stack_traces(lowered), lowered.constants)
+        lines, is_hit = program_frames.frames_of_ops(source.graph), not lowered.is_backward
+        call = wrapper.load(machine, text, inductor.lines_of_buffers(lowered), lowered.constants)
         graph = values.GraphValues(machine, source)
 
         def run(args: list[Any]) -> Any:
             if machine.current_capture(machine.thread.device) is not None:
                 self._count()  # a replay runs none of it
             if machine.values is not None:
-                return call(args)
+                with compiled_code.running(lines, is_hit):
+                    return call(args)
             computed = graph.compute(args)
-            with machine.thread.without_arithmetic():
+            with machine.thread.without_arithmetic(), compiled_code.running(lines, is_hit):
                 outputs = call(args)
             graph.fill(outputs, computed)
             return outputs

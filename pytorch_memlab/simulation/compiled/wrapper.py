@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import torch
 
+from ..._common.compiled_code import Frames, compiled_code
 from ..machine.machine import Machine
-from .program_frames import frames_of, in_frames
+from .program_frames import in_frames
 
 _GUARDS: Final = frozenset({"assert_size_stride", "assert_alignment"})
 _OWN: Final = frozenset({"reinterpret_tensor", "get_raw_stream", "copy_if_misaligned"})
@@ -39,21 +40,22 @@ class _NoKernel:
 
 
 def load(
-    machine: Machine, text: str, traces: Mapping[str, str], constants: Mapping[str, Any]
+    machine: Machine, text: str, origins: Mapping[str, Frames], constants: Mapping[str, Any]
 ) -> Callable[[list[Any]], Any]:
     """The function ``call`` of a wrapper, which takes its memory on simulated GPUs.
 
     Args:
         machine: that has the GPUs.
         text: of the wrapper.
-        traces: the stack that each buffer comes from, by its name, as text.
+        origins: the lines of the program that each buffer comes from, by its name.
         constants: the module's attributes that are tensors.
     """
     tree = ast.parse(text)
     tree.body = [statement for statement in tree.body if _is_run(statement)]
-    lines = _Lines(traces)
+    lines = _Lines(origins)
     code = compile(ast.fix_missing_locations(lines.visit(tree)), __file__, "exec")
     names: dict[str, Any] = {"__name__": __name__, _KERNELS: _Kernels(), lines.NAME: lines.calls}
+    names[lines.ARRIVALS] = lines.arrivals
     exec(code, names)  # noqa: S102 - PyTorch's compiler wrote it
     names.update(constants)
     names["empty_strided_cuda"] = _Allocation(machine).empty_strided
@@ -91,10 +93,12 @@ class _Lines(ast.NodeTransformer):
     """Lets each call that takes memory come from the line of the program that needs the buffer."""
 
     NAME: Final = "_calls_from_lines"
+    ARRIVALS: Final = "_arrivals_at_lines"
 
-    def __init__(self, traces: Mapping[str, str]) -> None:
-        self._traces = traces
+    def __init__(self, origins: Mapping[str, Frames]) -> None:
+        self._origins = origins
         self.calls: list[Callable[..., Any]] = []
+        self.arrivals: list[Callable[[], None]] = []
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         call = node.value
@@ -106,22 +110,33 @@ class _Lines(ast.NodeTransformer):
         node.value = self._from_line(call, outs or call.args)
         return node
 
-    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+    def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
+        frames = self._frames(node.targets)
         if isinstance(node.value, ast.Call):
             node.value = self._from_line(node.value, node.targets)
-        return node
+        if not frames:
+            return [node]
+        self.arrivals.append(compiled_code.at(frames))
+        arrival = _entry(self.ARRIVALS, len(self.arrivals) - 1)
+        return [ast.Expr(ast.Call(arrival, [], [])), node]
 
     def _from_line(self, call: ast.Call, written: Sequence[ast.expr]) -> ast.Call:
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         is_launch = isinstance(call.func, ast.Attribute) and call.func.attr == "run"
-        names = (part.id for one in written for part in ast.walk(one) if isinstance(part, ast.Name))
-        frames = next((frames_of(self._traces[one]) for one in names if one in self._traces), ())
+        frames = self._frames(written)
         if not frames or name in _OWN or is_launch:
             return call
         self.calls.append(in_frames(frames))
-        position = ast.Constant(len(self.calls) - 1)
-        caller = ast.Subscript(ast.Name(self.NAME, ast.Load()), position, ast.Load())
+        caller = _entry(self.NAME, len(self.calls) - 1)
         return ast.Call(caller, [call.func, *call.args], call.keywords)
+
+    def _frames(self, written: Sequence[ast.expr]) -> Frames:
+        names = (part.id for one in written for part in ast.walk(one) if isinstance(part, ast.Name))
+        return next((self._origins[name] for name in names if name in self._origins), ())
+
+
+def _entry(name: str, place: int) -> ast.expr:
+    return ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(place), ast.Load())
 
 
 class _Allocation:
