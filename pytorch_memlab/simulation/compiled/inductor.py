@@ -32,8 +32,11 @@ _CONFIG = {
     "fx_graph_remote_cache": False,
 }
 
-_TIMED = (
-    *("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "triton.cudagraphs"),
+CUDA_GRAPHS = "triton.cudagraphs"
+"""The option that records CUDA graphs."""
+
+_LEFT_OUT = (
+    *("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", CUDA_GRAPHS),
     *("coordinate_descent_tuning",),
 )
 """Options that choose by time, or record CUDA graphs."""
@@ -93,18 +96,18 @@ def install(
         return SimpleNamespace(call=run, __file__="", runner=None)
 
 
-def without_timing(backend: Any) -> tuple[Any, bool]:
+def without_timing(backend: Any) -> tuple[Any, frozenset[str]]:
     """An Inductor backend that chooses no kernels by time and records no CUDA graphs.
 
     Returns:
-        the backend, and True if the one given would.
+        the backend, and the options that were left out.
     """
-    left_out = {name for name in _TIMED if backend.config.get(name)}
+    left_out = frozenset(name for name in _LEFT_OUT if backend.config.get(name))
     if not left_out:
-        return backend, False
+        return backend, left_out
     backend = copy.copy(backend)
     backend.config = {name: value for name, value in backend.config.items() if name not in left_out}
-    return backend, True
+    return backend, left_out
 
 
 def lines_of_buffers(lowered: Lowered) -> dict[str, Frames]:

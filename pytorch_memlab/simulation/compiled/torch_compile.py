@@ -15,17 +15,28 @@ from typing import Any, Final
 
 import torch
 
+from ..._common.after_import import AfterImport
 from ..._common.compiled_code import compiled_code
 from ..._common.patches import Patches
 from ..._common.torch_release import RELEASE
-from ...errors import UnmodelledOpError
+from ...errors import MemlabError, UnmodelledOpError
 from ..dispatch import flex_attention
 from ..machine.machine import Machine
+from ..machine.unsupported import refusal
 
 _FIRST: Final = (2, 9)
 """The first release of PyTorch whose compiler is known here."""
 
 _UNCOUNTED: Final = "the memory of compiled code"
+
+_TIMED: Final = "max-autotune"
+
+_INDUCTOR: Final = "torch._inductor"
+_PACKAGES: Final = (
+    *("aoti_compile_and_package", "aoti_load_package", "aot_compile", "compile"),
+    "standalone_compile",
+)
+"""Functions of ``torch._inductor`` that need a GPU's kernels."""
 
 Run = Callable[..., Any]
 
@@ -53,11 +64,22 @@ def install(machine: Machine, patches: Patches) -> None:
         if compilation.start():
             original_of_module(module, *args, **options)
 
+    imports = AfterImport()
+    imports.call(_INDUCTOR, partial(_refuse_packages, patches))
+    imports.start()
+    patches.before_undo(imports.stop)
     patches.set(torch, "compile", compile)
     patches.set(torch.nn.Module, "compile", compile_module)
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is not None:  # what was compiled before may be called
         compilation.replace_callbacks(frames)
+
+
+def _refuse_packages(patches: Patches, module: ModuleType) -> None:
+    """Let what makes or loads a library of kernels fail by name: it would end the process."""
+    for name in _PACKAGES:
+        if hasattr(module, name):
+            patches.set(module, name, refusal(f"{_INDUCTOR}.{name}"))
 
 
 class _Compilation:
@@ -133,11 +155,11 @@ class _Compilation:
         """A backend that compiles as another one does, for this machine."""
         from . import dynamo, inductor, labelled_fakes
 
-        chosen, is_changed = original, False
+        chosen, left_out = original, frozenset[str]()
         is_modelled = dynamo.is_named(original, "eager", "aot_eager")
         if getattr(original, "compiler_name", "") == "inductor":
             is_modelled = True
-            chosen, is_changed = inductor.without_timing(original)
+            chosen, left_out = inductor.without_timing(original)
 
         def compile_graph(module: Any, inputs: list[Any]) -> Run:
             if not is_modelled:
@@ -151,7 +173,9 @@ class _Compilation:
                 raise
             except Exception as error:
                 return self._instead(error, module)
-            return self._uncounted(compiled) if is_changed else compiled
+            if inductor.CUDA_GRAPHS in left_out:
+                return self._uncounted(compiled)
+            return self._estimated(compiled) if left_out else compiled
 
         return compile_graph
 
@@ -163,16 +187,30 @@ class _Compilation:
         lines, is_hit = program_frames.frames_of_ops(source.graph), not lowered.is_backward
         call = wrapper.load(machine, text, inductor.lines_of_buffers(lowered), lowered.constants)
         graph = values.GraphValues(machine, source)
+        eagerly: Run | None = None
+
+        def run_wrapper(args: list[Any]) -> Any:
+            nonlocal eagerly
+            inputs = wrapper.kept_inputs(machine, args)
+            try:
+                if eagerly is None:
+                    with compiled_code.running(lines, is_hit):
+                        return call(args)
+            except (MemlabError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:
+                eagerly = self._instead(error.with_traceback(None), source)
+            args.clear()
+            return eagerly(*inputs())
 
         def run(args: list[Any]) -> Any:
             if machine.current_capture(machine.thread.device) is not None:
                 self._count()  # a replay runs none of it
             if machine.values is not None:
-                with compiled_code.running(lines, is_hit):
-                    return call(args)
+                return run_wrapper(args)
             computed = graph.compute(args)
-            with machine.thread.without_arithmetic(), compiled_code.running(lines, is_hit):
-                outputs = call(args)
+            with machine.thread.without_arithmetic():
+                outputs = run_wrapper(args)
             graph.fill(outputs, computed)
             return outputs
 
@@ -191,6 +229,22 @@ class _Compilation:
             return run(*args)
 
         return run_uncounted
+
+    def _estimated(self, run: Run) -> Run:
+        """A function that marks what a choice of kernels by time would change."""
+
+        def run_estimated(*args: Any) -> Any:
+            machine = self._machine
+            if machine.strict:
+                raise UnmodelledOpError(
+                    f"{_TIMED} chooses kernels by their time, which is not known here; without "
+                    "strict=True (--strict) the line is marked ~"
+                )
+            index = machine.current_gpu().index
+            machine.approximations[index].count_estimated(_TIMED, 0)
+            return run(*args)
+
+        return run_estimated
 
     def warn(self, reason: Any) -> None:
         """Say once why something runs eagerly."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
+from weakref import ref
 
 import torch
 
@@ -62,6 +64,26 @@ def load(
     names["copy_if_misaligned"] = _aligned
     call: Callable[[list[Any]], Any] = names["call"]
     return call
+
+
+def kept_inputs(machine: Machine, args: list[Any]) -> Callable[[], list[Any]]:
+    """A function that returns a graph's inputs again, and keeps none of them alive.
+
+    An input that was freed is allocated again, without values.
+    """
+    inputs = [_Input(machine, arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+    return lambda: [arg.tensor() if isinstance(arg, _Input) else arg for arg in inputs]
+
+
+class _Input:
+    def __init__(self, machine: Machine, tensor: torch.Tensor) -> None:
+        self._reference = ref(tensor)
+        self._make = partial(_Allocation(machine).empty_strided, tensor.size(), tensor.stride())
+        self._dtype = tensor.dtype
+
+    def tensor(self) -> torch.Tensor:
+        tensor = self._reference()
+        return self._make(self._dtype) if tensor is None else tensor
 
 
 def _is_run(statement: ast.stmt) -> bool:

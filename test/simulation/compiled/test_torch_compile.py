@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from pytorch_memlab import PeakScope, simulate
 from pytorch_memlab._common.torch_release import RELEASE
-from pytorch_memlab.errors import UnmodelledOpError
+from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError
 from pytorch_memlab.history.module_paths import ModulePaths
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="compiled from torch 2.9 on")
@@ -325,12 +325,76 @@ def test_what_inductor_cannot_lower_runs_eagerly_with_a_mark() -> None:
         assert [op for op, _ in machine.approximations[0].uncounted] == ["torch.compile"]
 
 
+@pytest.mark.parametrize("compute", [True, False])
+def test_a_graph_that_fails_while_it_runs_goes_on_eagerly_with_a_mark(compute: bool) -> None:
+    from pytorch_memlab.simulation.compiled import wrapper
+
+    class Failing(wrapper._Allocation):
+        def empty_strided(self, size: Any, stride: Any, dtype: Any) -> torch.Tensor:
+            made = super().empty_strided(size, stride, dtype)
+            if size == (512, 512) and len(failures) < 2:
+                failures.append(torch.cuda.memory_allocated())
+                raise NotImplementedError("no such kernel")
+            return made
+
+    failures: list[int] = []
+    gradients = []
+    for patched in (True, False):
+        with simulate("h100", compute=compute) as machine, pytest.MonkeyPatch.context() as patches:
+            if patched:
+                patches.setattr(wrapper, "_Allocation", Failing)
+            x = torch.linspace(0, 1, 2**18).view(512, 512).cuda().requires_grad_()
+            step = torch.compile(doubled)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for _ in range(2):
+                    x.grad = None
+                    loss = step(x)
+                    loss.sum().backward()
+            names = [str(one.message) for one in caught if "runs eagerly" in str(one.message)]
+            assert ["no such kernel" in name for name in names] == [True] * patched
+            uncounted = machine.approximations[0].uncounted
+            assert [op for op, _ in uncounted] == ["torch.compile"] * patched
+            assert x.grad is not None
+            if compute:
+                gradients.append(x.grad.cpu())
+            x.grad = None
+            del loss
+            assert torch.cuda.memory_allocated() == 2**20
+    if compute:
+        torch.testing.assert_close(*gradients)
+    assert len(failures) == 2
+
+
+def test_graphs_of_max_autotune_are_estimates() -> None:
+    """A real GPU may take other kernels, by their time."""
+    with simulate("h100", compute=False) as machine:
+        step = torch.compile(doubled, mode="max-autotune-no-cudagraphs")
+        step(torch.ones(8, device="cuda"))
+        approximations = machine.approximations[0]
+        assert (list(approximations.estimated), approximations.uncounted) == (["max-autotune"], {})
+        machine.strict = True
+        with pytest.raises(UnmodelledOpError, match="max-autotune chooses kernels by their time"):
+            step(torch.ones(8, device="cuda"))
+
+
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
-def test_modes_that_choose_by_time_are_marked(mode: str) -> None:
+def test_modes_that_record_graphs_are_marked(mode: str) -> None:
     with simulate("h100", compute=False) as machine:
         step = torch.compile(doubled, mode=mode)
         step(torch.ones(8, device="cuda"))
         assert [op for op, _ in machine.approximations[0].uncounted] == ["torch.compile"]
+
+
+def test_packages_of_kernels_are_refused_by_name() -> None:
+    layer = nn.Linear(8, 8)
+    with simulate("h100", compute=False):
+        layer, x = layer.cuda(), torch.ones(4, 8, device="cuda")
+        with torch.no_grad():
+            program = torch.export.export(layer, (x,))
+            assert program.module()(x).is_cuda
+            with pytest.raises(UnsupportedCUDACallError, match="aoti_compile_and_package"):
+                torch._inductor.aoti_compile_and_package(program)
 
 
 IMPORTS = """
