@@ -17,7 +17,7 @@ from ..._common.forward_ops import ForwardOps
 from ..._common.patches import Patches
 from ..._common.torch_release import RELEASE
 from ...errors import UnsupportedCUDACallError
-from ..allocator.blocks import DEFAULT_POOL, PoolId
+from ..allocator.blocks import DEFAULT_POOL, Block, PoolId
 from ..allocator.events import HISTORY_ACTIONS, RELEASES
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
@@ -69,6 +69,8 @@ class _Recorder:
         """Take an event of the allocator: what ``AllocatorEvents`` calls."""
         history = self._history
         stack = self._stack_of(action, address)
+        if action == "alloc" and address in self.segments:
+            self._leave_segment(self.gpu.allocator.allocated_blocks[address])
         forward = None
         if action == "alloc" and stack is not None:
             forward = history.forward_ops.of_current_node()
@@ -81,6 +83,16 @@ class _Recorder:
             pool_id = self.gpu.allocator.event_pool_id
             event = (action, address, size, handle, now, stack, forward, metadata)
             self.entries.append(_Entry(*event, block, pool_id))
+
+    def _leave_segment(self, block: Block) -> None:
+        """Forget the stack of a segment whose first block was split just now.
+
+        The stack stays with the old ``Block`` of CUDACachingAllocator.cpp, which is then the free
+        rest; merging the two keeps what the first one has: none. A snapshot reads the first one's.
+        """
+        rest = block.next
+        if block.prev is None and rest is not None and rest.mapped and rest.is_free:
+            del self.segments[block.address]
 
     def _stack_of(self, action: str, address: int) -> TakenStack | None:
         """The stack that belongs to an event: for a free, by default, that of the allocation.

@@ -173,6 +173,22 @@ def test_blocks_in_use_have_the_frames_of_their_allocation(gpu):
     del kept
 
 
+def test_a_segment_has_the_frames_of_its_request_until_its_first_block_is_split(gpu):
+    torch.cuda.memory._record_memory_history(context="state")
+
+    def frames_of_segments(size):
+        torch.cuda.empty_cache()
+        kept = torch.empty(size, dtype=torch.uint8, device="cuda")
+        (before,) = torch.cuda.memory._snapshot()["segments"]
+        del kept
+        (after,) = torch.cuda.memory._snapshot()["segments"]
+        return [[frame["name"] for frame in one["frames"]][:1] for one in (before, after)]
+
+    assert frames_of_segments(12 * MB) == [["frames_of_segments"], ["frames_of_segments"]]
+    assert frames_of_segments(48) == [[], []]
+    assert frames_of_segments(4 * MB) == [[], []]
+
+
 @clears_and_skips
 def test_only_the_newest_entries_are_kept_and_actions_can_be_skipped(gpu):
     torch.cuda.memory._record_memory_history(max_entries=3)
