@@ -162,6 +162,12 @@ def _cells_of(shell: Any) -> Any:
     return cell_events(shell)
 
 
+def _repeated_cells_of(shell: Any, room: int) -> Any:
+    from .notebook.repeated_cells import repeated_cells
+
+    return repeated_cells(shell, room)
+
+
 def _short_traceback(error: BaseException) -> list[str]:
     from .notebook.usage_errors import rendered
 

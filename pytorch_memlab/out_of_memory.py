@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ._common.call_results import is_result_dropped
-from ._common.uncaught_errors import Report, uncaught
+from ._common.uncaught_errors import Report, say, uncaught
 from ._common.wrapping import decorated
 
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ __all__ = [
 
 
 @overload
-def explain_oom(func: Function) -> Function: ...
+def explain_oom(func: Function, *, no_try: bool = False) -> Function: ...
 @overload
-def explain_oom(func: None = None) -> Explained: ...
-def explain_oom(func: Any = None) -> Any:
+def explain_oom(func: None = None, *, no_try: bool = False) -> Explained: ...
+def explain_oom(func: Any = None, *, no_try: bool = False) -> Any:
     """Explain it if a GPU runs out of memory in a block or a function, or has run out of it before.
 
     The report goes to standard error, after the traceback: the line, what it asked for, what holds
@@ -34,8 +35,12 @@ def explain_oom(func: Any = None) -> Any:
     ``explain_oom()`` alone, in an ``except`` block or in a cell after the error, shows the report
     of the last error.
 
+    On simulated GPUs, remedies are tried before the report is shown: the script, or the cells that
+    have run, run again in other processes, for 30 seconds at most.
+
     Args:
         func: to decorate; none for a context manager.
+        no_try: whether to name remedies without trying them.
 
     Returns:
         The decorated function, or a context manager whose ``report`` is the text after an error.
@@ -51,11 +56,11 @@ def explain_oom(func: Any = None) -> Any:
     None
     """
     if func is None:
-        explained = Explained()
+        explained = Explained(no_try=no_try)
         if is_result_dropped(sys._getframe(1)):
             print(explained)
         return explained
-    return decorated(Explained, func, "explain_oom")
+    return decorated(partial(Explained, no_try=no_try), func, "explain_oom")
 
 
 class Explained:
@@ -65,18 +70,18 @@ class Explained:
     that Python or IPython showed last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, no_try: bool = False) -> None:
+        self._no_try = no_try
         self._is_of_block = False
-        self._report: str | None = None
+        self._report: Report | None = None
 
     @property
     def report(self) -> str | None:
         """The text; None if there was no such error."""
         if not self._is_of_block and self._report is None:
             error = _last_error()
-            found = None if error is None else uncaught.explained(error)
-            self._report = None if found is None else found.text
-        return self._report
+            self._report = None if error is None else uncaught.explained(error)
+        return None if self._report is None else self._report.text
 
     def __enter__(self) -> Self:
         from .devices.failed_request import observe
@@ -88,23 +93,11 @@ class Explained:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            found = None if error is None else uncaught.add(error, is_asked_for=True)
-            self._report = None if found is None else found.text
-            if found is not None and found.script is not None:
-                uncaught.told.append(self._try)
+            self._report = None if error is None else uncaught.add(error, is_asked_for=True)
+            if error is not None and self._no_try:
+                leave_untried(error)
         finally:
             uncaught.unwatch()
-
-    def _try(self, error: BaseException, report: Report) -> None:  # noqa: ARG002 - told gets it
-        """Put what came of trying remedies into a report that is about to be shown."""
-        uncaught.told.remove(self._try)
-        if report.is_shown or report.advice is not None:
-            return
-        from .advice.main_script import advice_for_script
-        from .render.oom import text
-
-        report.advice = advice_for_script(report.facts, report.script)
-        report.text = self._report = text(report.facts, report.advice)
 
     def __repr__(self) -> str:
         report = self.report
@@ -137,7 +130,15 @@ class Explained:
 
     def __call__(self, func: Function) -> Function:
         """Decorate a function."""
-        return decorated(Explained, func, "explain_oom")  # type: ignore[no-any-return]
+        again = partial(Explained, no_try=self._no_try)
+        return decorated(again, func, "explain_oom")  # type: ignore[no-any-return]
+
+
+def leave_untried(error: BaseException) -> None:
+    """Show the report of an error without trying remedies."""
+    report = uncaught.add(error)
+    if report is not None:
+        report.try_remedies = None
 
 
 def _last_error() -> BaseException | None:
@@ -150,7 +151,7 @@ def _last_error() -> BaseException | None:
 def report_of(error: BaseException) -> Report | None:
     """The report of an out-of-memory error; it never raises, and says which part of it failed."""
     try:
-        from .advice.main_script import script_on
+        from .advice.main_program import program_on
         from .devices import simulated_machine
         from .devices.failed_request import failed_on_gpu
         from .render.oom import text
@@ -164,11 +165,32 @@ def report_of(error: BaseException) -> Report | None:
         report = Report(facts, text(facts))
         machine = simulated_machine()
         if simulated is not None and machine is not None:
-            report.script = script_on(machine)
+            program = program_on(machine)
+            if program is not None:
+                report.try_remedies = partial(_try_remedies, report, program)
         return report
     except Exception as problem:
         kind = type(problem).__name__
         return Report(None, f"pytorch_memlab: the out-of-memory report failed: {kind}\n")
+
+
+def _try_remedies(report: Report, program: Any) -> None:
+    from .advice.main_program import advice_for
+    from .render.oom import text
+
+    report.try_remedies = None
+    try:
+        report.advice = advice_for(report.facts, program, _tell)
+    except KeyboardInterrupt:
+        _tell("the remedies were not tried: interrupted")
+    except Exception as problem:
+        _tell(f"the remedies could not be tried: {type(problem).__name__}: {problem}")
+    else:
+        report.text = text(report.facts, report.advice)
+
+
+def _tell(text: str) -> None:
+    say(f"pytorch_memlab: {text}\n")
 
 
 def _failed_on_simulated_gpu(error: BaseException) -> Any:

@@ -43,6 +43,10 @@ _OPTIONS: Final[dict[str, dict[str, str]]] = {
         "help": "fail a test whose peak grew by more than this since the baseline, such as 5%% or"
         " 64MiB",
     },
+    "--memlab-no-try": {
+        "action": "store_true",
+        "help": "name remedies for a test that runs out of GPU memory without trying them",
+    },
     "--memlab-gpu": {
         "metavar": "GPU",
         "help": "simulate this GPU, such as a100 or 24GiB, in the whole session, and measure all"

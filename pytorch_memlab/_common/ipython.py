@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Any, Final
+
+CELL_NAMES: Final[dict[str, str]] = {}
+"""Names of cells by the file of their code, in a process where they run without IPython."""
 
 
 def ipython_shell() -> Any:
@@ -19,7 +22,9 @@ def cell_name(filename: str) -> str | None:
     >>> cell_name("train.py")
     """
     shell = ipython_shell()
-    named = None if shell is None else shell.compile.format_code_name(filename)
+    if shell is None or filename in CELL_NAMES:
+        return CELL_NAMES.get(filename)
+    named = shell.compile.format_code_name(filename)
     return None if named is None or named[0] != "Cell" else str(named[1])
 
 

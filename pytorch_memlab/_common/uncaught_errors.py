@@ -31,7 +31,8 @@ class Report:
     def __init__(self, facts: Any, text: str) -> None:
         self.facts = facts
         self.advice: Any = None  # the remedies that were tried; None if none was
-        self.script: Any = None  # that can run again to try remedies; None if there is none
+        # puts what came of trying remedies into it, before it is shown; None where none is tried
+        self.try_remedies: Callable[[], object] | None = None
         self.text = text
         self.is_shown = False  # True if it is on the screen, or another part prints it
         self.is_asked_for = False  # True to show it even if a handler takes the error
@@ -103,6 +104,8 @@ class _Uncaught:
         with suppress(Exception):
             report = self.add(error)
             if report is not None:
+                if report.try_remedies is not None and not report.is_shown:
+                    report.try_remedies()
                 for tell in self.told.copy():
                     tell(error, report)
                 report.show()

@@ -14,19 +14,23 @@ from __future__ import annotations
 
 import _thread
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import psutil
 
+from .._common.ipython import file_name
+from ..errors import UsageError
 from ..fitting.change import Change
 from ..fitting.child import Work, run_in_children
 from ..fitting.search import Search, TriedValue
-from ..fitting.target import ProgramTarget
+from ..fitting.target import Target
 from ..fitting.trial import Ending, Settings, Trial, TrialRequest, run_all
 from ..fitting.verdict import Verdict, verdict
 from ..history.out_of_memory import OutOfMemory
@@ -46,7 +50,7 @@ _MOST_TRIALS: Final = 5
 _MOST_COMPARED: Final = 3
 _LEAST_SECONDS: Final = 10.0
 """Seconds that a short program gets: a new Python needs some to import torch."""
-_MOST_SECONDS: Final = 30.0
+MOST_SECONDS: Final = 30.0
 _MOST_OF_HOST: Final = 4
 """Runs with values may take this part of the memory that this machine has free."""
 _MOST_BATCHES: Final = 8
@@ -58,7 +62,7 @@ _SECOND: Final = -1
 class TrialProgram:
     """A program that can run again, as it was started."""
 
-    target: ProgramTarget
+    target: Target
     gpu: GPU
     settings: Settings
     folder: str = field(default_factory=os.getcwd)
@@ -99,6 +103,7 @@ class _Ended:
     is_whole: bool
     finding: Finding | None
     error: str
+    place: str  # of the error, such as `` at a.py:3``; empty if it is not known
     is_stopped: bool  # whether what follows its loops failed
 
 
@@ -112,7 +117,7 @@ class _Request:
 
 def seconds_for(elapsed: float) -> float:
     """The time for all trials of a program that ran some seconds itself."""
-    return min(_MOST_SECONDS, max(_LEAST_SECONDS, elapsed))
+    return min(MOST_SECONDS, max(_LEAST_SECONDS, elapsed))
 
 
 def untried_advice(oom: OutOfMemory, reason: str = "") -> Advice:
@@ -123,30 +128,44 @@ def untried_advice(oom: OutOfMemory, reason: str = "") -> Advice:
 
 def tried_advice(oom: OutOfMemory, program: TrialProgram, seconds: float) -> Advice:
     """The remedies that a second run of the program confirms, and those that cannot be tried."""
-    return _in_new_python(oom, program, seconds) or untried_advice(oom, _too_long(seconds))
+    advice = _in_new_python(oom, program, seconds)
+    return advice if isinstance(advice, Advice) else untried_advice(oom, advice)
 
 
 def advice_without_error(program: TrialProgram, seconds: float) -> Advice:
     """The remedies that lower the peak of a program, the one that saves most first."""
     # Its loops end when their peak repeats.
     program = replace(program, settings=replace(program.settings, steps=None))
-    return _in_new_python(None, program, seconds) or Advice((), (), _too_long(seconds))
+    advice = _in_new_python(None, program, seconds)
+    return advice if isinstance(advice, Advice) else Advice((), (), advice)
 
 
 def can_be_tried(oom: OutOfMemory) -> bool:
     return bool(_to_try(candidates(oom)))
 
 
-def _in_new_python(oom: OutOfMemory | None, program: TrialProgram, seconds: float) -> Advice | None:
-    latest = time.time() + max(seconds, _MOST_SECONDS)
+def _in_new_python(oom: OutOfMemory | None, program: TrialProgram, seconds: float) -> Advice | str:
+    """The advice, or the reason why there is none."""
+    latest = time.time() + max(seconds, MOST_SECONDS)
     request = _Request(program, oom, seconds, latest)
-    work = Work(_advise, request, _lost, needs_new_python=True)
-    [(_, advice)] = run_in_children([work], 1)
+    with tempfile.TemporaryDirectory(prefix="pytorch-memlab-") as folder:
+        output = os.path.join(folder, "output.txt")
+        work: Work[_Request, Advice | str] = Work(
+            _advise, request, partial(_lost, output), output, needs_new_python=True
+        )
+        try:
+            [(_, advice)] = run_in_children([work], 1)
+        except UsageError as error:  # what the program is made of cannot be given to a new Python
+            return str(error)
     return advice
 
 
-def _lost(_status: int) -> Advice | None:
-    return None
+def _lost(output: str, status: int) -> str:
+    """The reason why a process ended without advice."""
+    how = f"signal {-status}" if status < 0 else f"exit status {status}"
+    with open(output, encoding="utf-8", errors="replace") as file:
+        said = file.read().strip().splitlines()[-1:]
+    return f"the process of the trials ended with {how}" + "".join(f": {line}" for line in said)
 
 
 def _too_long(seconds: float) -> str:
@@ -163,6 +182,7 @@ def _advise(request: _Request) -> Advice:
     os.chdir(program.folder)
     os.environ.clear()
     os.environ.update(program.environment)
+    program.target.show_sources()
     trials = _Trials(program, has_error=oom is not None)
     with _interrupted_at(min(time.time() + request.seconds, request.latest)):
         trials.run({0: None})
@@ -306,8 +326,17 @@ class _Trials:
         result = self._verdict(trial)
         finding = trial.findings[-1] if trial.findings else None
         is_whole = trial.ending is Ending.FINISHED
-        is_stopped = trial.stopped is not None
-        return _Ended(result.active_peak, result.fits, is_whole, finding, trial.error, is_stopped)
+        frame = None if trial.problem is None else trial.problem.frame
+        place = "" if frame is None else f" at {file_name(frame.filename)}:{frame.line}"
+        return _Ended(
+            result.active_peak,
+            result.fits,
+            is_whole,
+            finding,
+            trial.error,
+            place,
+            trial.stopped is not None,
+        )
 
     @property
     def _reproduces(self) -> bool:
@@ -323,11 +352,12 @@ class _Trials:
         if unchanged is None:
             return _too_long(seconds)
         if self._reproduces:
-            return ""
+            was_tried = len(self._ended) > 1 or not self._tried
+            return "" if was_tried else f"no trial of a remedy ended within {seconds:.0f} s"
         if unchanged.fits:
             return "the program does not run out of memory when it runs again without values"
         last = unchanged.error.strip().splitlines()[-1:] or ["no reason is known"]
-        return f"a second run of the program fails: {last[0]}"
+        return f"a second run of the program fails{unchanged.place}: {last[0]}"
 
     def advice(self, reason: str) -> Advice:
         """The remedies that help, and after an error those that were not tried."""

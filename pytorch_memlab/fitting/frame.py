@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..simulation.inspect import GPU, AssumedSizes, read_size
 from .comparison import compare_gpus, fit_report, named_gpus
 from .grid import GridSearch
-from .target import FunctionTarget, ProgramTarget, Target
+from .target import FunctionTarget, ProgramTarget
 from .trial import Settings
 from .variable import variables_of
 from .verdict import FitReport
@@ -119,7 +119,7 @@ def fit(
         UsageError: an argument that cannot be used.
         UnknownGPUError: there is no such GPU.
     """
-    target: Target
+    target: ProgramTarget | FunctionTarget
     if isinstance(step, (str, os.PathLike)):
         target = ProgramTarget(os.fspath(step))
     else:

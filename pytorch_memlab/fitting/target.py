@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType
-from typing import Any
+from typing import Any, Protocol
 
 from .._common import main_program
 from .._common.secrets_in_arguments import masked
@@ -20,6 +20,29 @@ from ..simulation.inspect import active
 from .change import Change
 from .used_tensors import used_tensors
 from .watched_source import LOOP, watched
+
+
+class Target(Protocol):
+    """Something that a trial can run."""
+
+    @property
+    def is_repeated(self) -> bool:
+        """True for one step, which runs until the peak has settled."""
+
+    @property
+    def name(self) -> str: ...
+
+    def show_sources(self) -> None:
+        """Give ``linecache`` the lines that are in no file."""
+
+    def started(self, changes: Sequence[Change]) -> AbstractContextManager[Callable[[], object]]:
+        """Begin the program; the function that is given runs it."""
+
+    def used_storages(self) -> frozenset[int]:
+        """``_cdata`` of the storages of this process that it uses."""
+
+    def uses_real_gpu(self) -> bool:
+        """True if it uses tensors of a real GPU, which no fork can use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +72,9 @@ class ProgramTarget:
             raise UsageError(f"{error.filename or self.script}{line}: {error.msg}") from None
         except ValueError as error:  # zero bytes, before Python 3.12
             raise UsageError(f"{self.script}: {error}") from None
+
+    def show_sources(self) -> None:
+        """They are in files."""
 
     @contextmanager
     def started(self, changes: Sequence[Change]) -> Iterator[Callable[[], object]]:
@@ -106,6 +132,9 @@ class FunctionTarget:
         if not callable(self.function):
             raise UsageError(f"fit takes a function to call, not {self.function!r}")
 
+    def show_sources(self) -> None:
+        """They are known where the function is."""
+
     @contextmanager
     def started(self, changes: Sequence[Change]) -> Iterator[Callable[[], object]]:
         keywords: Mapping[str, Any] = dict(self.keywords)
@@ -143,6 +172,9 @@ class _PickledFunction:
 
     is_repeated = True
 
+    def show_sources(self) -> None:
+        """They come with the function."""
+
     @contextmanager
     def started(self, changes: Sequence[Change]) -> Iterator[Callable[[], object]]:
         function, keywords = pickle.loads(self.pickled)  # noqa: S301 - our own process wrote it
@@ -152,7 +184,3 @@ class _PickledFunction:
     def used_storages(self) -> frozenset[int]:
         """They are not there yet."""
         return frozenset()
-
-
-Target = ProgramTarget | FunctionTarget
-"""Something that a trial can run."""

@@ -217,6 +217,7 @@ def _trial(request: TrialRequest) -> Trial:
     from ..simulation import simulate, simulate_without_traces
 
     torch.set_num_threads(1)
+    request.target.show_sources()
     reads, settings = GPUReads(), request.settings
     context, others = (settings.context, settings.others) if request.is_limited else (0, 0)
     for change in request.changes:

@@ -27,9 +27,10 @@ _WITHOUT_MEMORY: Final = frozenset(
 """Names of functions and methods that use no memory of a GPU."""
 
 
-def watched(source: str | bytes, filename: str) -> CodeType:
+def watched(source: str | bytes | ast.Module, filename: str) -> CodeType:
     """The code of a file with the calls added."""
-    tree = _Watched().visit(ast.parse(source, filename))
+    parsed = source if isinstance(source, ast.Module) else ast.parse(source, filename)
+    tree = _Watched().visit(parsed)
     return compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
 
 

@@ -29,6 +29,7 @@ from .._common.switch import SWITCHED_OFF, is_switched_off
 from ..devices.allocations import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.line_records import RecordsDisplay
+from ..out_of_memory import leave_untried
 from ..simulation.inspect import GPU, active
 from .memory_usage import stop_watching_memory
 from .mlrun import CellRun, CellSyntaxError, MlrunFile
@@ -146,6 +147,8 @@ class MemlabMagics(Magics):
             try:
                 run.run(source, local_ns)
             except BaseException as error:
+                if args.no_try:
+                    leave_untried(error)
                 measured = run.display(columns)
                 if measured.report.tables and file is not None:
                     file.write(run, columns)

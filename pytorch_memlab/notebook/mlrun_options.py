@@ -48,6 +48,8 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     },
     "--private": _SWITCH
     | {"help": "Leave folders and the message of an error out of the file of --output."},
+    "--no-try": _SWITCH
+    | {"help": "Name remedies after an out-of-memory error without trying them."},
     "--simulate": {
         "metavar": "NAME|SIZE",
         "help": "Simulate this GPU while the code runs: a name such as t4 or h100, or its memory,"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -11,18 +12,28 @@ from typing import Any, Final
 import pytest
 
 from .._common.switch import is_switched_off
-from .._common.uncaught_errors import uncaught
+from .._common.uncaught_errors import Report, uncaught
+from ..advice.main_program import repeated_on
+from ..advice.trials import (
+    MOST_SECONDS,
+    can_be_tried,
+    seconds_for,
+    tried_advice,
+    untried_advice,
+)
 from ..devices.failed_request import observe
 from ..errors import MemlabError
 from ..history.recorder import Recording
 from ..profiles.changed_tests import ChangedTest, MeasuredTest, changed_lines
 from ..profiles.differences import growth_limit
-from ..render import memory_of_tests
+from ..render import memory_of_tests, oom
 from ..render.saved_tests import read
+from ..simulation import simulate_without_traces
 from ..simulation.inspect import active
 from .gpu_memory import GPUMemory, LeakCheck
 from .machines import MachinesOfTests
 from .marks import Limits, limits_of
+from .repeated_test import repeated_test
 from .selection import REPORT_FIELD, asks_for_memory
 
 _NAME: Final = "memlab-measuring"
@@ -61,6 +72,7 @@ class RunOfTest:
 
     limits: Limits
     memory: GPUMemory = field(default_factory=GPUMemory)
+    began: float = field(default_factory=time.monotonic)
     leaks: LeakCheck | None = None
     has_ended: bool = False
     has_passed: bool = False
@@ -78,6 +90,7 @@ class MeasuredTests:
         self._grew_too_much = growth_limit("--memlab-fail-on-increase", self._increase)
         path = config.getoption("memlab_baseline")
         self._baseline: Mapping[str, MeasuredTest] = read(path) if path else {}
+        self._seconds = 0.0 if config.getoption("memlab_no_try") else MOST_SECONDS  # for all trials
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -87,6 +100,8 @@ class MeasuredTests:
         with ExitStack() as gpus:
             try:
                 limits = limits_of(item)
+                if simulate_without_traces.stands_for_others:  # a trial, on a GPU without a limit
+                    limits = Limits(None, None, limits.gpu)
                 gpus.enter_context(self._machines.simulated(limits.gpu))
             except MemlabError as error:
                 item.stash[_MISTAKE] = str(error)
@@ -170,6 +185,7 @@ class MeasuredTests:
         explained = None if error is None else uncaught.add(error)
         if explained is not None:
             explained.is_shown = True
+            self._try_remedies(item, run, explained)
             report.sections.append((_SECTION, explained.text))
         if call.when == "call":
             run.has_passed = report.passed
@@ -177,6 +193,24 @@ class MeasuredTests:
                 measured = run.memory.measured(run.limits.peak, self._folder)
                 setattr(report, REPORT_FIELD, asdict(measured))
         return report
+
+    def _try_remedies(self, item: pytest.Item, run: RunOfTest, report: Report) -> None:
+        """Run the test again with each remedy, while the session has time for trials."""
+        machine = active.machine
+        if machine is None or not self._seconds or simulate_without_traces.stands_for_others:
+            return
+        if not can_be_tried(report.facts):
+            return
+        began = time.monotonic()
+        if self._seconds < 1:
+            reason = f"the trials of this session have taken their {MOST_SECONDS:.0f} s"
+            report.advice = untried_advice(report.facts, reason)
+        else:
+            seconds = min(self._seconds, seconds_for(began - run.began))
+            program = repeated_on(machine, repeated_test(item))
+            report.advice = tried_advice(report.facts, program, seconds)
+        report.text = oom.text(report.facts, report.advice)
+        self._seconds = max(0.5, self._seconds - (time.monotonic() - began))
 
     def _check(self, item: pytest.Item, run: RunOfTest) -> None:
         limit = run.limits.peak

@@ -155,7 +155,10 @@ def test_a_program_that_cannot_run_again_says_why(tmp_path):
     (tmp_path / "ran").touch()
     advice = tried_advice(facts, again, 120)
     assert advice.results == (None,) * len(advice.remedies)
-    assert advice.untried.startswith("a second run of the program fails: the program ended with")
+    assert advice.untried == (
+        "a second run of the program fails at once.py:3: the program ended with exit status 1: it"
+        " ran before"
+    )
 
 
 def test_trials_end_when_their_time_is_over(tmp_path):
