@@ -22,6 +22,7 @@ from ...._common.patches import Patches
 from ....errors import UnsupportedCUDACallError
 from ...machine.machine import Machine
 from ...machine.unsupported import refusal
+from . import sharded_tensors
 
 _MOST_SENT = 8  # objects that are remembered until they come back
 
@@ -83,6 +84,10 @@ def install(machine: Machine, patches: Patches) -> None:
     imports = AfterImport()
     keep_own = functools.partial(_install_checkpoints, patches)
     imports.call("torch.distributed.checkpoint.default_planner", keep_own)
+    imports.call(
+        "torch.distributed._shard.sharded_tensor.api",
+        lambda api: sharded_tensors.install(patches, api, _is_simulated),
+    )
     imports.start()
     patches.before_undo(imports.stop)
 
