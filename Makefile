@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PROGRAMS := .venv-programs
 PROGRAMS_INSTALLED := $(PROGRAMS)/.installed
 
-.PHONY: help demo test test-gpu programs lint bench opinfo advice accuracy docs picture
+.PHONY: help demo test test-gpu programs lint bench opinfo compiled-graphs advice accuracy docs picture
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make lint      ruff, mypy, the contracts on imports, plain words"
 	@echo "make bench     run the benchmarks"
 	@echo "make opinfo    compare all of PyTorch's samples of its operators with a CPU, simulated, and their memory with and without values"
+	@echo "make compiled-graphs  compare the memory of compiled graphs with the text of Inductor, simulated"
 	@echo "make advice    run programs with faults, apply what is advised, and compare with what was promised"
 	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the documentation"
 	@echo "make docs      build the documentation into build/docs"
@@ -81,6 +82,9 @@ bench: $(INSTALLED)
 opinfo: $(INSTALLED)
 	$(PY) -m benchmarks.opinfo
 	$(PY) -m benchmarks.opinfo --memory
+
+compiled-graphs: $(INSTALLED)
+	$(PY) -m benchmarks.compiled_graphs
 
 advice: $(PROGRAMS_INSTALLED)
 	$(PROGRAMS)/bin/python -m benchmarks.advice

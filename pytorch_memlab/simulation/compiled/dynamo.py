@@ -33,6 +33,7 @@ from torch._dynamo.exc import (
     SkipFrame,
     TorchRuntimeError,
     Unsupported,
+    exceptions_allowed_to_be_fallback,
 )
 from torch._dynamo.source import TorchFunctionModeStackSource
 from torch._dynamo.types import ConvertFrameReturn
@@ -51,7 +52,7 @@ from ..machine.op_arguments import Args, Kwargs
 Backend = Callable[[Any, list[Any]], Any]
 """Compiles a graph for example inputs: a function of the graph's inputs."""
 
-CONTROL_FLOW = (RestartAnalysis, SkipFrame, Unsupported)
+CONTROL_FLOW = (RestartAnalysis, SkipFrame, Unsupported, *exceptions_allowed_to_be_fallback)
 """Errors by which a backend tells Dynamo what to do."""
 
 TRACING_ERRORS = (InternalTorchDynamoError, TorchRuntimeError)

@@ -16,7 +16,7 @@ from torch._dynamo.exc import RestartAnalysis, SkipFrame
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._inductor import compile_fx, config, constant_folding, scheduler
-from torch._inductor.fx_passes import pad_mm
+from torch._inductor.fx_passes import joint_graph, pad_mm
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import ComputedBuffer
 from torch.fx import GraphModule
@@ -73,6 +73,11 @@ def install(
     def fold(original: Any, self: Any, node: Any) -> Any:
         with OnCPU():  # type: ignore[no-untyped-call]
             return original(self, node)
+
+    @patches.around(joint_graph.UniformValueConstantFolder, "_add_peephole_patterns")
+    def add_patterns(original: Any, self: Any) -> None:
+        with OnCPU():  # type: ignore[no-untyped-call]
+            original(self)
 
     sources: list[GraphModule] = []
 

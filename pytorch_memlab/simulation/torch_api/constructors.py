@@ -15,6 +15,7 @@ import torch
 
 from ..._common.patches import Patches
 from ..._common.traceback_frames import passes_on, without_frames
+from ..dispatch import fake_tensors
 from ..dispatch.transfers import move
 from ..machine.cuda_generator import SimulatedGenerator
 from ..machine.machine import Machine
@@ -56,6 +57,7 @@ def install(machine: Machine, patches: Patches) -> None:
 
 def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
     converts = original.__name__ in ("as_tensor", "asarray")
+    is_scalar = original.__name__ == "scalar_tensor"
 
     @functools.wraps(original)
     @passes_on
@@ -65,6 +67,8 @@ def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., 
             device = torch.empty(0).device
             if isinstance(data, torch.Tensor) and device.type == "cpu":
                 device = data.device
+        if is_scalar and fake_tensors.are_on():  # it is traced, with the device that it names
+            return original(data, *args, device=device, **kwargs)
         gpu = machine.find_gpu(device)
         if converts and isinstance(data, torch.Tensor):
             where = device if gpu is None else gpu.device

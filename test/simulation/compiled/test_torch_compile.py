@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.wrapper_text import recorded_graphs
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.wrapper_text import recorded_graphs
 from pytorch_memlab import PeakScope, simulate
 from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError
@@ -152,6 +152,7 @@ def breaks() -> Tensors:
 
 PROGRAMS = (perceptron, attention, convolutions, lengths, mutation, devices, breaks)
 SLOW = (recurrent, optimizer, mixed_precision)
+LEAST = {optimizer: 0}  # it writes to what is there
 ALL = [*PROGRAMS, *(pytest.param(one, marks=pytest.mark.programs) for one in SLOW)]
 
 
@@ -160,9 +161,8 @@ def test_buffers_are_those_of_the_wrapper(program: Callable[[], Tensors]) -> Non
     with simulate("h100", compute=False), recorded_graphs() as graphs:
         program()
     assert graphs
-    for of_text, of_allocator in graphs:
-        assert of_allocator == of_text
-    assert any(of_text for of_text, _ in graphs)
+    assert [graph.differences() for graph in graphs] == [[]] * len(graphs)
+    assert sum(graph.length for graph in graphs) >= LEAST.get(program, 1)
 
 
 def eagerly(program: Callable[[], Tensors]) -> Tensors:
