@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PROGRAMS := .venv-programs
 PROGRAMS_INSTALLED := $(PROGRAMS)/.installed
 
-.PHONY: help demo test test-gpu programs lint bench opinfo compiled-graphs advice accuracy docs picture
+.PHONY: help demo test test-gpu programs lint bench opinfo compiled-graphs advice accuracy recording docs picture
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make compiled-graphs  compare the memory of compiled graphs with the text of Inductor, simulated"
 	@echo "make advice    run programs with faults, apply what is advised, and compare with what was promised"
 	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the documentation"
+	@echo "make recording FILE=wrong.json.gz  add the file of pytorch-memlab verify to the tests"
 	@echo "make docs      build the documentation into build/docs"
 	@echo "make picture   draw the pictures of the README and the documentation"
 	@echo "make notebook  run demo.ipynb, and keep its outputs"
@@ -88,6 +89,9 @@ compiled-graphs: $(INSTALLED)
 
 advice: $(PROGRAMS_INSTALLED)
 	$(PROGRAMS)/bin/python -m benchmarks.advice
+
+recording: $(INSTALLED)
+	$(PY) scripts/add_recording.py $(FILE)
 
 accuracy: $(INSTALLED)
 	$(PY) -m benchmarks.accuracy

@@ -8,11 +8,11 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import arguments
+from pytorch_memlab.history.comparison import Request, equal_in_order
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import RecordedDriver, Step
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
@@ -30,7 +30,6 @@ HEAD = (
     "differs by",
 )
 
-Event = tuple[str, int]
 Peaks = tuple[int, int]
 
 
@@ -80,8 +79,8 @@ def compare(name: str, trace: dict[str, Any]) -> Comparison | None:
         return None
     gpu, program = found
     events, stats, _ = streams.simulate_recorded(gpu, program, trace, compute=False)
-    ours = [(kind, size) for kind, _, size in events]
-    theirs = [(kind, size) for kind, _, size in streams.recorded_events(trace)]
+    ours = [Request(kind, size) for kind, _, size in events]
+    theirs = [Request(kind, size) for kind, _, size in streams.recorded_events(trace)]
     return Comparison(
         name,
         equal_in_order(theirs, ours),
@@ -89,25 +88,6 @@ def compare(name: str, trace: dict[str, Any]) -> Comparison | None:
         recorded_peaks(trace, streams.adopt),
         _peaks(stats),
     )
-
-
-def equal_in_order(one: Sequence[Event], other: Sequence[Event]) -> int:
-    """The number of events that two streams share in order.
-
-    >>> equal_in_order([("alloc", 1), ("free", 1)], [("alloc", 1), ("alloc", 2), ("free", 1)])
-    2
-    """
-    prefix = _common(one, other)
-    one, other = one[prefix:], other[prefix:]
-    suffix = _common(one[::-1], other[::-1])
-    one, other = one[: len(one) - suffix], other[: len(other) - suffix]
-    blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
-    return prefix + suffix + sum(block.size for block in blocks)
-
-
-def _common(one: Sequence[Event], other: Sequence[Event]) -> int:
-    length = min(len(one), len(other))
-    return next((index for index in range(length) if one[index] != other[index]), length)
 
 
 def recorded_peaks(trace: dict[str, Any], adopt: Any) -> Peaks:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         is_in_ipython as is_in_ipython,
     )
     from .out_of_memory import explain_oom as explain_oom
+    from .render.environment import debug_info as debug_info
     from .scopes import HostScope as HostScope, PeakScope as PeakScope
     from .simulation import simulate as simulate
     from .simulation.inspect import GPU as GPU
@@ -126,6 +127,7 @@ _NAMES = {
     "out_of_memory": ("explain_oom",),
     "scopes": ("HostScope", "PeakScope"),
     "simulation": ("simulate",),
+    "render.environment": ("debug_info",),
     "simulation.inspect": ("GPU",),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}

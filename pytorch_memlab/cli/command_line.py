@@ -14,7 +14,7 @@ from typing import Protocol
 
 from .._common.quoted import shortened
 from .._common.version import __version__
-from .commands import diff, fit, merge, peak, replay, run, show, timeline, top
+from .commands import debug, diff, fit, merge, peak, replay, run, show, timeline, top, verify
 from .commands.completion import CompletionCommand
 from .exit_codes import DOES_NOT_FIT, USAGE_ERROR
 from .parser import CommandParser, did_you_mean
@@ -49,7 +49,7 @@ class Command(Protocol):
 
 
 COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
-    "profile a program": {"run": run, "fit": fit},
+    "profile a program": {"run": run, "fit": fit, "verify": verify},
     "look at what was recorded": {
         "show": show,
         "top": top,
@@ -59,7 +59,7 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
         "merge": merge,
         "replay": replay,
     },
-    "set up": {"completion": CompletionCommand(lambda: parsers())},
+    "set up": {"debug": debug, "completion": CompletionCommand(lambda: parsers())},
 }
 """Commands by name, under the headings of the help."""
 

@@ -118,7 +118,7 @@ def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstSta
             inside[segment.address].append(blocks[address])
     segments = []
     for one in found:
-        parts, splits_all = inside[one.address], one.is_expandable or _serves_small(one)
+        parts, splits_all = inside[one.address], one.is_expandable or serves_small(one)
         ends = [*(block.address for block in parts[1:]), one.address + one.size]
         for place, (block, end) in enumerate(zip(parts, ends, strict=False)):  # none if it is empty
             if block.address in freed:
@@ -248,11 +248,11 @@ def _recorded(segment: Segment) -> RecordedSegment:
         if block.size:
             parts.append((block.size, block.requested))
         address = block.address + block.size
-    kinds = _serves_small(segment), segment.is_expandable
+    kinds = serves_small(segment), segment.is_expandable
     return RecordedSegment(segment.address, segment.stream, *kinds, parts, segment.pool_id)
 
 
-def _serves_small(segment: Segment) -> bool:
+def serves_small(segment: Segment) -> bool:
     """True if a segment belongs to the pool of blocks of up to 1 MiB."""
     if segment.is_small is not None:
         return segment.is_small
@@ -371,7 +371,7 @@ class _BlockSizes:
         if after < len(self._addresses):
             end = min(end, self._addresses[after])
         rest = end - address - rounded
-        splits_all = self._expandable or _serves_small(segment)
+        splits_all = self._expandable or serves_small(segment)
         return max(rounded, _block_size(rounded, rest, splits_all, self._settings))
 
     def add(self, address: int, size: int) -> int:

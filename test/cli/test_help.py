@@ -147,6 +147,8 @@ profile a program:
 
 REST = """\
 set up:
+  debug       Print what a report of a fault needs: versions, GPUs, driver,
+              settings, patches, tracers.
   completion  Print what makes a shell complete commands, options and values.
 
 help:

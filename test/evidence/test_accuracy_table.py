@@ -37,13 +37,6 @@ def test_a_row_says_how_much_differs():
     ]  # fmt: skip
 
 
-def test_events_of_one_stream_that_another_lacks():
-    one = [("alloc", 1), ("alloc", 2), ("free", 1), ("free", 2)]
-    assert accuracy.equal_in_order(one, one) == 4
-    assert accuracy.equal_in_order(one, [one[0], one[2], ("free", 3)]) == 2
-    assert accuracy.equal_in_order(one, []) == 0
-
-
 def test_the_table_goes_between_its_marks(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{accuracy.BEGIN}\nold\n{accuracy.END}\nafter\n")

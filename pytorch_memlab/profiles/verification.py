@@ -1,0 +1,68 @@
+"""A program on a GPU beside the same program simulated."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ..history.comparison import Comparison, Line, compare
+from ..history.model import AllocationHistory
+from ..records import ApproximationKind
+from .recorded import RecordedProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """A recording, and the comparison of each of its GPUs with the simulation."""
+
+    recording: str  # what it is, such as the name of its file
+    gpu: str  # that was simulated
+    comparisons: tuple[Comparison, ...]  # one for each GPU of the recording
+    # what the simulation said that it does not know, by the line of the program
+    marks: Mapping[Line, Collection[ApproximationKind]]
+    is_dry_run: bool
+
+    @property
+    def is_equal(self) -> bool:
+        return all(comparison.is_equal for comparison in self.comparisons)
+
+
+def verification(
+    name: str, recorded: AllocationHistory, simulated: RecordedProfile, *, is_whole: bool
+) -> Verification:
+    """Compare a recording with a simulated run of its program.
+
+    Args:
+        name: what the recording is.
+        recorded: of a GPU.
+        simulated: a run with its history, from the first allocation of the program on.
+        is_whole: whether the recording is of the whole program too.
+
+    Raises:
+        LookupError: the simulation has no history, or has not used a GPU of the recording.
+    """
+    history = simulated.history
+    if history is None:
+        raise LookupError("the simulated run has no history")
+    return Verification(
+        name,
+        simulated.devices[0].device.description if simulated.devices else "",
+        tuple(
+            compare(recorded, history, device, is_whole=is_whole)
+            for device in recorded.used_devices()
+        ),
+        _marks(simulated),
+        simulated.runs[0].is_dry_run,
+    )
+
+
+def _marks(profile: RecordedProfile) -> dict[Line, Collection[ApproximationKind]]:
+    marks: defaultdict[Line, set[ApproximationKind]] = defaultdict(set)
+    for entry in profile.entries:
+        file = os.path.basename(profile.functions[entry.code_id].filename)
+        kinds = {approximation.kind for approximation in entry.approximations}
+        if kinds:
+            marks[Line(file, entry.line)] |= kinds
+    return dict(marks)

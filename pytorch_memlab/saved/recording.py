@@ -1,0 +1,127 @@
+"""Recordings: traces of a GPU's allocator, as ``replay`` and the tests read them.
+
+``test/data/recordings/README.md`` describes the format.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ..history.holders import innermost_of_user
+from ..history.peak import first_state, serves_small, settings_of
+
+if TYPE_CHECKING:
+    from ..history.model import AllocationHistory, Event, Segment, Stack
+    from ..profiles.verification import Verification
+
+_KINDS: Final = {
+    "alloc": "alloc",
+    "free_completed": "free",
+    "segment_alloc": "segment_alloc",
+    "segment_free": "segment_free",
+    "segment_map": "segment_map",
+    "segment_unmap": "segment_unmap",
+    "oom": "oom",
+}
+
+
+def write_recording(
+    path: str, history: AllocationHistory, found: Verification, versions: Mapping[str, str]
+) -> None:
+    """Write what a GPU did, and how its simulation compares; a failure leaves an older file.
+
+    Args:
+        path: of the file, which is JSON compressed by gzip.
+        history: what the GPU did.
+        found: the comparison with its simulation.
+        versions: of the software that made the recording.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    content = recording(history, found.comparisons[0].device, versions)
+    content["versions"]["gpu"] = found.gpu
+    content["verified"] = [
+        {
+            "device": one.device,
+            "equal": one.equal,
+            "total": one.total,
+            "peaks_recorded": [one.recorded.active, one.recorded.reserved],
+            "peaks_simulated": [one.simulated.active, one.simulated.reserved],
+        }
+        for one in found.comparisons
+    ]
+    text = json.dumps(content, separators=(",", ":"))
+    beside = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(beside, "wb") as file:
+            file.write(gzip.compress(text.encode(), mtime=0))
+        os.replace(beside, path)
+    except OSError:
+        if os.path.exists(beside):
+            os.remove(beside)
+        raise
+
+
+def recording(
+    history: AllocationHistory, device: int, versions: Mapping[str, str]
+) -> dict[str, Any]:
+    """The trace of one GPU, without folders of files."""
+    one = history.of_device(device)
+    first = first_state(one, settings_of(history.settings))
+    return {
+        "settings": dict(history.settings),
+        "versions": dict(versions),
+        "initial": [_segment(segment, with_requests=True) for segment in first.segments],
+        "events": list(_events(one.events, history.stacks)),
+        "final": [_segment(segment, with_requests=False) for segment in one.segments],
+    }
+
+
+def _events(events: Sequence[Event], stacks: Sequence[Stack]) -> Iterator[list[Any]]:
+    for event in events:
+        kind = _KINDS.get(event.action)
+        if kind is None:
+            continue
+        row: list[Any] = [kind, event.address, event.size, event.stream]
+        if kind == "alloc":
+            row.append(_context(stacks[event.stack]))
+        yield row
+
+
+def _context(stack: Stack) -> dict[str, str]:
+    if not stack:
+        return {}
+    frame, inner = innermost_of_user(stack), stack[0]
+    where = f"{_name(frame.filename)}:{frame.line}:{frame.name}"
+    return {"where": where, "lib": f"{_name(inner.filename)}:{inner.name}"}
+
+
+def _segment(segment: Segment, *, with_requests: bool) -> dict[str, Any]:
+    blocks: list[list[int]] = []
+    address = segment.address
+    for block in segment.blocks:
+        if block.address > address:
+            blocks.append([address, block.address - address, 0])
+        requested = [block.requested] if with_requests else []
+        blocks.append([block.address, block.size, 1, *requested])
+        address = block.address + block.size
+    end = segment.address + segment.size
+    if address < end:
+        blocks.append([address, end - address, 0])
+    return {
+        "address": segment.address,
+        "size": segment.size,
+        "stream": segment.stream,
+        "pool": "small" if serves_small(segment) else "large",
+        **({"expandable": True} if segment.is_expandable else {}),
+        "blocks": blocks,
+    }
+
+
+def _name(path: str) -> str:
+    return os.path.basename(path.replace("\\", "/"))
