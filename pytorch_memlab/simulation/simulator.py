@@ -292,7 +292,8 @@ def _begin_overlay(machine: Machine, exits: ExitStack, *, keeps_new: bool) -> No
         )
         return
     files = overlay.begin()
-    files.keeps_new |= keeps_new
+    if keeps_new:
+        files.keep_new()
     machine.kept_files = files
     exits.callback(overlay.end)
 

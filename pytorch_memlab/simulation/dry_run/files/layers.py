@@ -40,6 +40,7 @@ class Layers:
         self.folder = folder
         self.is_open = True
         self.refuses_commands = False
+        self.keeps_new = False  # new files and folders go to the folder too
         self.is_told = False  # the first path was named on standard error
         self.moved: dict[str, str] = {}
         """Real places of paths that have another than their own, or ``GONE``."""
@@ -151,6 +152,9 @@ class Layers:
 
     def _on_refuse_commands(self) -> None:
         self.refuses_commands = True
+
+    def _on_keep_new(self) -> None:
+        self.keeps_new = True
 
     # Places
 

@@ -45,7 +45,6 @@ class Overlay(Layers):
         self._owner = os.getpid()
         self._final_names: tuple[str, ...] | None = None
         self.is_shared = False  # another process removes the copies
-        self.keeps_new = False  # new files and folders go to the folder of the overlay too
 
     @property
     def is_on(self) -> bool:
@@ -509,6 +508,10 @@ class Overlay(Layers):
     def unname(self, logical: str) -> None:
         if logical in self.named:
             self.tell("unnamed", logical)
+
+    def keep_new(self) -> None:
+        """Put new files and folders into the folder of the overlay too, from now on."""
+        self.tell("keep_new")
 
     def refuse_commands(self) -> None:
         """Refuse commands that cannot be held back, from now on."""
