@@ -63,14 +63,23 @@ def named_changes() -> dict[str, NamedChange]:
     return {change.name: change for cause in all_causes() for change in cause.tried_by_name}
 
 
+def causes_to_try() -> dict[str, Cause]:
+    """The causes whose edit ``fit --try`` makes, by name."""
+    return {cause.trial_name: cause for cause in all_causes() if cause.has_edit}
+
+
 def nearest(name: str) -> str:
     """The name that a word is closest to, without a value; empty if none is close.
 
-    >>> nearest("expandable-segments"), nearest("checkpoints=3"), nearest("train")
-    ('expandable_segments', 'checkpoint', '')
+    >>> nearest("expandable-segments"), nearest("no-grad"), nearest("train")
+    ('expandable_segments', 'no_grad', '')
     """
     word = name.partition("=")[0]
-    return next(iter(difflib.get_close_matches(word, list(named_changes()), n=1)), "")
+    return next(iter(difflib.get_close_matches(word, _names(), n=1)), "")
+
+
+def _names() -> list[str]:
+    return [*named_changes(), *causes_to_try()]
 
 
 def chosen(names: Sequence[str] = ()) -> list[AroundProgram]:
@@ -79,12 +88,23 @@ def chosen(names: Sequence[str] = ()) -> list[AroundProgram]:
     >>> [one.name for one in chosen(["checkpoint", "shard=4"])]
     ['checkpoint', 'shard=4']
     """
-    found = [_one(name) for name in names or named_changes()]
-    names = [one.name for one in found]
-    twice = [name for name in names if names.count(name) > 1]
+    return [_one(name) for name in names or named_changes()]
+
+
+def chosen_with_causes(names: Sequence[str]) -> tuple[list[AroundProgram], list[str]]:
+    """The remedies of some names, and those of the names that are causes; all for no name.
+
+    >>> changes, causes = chosen_with_causes(["checkpoint", "no_grad"])
+    >>> [one.name for one in changes], causes
+    (['checkpoint'], ['no_grad'])
+    """
+    stripped = [name.strip() for name in names]
+    twice = [name for name in stripped if stripped.count(name) > 1]
     if twice:
         raise UsageError(f"the remedy {twice[0]} is named twice")
-    return found
+    causes = [name for name in stripped if name in causes_to_try()]
+    others = [name for name in stripped if name not in causes]
+    return chosen(others) if others or not names else [], causes
 
 
 def _one(text: str) -> AroundProgram:
@@ -92,7 +112,7 @@ def _one(text: str) -> AroundProgram:
     change = named_changes().get(name)
     if change is None:
         near = nearest(name)
-        hint = f"did you mean {near}?" if near else f"there are {', '.join(named_changes())}"
+        hint = f"did you mean {near}?" if near else f"there are {', '.join(_names())}"
         raise UsageError(f"there is no remedy {shortened(name) or text!r}: {hint}")
     if not equals:
         return change.made(change.value)

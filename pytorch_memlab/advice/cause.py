@@ -77,10 +77,18 @@ class Cause(ABC):
     is_last_resort: ClassVar[bool] = False
     """True for what is named only where nothing is wrong with the program."""
 
+    has_edit: ClassVar[bool] = True
+    """True if a trial can make what the cause advises."""
+
     results: ClassVar[Results] = Results.UNKNOWN
     """The difference that the remedy makes to results, where its kind alone tells it."""
     tried_by_name: ClassVar[tuple[NamedChange, ...]] = ()
     """Changes that ``fit --try`` makes, also where the cause does not stand out."""
+
+    @property
+    def trial_name(self) -> str:
+        """The name by which ``fit --try`` tries its edit: that of its file."""
+        return type(self).__module__.rpartition(".")[2]
 
     @abstractmethod
     def remedy(self, oom: OutOfMemory) -> Remedy | None:

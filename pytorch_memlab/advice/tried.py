@@ -13,7 +13,7 @@ from ..fitting.trial import Settings, Trial, TrialRequest, run_all
 from ..fitting.verdict import Verdict, verdict
 from ..history.out_of_memory import OutOfMemory
 from ..simulation.inspect import GPU
-from .around_program import AroundProgram, Finding, Outcome, applied
+from .around_program import AroundProgram, Finding, Outcome, applied, does_not_apply
 from .at_peak import FactsAtPeak
 from .block_survey import BlockSurvey, Survey
 from .catalogue import candidates
@@ -106,27 +106,43 @@ class Recognised(AroundProgram):
         return applied(self._code, edits)
 
 
-def recognised(gpu: OneGPU, unchanged: Verdict) -> list[Recognised]:
-    """The edits of the causes at the peak of a program that ``fit --try`` has no name for."""
+class Unrecognised(AroundProgram):
+    """The edit for a cause that the program does not have at its peak."""
+
+    what_it_changes = ""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def finding(self) -> Finding:
+        return does_not_apply("the program has no such cause at its peak")
+
+
+def recognised(gpu: OneGPU, unchanged: Verdict, names: Sequence[str]) -> list[AroundProgram]:
+    """The edits of some causes, as they apply at the peak; without names, of all that do.
+
+    Without names, changes that ``fit --try`` has another name for are left out.
+    """
     [stopped] = gpu.verdicts([FactsAtPeak(unchanged.active_peak)])
     facts: OutOfMemory | None = _found(stopped.trial)
-    return [
-        Recognised(type(cause).__module__.rpartition(".")[2], remedy, remedy.change)
-        for cause, remedy in ([] if facts is None else candidates(facts))
-        if remedy.change is not None and not isinstance(remedy.change, AroundProgram)
-    ]
+    edits: dict[str, AroundProgram] = {name: Unrecognised(name) for name in names}
+    for cause, remedy in [] if facts is None else candidates(facts):
+        name, change = cause.trial_name, remedy.change
+        is_wanted = name in names if names else not isinstance(change, AroundProgram)
+        if change is not None and is_wanted:
+            edits[name] = Recognised(name, remedy, change)
+    return list(edits.values())
 
 
 def try_remedies(
     gpu: OneGPU,
     remedies: Sequence[AroundProgram],
     ended: Callable[[], object] = lambda: None,
-    *,
-    recognises: bool = False,
+    causes: Sequence[str] | None = (),
 ) -> Remedies:
     """A program as it is, and with each of some remedies.
 
-    With ``recognises``, the edits for what is wrong with the program are tried too. Where it does
+    The edits of some causes are tried too; with None, of all causes at its peak. Where it does
     not fit and activation checkpointing is among the remedies, the fewest blocks are looked for
     whose checkpointing makes it fit.
     """
@@ -137,8 +153,8 @@ def try_remedies(
     if unchanged.fits is None:
         return Remedies(program=program, unchanged=unchanged, tried=())
     tried = tuple(map(_tried, remedies, found[1:]))
-    if recognises:
-        edits = recognised(gpu, unchanged)
+    if causes is None or causes:
+        edits = recognised(gpu, unchanged, causes or ())
         tried += tuple(map(_tried, edits, gpu.verdicts(edits, ended)))
     survey: Survey | None = _found(found[-1].trial) if surveys else None
     smallest = None

@@ -101,6 +101,7 @@ class AttentionKernel(Cause):
 
     name = "attention with three dimensions"
     order = 80
+    has_edit = False
     tried_by_name = tuple(NamedChange(name, partial(AttentionBackend, name)) for name in _BACKENDS)
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:

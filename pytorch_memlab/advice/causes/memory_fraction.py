@@ -12,6 +12,7 @@ class MemoryFraction(Cause):
 
     name = "the memory fraction"
     order = 10
+    has_edit = False
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         request = oom.request

@@ -13,6 +13,7 @@ class OptimizerState(Cause):
 
     name = "the state of the optimizer"
     order = 170
+    has_edit = False
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         if not is_in_optimizer(oom) or not makes_state(oom):

@@ -12,6 +12,7 @@ class OtherProcess(Cause):
 
     name = "another process"
     order = 20
+    has_edit = False
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         others = oom.request.others or 0

@@ -12,6 +12,7 @@ class OtherStream(Cause):
 
     name = "memory cached for another stream"
     order = 30
+    has_edit = False
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         request = oom.request

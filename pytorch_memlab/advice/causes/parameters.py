@@ -15,6 +15,7 @@ class Parameters(Cause):
 
     name = "the parameters"
     order = 180
+    has_edit = False
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         model = oom.model

@@ -13,6 +13,7 @@ class ResultsOfCells(Cause):
 
     name = "results of cells"
     order = 25
+    has_edit = False
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         from ...reporter.names import are_results

@@ -12,6 +12,7 @@ class TooLarge(Cause):
 
     name = "one tensor larger than the GPU"
     order = 110
+    has_edit = False
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         request = oom.request

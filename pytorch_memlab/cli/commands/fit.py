@@ -38,7 +38,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._common.standard_output import print_to_stdout
-from ...advice.catalogue import chosen, named_changes, nearest
+from ...advice.catalogue import causes_to_try, chosen_with_causes, named_changes, nearest
 from ...errors import MemlabError, UsageError
 from ...simulation.inspect import DEFAULT_GPU
 from ..common_options import (
@@ -103,12 +103,14 @@ def add_arguments(parser: CommandParser) -> None:
     add = parser.group("remedies")
     changes = named_changes().values()
     names = [f"{one.name}[={one.unit}]" if one.unit else one.name for one in changes]
+    causes = ", ".join(causes_to_try())
     add(
         "--try LIST",
         "run the program with each of these remedies too, on one GPU, and show what it saves,"
         " what it changes and how it is written; without a list, the edits for what is wrong with"
         " the program, and all of them: "
         + ", ".join(names)
+        + f"; the edit of a cause alone: {causes}"
         + f". --gpu names the GPU (default: {DEFAULT_GPU})",
         dest="remedies",
     )
@@ -299,7 +301,8 @@ def _trial_of_remedies(
         gpu = gpu.with_memory(read_size("--budget", options.budget))
         settings.taken(gpu)
     names = [one for one in (options.remedies or "").split(",") if one.strip()]
-    return partial(_try, target, name, gpu, chosen(names), recognises=not names)
+    remedies, causes = chosen_with_causes(names)
+    return partial(_try, target, name, gpu, remedies, causes if names else None)
 
 
 def _try(
@@ -307,9 +310,8 @@ def _try(
     name: str,
     gpu: GPU,
     remedies: Sequence[AroundProgram],
+    causes: Sequence[str] | None,
     settings: Settings,
-    *,
-    recognises: bool,
 ) -> _Found:
     from ...advice.tried import OneGPU, try_remedies
     from ...render.remedies import text
@@ -323,7 +325,7 @@ def _try(
 
     try:
         one_gpu = OneGPU(target, name, gpu, settings)
-        found = try_remedies(one_gpu, remedies, ended, recognises=recognises)
+        found = try_remedies(one_gpu, remedies, ended, causes)
     except KeyboardInterrupt:
         return _Found("", INTERRUPTED, "", f"interrupted after {runs} runs of the program")
     if found.unchanged.fits is None:
