@@ -259,7 +259,7 @@ def _printed(advice: Advice) -> _Printed:
         first.change.diff() if isinstance(first.change, EditedSource) else "",
         _environment(first.change),
         first.size if result is None else result.saved,
-        result is not None and result.is_whole,
+        result is not None and result.is_exact,
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -32,7 +33,7 @@ from ..fitting.child import Work, run_in_children
 from ..fitting.search import Search, TriedValue
 from ..fitting.target import Target
 from ..fitting.trial import Ending, Settings, Trial, TrialRequest, run_all
-from ..fitting.verdict import Verdict, verdict
+from ..fitting.verdict import Verdict, rise_of_peak, verdict
 from ..history.out_of_memory import OutOfMemory
 from ..simulation.inspect import GPU
 from .around_program import AroundProgram, Finding, Outcome
@@ -77,7 +78,9 @@ class Result:
     before: int  # bytes in use at the peak without the remedy, on a GPU without a limit
     after: int  # the same with the remedy
     fits: bool  # as far as it ran
-    is_whole: bool  # whether it ran to its end, or some steps beyond the error
+    is_whole: bool  # whether it ran to its end; otherwise its loops ended early
+    # whether both peaks are those of the program's end; otherwise at least so much is saved
+    is_exact: bool = True
     values: Comparison | None = None  # None if they were not compared
 
     @property
@@ -98,7 +101,8 @@ class Advice:
 class _Ended:
     """The end of one trial, as plain data."""
 
-    peak: int
+    peak: int  # without limit, and to the end of loops that grow evenly
+    is_exact: bool  # whether nothing of the program is left that may need more
     fits: bool | None  # None if the program failed
     is_whole: bool
     finding: Finding | None
@@ -186,16 +190,24 @@ def _advise(request: _Request) -> Advice:
     trials = _Trials(program, has_error=oom is not None)
     with _interrupted_at(min(time.time() + request.seconds, request.latest)):
         trials.run({0: None})
+        trials.run_longer()
         if oom is None:
             oom = trials.facts_at_peak()
         if oom is not None:
             trials.try_all(candidates(oom))
+            trials.run_whole()
     reason = trials.reason(request.seconds)
     if oom is None:
         return Advice((), (), reason)
     if reason and request.oom is not None:
         return untried_advice(oom, reason)
     return trials.advice(reason)
+
+
+def _whole(program: TrialProgram) -> TrialProgram:
+    """A program whose loops do not end early because they do not repeat."""
+    settings = replace(program.settings, most_steps=sys.maxsize, most_iterations=sys.maxsize)
+    return replace(program, settings=settings)
 
 
 @contextmanager
@@ -257,6 +269,27 @@ class _Trials:
         self.run(again)
 
     def run(self, changes: Mapping[int, Change | None]) -> None:
+        for number, end in self._ends(changes):
+            self._ended[number] = end
+
+    def run_longer(self) -> None:
+        """Run the program whole, if it ran out of memory after more steps than a trial waits for."""
+        unchanged = self._ended[0]
+        if self._has_error and unchanged.fits and not unchanged.is_exact:
+            self._program = _whole(self._program)
+            self.run({0: None})
+
+    def run_whole(self) -> None:
+        """Run the program whole where its end is not known: what is saved is exact then."""
+        changes: dict[int, Change | None] = {0: None}
+        for index, remedy in enumerate(self._tried, 1):
+            if self._result(index) is not None:
+                changes[index] = self._batches.get(index, remedy.change)
+        if len(changes) > 1 and not all(self._ended[number].is_exact for number in changes):
+            self._program = _whole(self._program)
+            self._ended.update(dict(self._ends(changes)))
+
+    def _ends(self, changes: Mapping[int, Change | None]) -> Iterator[tuple[int, _Ended]]:
         requests = [
             self._request(*([] if change is None else [change])) for change in changes.values()
         ]
@@ -266,7 +299,7 @@ class _Trials:
                 if trial.asked_for_memory:
                     again = replace(requests[index], is_limited=True)
                     [(_, trial)] = run_all([again])
-                self._ended[numbers[index]] = self._end_of(trial)
+                yield numbers[index], self._end_of(trial)
 
     def _search_batch(self, index: int, guess: SmallerBatch) -> None:
         """Find the largest batch that fits, by runs of the program."""
@@ -328,9 +361,13 @@ class _Trials:
         is_whole = trial.ending is Ending.FINISHED
         frame = None if trial.problem is None else trial.problem.frame
         place = "" if frame is None else f" at {file_name(frame.filename)}:{frame.line}"
+        rise, fits = rise_of_peak(trial, result.device), result.fits
+        if fits and result.growth is not None and result.growth.last_step is not None:
+            fits = result.growth.is_over
         return _Ended(
-            result.active_peak,
-            result.fits,
+            result.active_peak + (rise or 0),
+            rise is not None,
+            fits,
             is_whole,
             finding,
             trial.error,
@@ -405,7 +442,8 @@ class _Trials:
         comparison = None
         if first is not None and again is not None and edited is not None:
             comparison = compared(first, again, edited)
-        result = Result(before, end.peak, bool(end.fits), end.is_whole, comparison)
+        is_exact = end.is_exact and self._ended[0].is_exact
+        result = Result(before, end.peak, bool(end.fits), end.is_whole, is_exact, comparison)
         part = _WORTH if self._has_error else _WORTH_WITHOUT_ERROR
         is_worth_it = (self._has_error and result.fits) or result.saved * part >= result.before
         return result if is_worth_it else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -66,19 +66,11 @@ def growth_of(
         taken: bytes of it that the allocator does not get.
     """
     log = history.of_device(device).events
-    times = repeated.ends
-    longest = min(LONGEST_CYCLE, (len(times) - 2) // _STEPS_IN_A_ROW)
-    for cycle in range(1, longest + 1):  # each so many steps are one
-        ends = [bisect_right(log.times, time) for time in times[::-cycle]][::-1]
-        steps = [_Step(log, *pair) for pair in pairwise(ends)][-_STEPS_IN_A_ROW - 1 :]
-        if all(step.requests() == steps[0].requests() for step in steps):
-            break
-    else:
+    even = _even_steps(log, repeated)
+    if even is None:
         return None
-    left = [step.left_at(ends[-1]) for step in steps[:-1]]
-    if any(not step.total() for step in left):
-        return None
-    nbytes = left[-1].total()
+    cycle, steps, left = even
+    nbytes, end = left.total(), steps[-1].end
     events = _repeated(steps[-2], steps[-1])
     count = min(capacity // nbytes + 2, _MOST_STEPS, _MOST_EVENTS // len(events))
     longer = _continued(log, steps[-1], events, count)
@@ -87,11 +79,72 @@ def growth_of(
     ]
     result = replay(replace(history, devices=devices), device, capacity=capacity, taken=taken)
     failure, last_step = result.out_of_memory, None
-    if failure is not None and failure.index >= ends[-1]:
-        whole, rest = divmod(failure.index - ends[-1], len(events))
-        last_step = len(times) + whole * cycle + 1 + rest * cycle // len(events)
-    [(stack, _)] = left[-1].most_common(1)
+    if failure is not None and failure.index >= end:
+        whole, rest = divmod(failure.index - end, len(events))
+        last_step = len(repeated.ends) + whole * cycle + 1 + rest * cycle // len(events)
+    [(stack, _)] = left.most_common(1)
     return Growth(nbytes, history.stacks[stack], last_step, cycle, repeated)
+
+
+def _even_steps(log: EventLog, repeated: Repeated) -> tuple[int, list[_Step], Counter[int]] | None:
+    """The steps of a cycle, the last cycles, and what each leaves; None if they do not grow alike.
+
+    What it leaves is by stacks.
+    """
+    times = repeated.ends
+    longest = min(LONGEST_CYCLE, (len(times) - 2) // _STEPS_IN_A_ROW)
+    for cycle in range(1, longest + 1):  # each so many steps are one
+        ends = [bisect_right(log.times, time) for time in times[::-cycle]][::-1]
+        steps = [_Step(log, *pair) for pair in pairwise(ends)][-_STEPS_IN_A_ROW - 1 :]
+        if all(step.requests() == steps[0].requests() for step in steps):
+            left = [step.left_at(ends[-1]) for step in steps[:-1]]
+            return (cycle, steps, left[-1]) if all(one.total() for one in left) else None
+    return None
+
+
+def rise_to_the_end(
+    history: AllocationHistory, device: int, loops: Sequence[Repeated]
+) -> int | None:
+    """Bytes by which the peak rises as loops run to their ends; None if that is not known."""
+    log = history.of_device(device).events
+    rises: list[_Rise] = []
+    for loop in loops:
+        even = _even_steps(log, loop)
+        if even is None or loop.total is None:
+            return None
+        cycle, steps, left = even
+        first, end = steps[-1].first, steps[-1].end
+        kept = {address for address, _ in steps[-1].alive_at(end)}
+        more = (loop.total - len(loop.ends)) * left.total() // cycle
+        rises.append(_Rise(first, end, more, len(kept), kept))
+    sizes: dict[int, int] = {}
+    in_use = recorded = whole = 0
+    for index, (action, address) in enumerate(zip(log.actions, log.addresses, strict=True)):
+        if log.action_names[action] == "alloc":
+            sizes[address] = log.sizes[index]
+            in_use += log.sizes[index]
+            recorded = max(recorded, in_use)
+            whole = max(whole, in_use + sum(rise.at(index) for rise in rises))
+        elif log.action_names[action] == "free_completed":
+            in_use -= sizes.pop(address, 0)
+            for rise in rises:
+                if index >= rise.end:
+                    rise.kept.discard(address)
+    return whole - recorded
+
+
+@dataclass(frozen=True, slots=True)
+class _Rise:
+    """What a loop leaves in the iterations that did not run, until most of it is freed."""
+
+    begin: int  # index of the first event of the last iteration
+    end: int
+    nbytes: int
+    blocks: int  # that the last iteration leaves
+    kept: set[int]  # addresses of those of them that are not freed
+
+    def at(self, index: int) -> int:
+        return self.nbytes if index >= self.begin and len(self.kept) * 2 > self.blocks else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +167,20 @@ class _Step:
 
     def left_at(self, end: int) -> Counter[int]:
         """Bytes that it allocated and that are in use at an event, by their stacks."""
+        left = Counter[int]()
+        for _, index in self.alive_at(end):
+            left[self.log.stacks[index]] += self.log.sizes[index]
+        return left
+
+    def alive_at(self, end: int) -> Iterable[tuple[int, int]]:
+        """Addresses that it allocated and that are in use at an event, with their allocations."""
         alive: dict[int, int] = {}
         for index, action, address in self.events(end):
             if action == "alloc" and index < self.end:
                 alive[address] = index
             elif action in ("alloc", "free_completed"):
                 alive.pop(address, None)
-        left = Counter[int]()
-        for index in alive.values():
-            left[self.log.stacks[index]] += self.log.sizes[index]
-        return left
+        return alive.items()
 
     def owners(self) -> dict[int, int]:
         """The addresses that are in use at its end, and which allocation of the step each is."""

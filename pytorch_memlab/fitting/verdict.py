@@ -12,7 +12,7 @@ from ..history.model import AllocationHistory, Stack
 from ..history.replay import ReplayResult, replay
 from ..records import Approximation
 from ..simulation.inspect import GPU
-from .growth import Growth, growth_of
+from .growth import Growth, growth_of, rise_to_the_end
 from .settled import Repeated
 from .trial import Ending, ProgramError, Settings, Trial
 
@@ -228,6 +228,13 @@ def _failed(
 def _room(replays: tuple[ReplayResult, ReplayResult]) -> tuple[bool, int]:
     limited, unlimited = replays
     return limited.out_of_memory is None, -unlimited.peak_reserved
+
+
+def rise_of_peak(trial: Trial, device: int) -> int | None:
+    """Bytes by which loops that ended early raise the peak; None for a part that did not run."""
+    if trial.unreached or trial.stopped is not None or trial.history is None:
+        return None
+    return rise_to_the_end(trial.history, device, trial.repeated)
 
 
 _NEARLY = 512

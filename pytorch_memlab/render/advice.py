@@ -51,8 +51,11 @@ def outcome(remedy: Remedy, result: Result) -> list[str]:
     """The outcome of a second run of the program with the remedy, and what is known of results."""
     verdict = "still does not fit"
     if result.fits:
-        verdict = "runs to its end" if result.is_whole else "gets past the error"
+        verdict = "runs to its end" if result.is_whole else "fits"
     peaks = f"{prose_size(result.before)} -> {prose_size(result.after)}"
+    if not result.is_exact:  # a part of it did not run, which needs more as it is
+        peaks = f"{peaks} so far, frees at least {prose_size(result.saved)}"
+        verdict = verdict.replace("fits", "fits so far")
     values = remedy.results.value
     if result.values is not None:
         values = _difference(result.values, remedy.results)

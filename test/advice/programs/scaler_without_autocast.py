@@ -1,4 +1,4 @@
-# gpu: 140MiB
+# gpu: 192MiB
 # cause: missed_autocast
 import torch
 from torch import nn
