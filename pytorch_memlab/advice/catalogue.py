@@ -48,9 +48,19 @@ def candidates(oom: OutOfMemory) -> list[tuple[Cause, Remedy]]:
 
 def most_likely(likely: Sequence[tuple[Cause, Remedy]]) -> list[Remedy]:
     """The remedies that a report names."""
-    if any(not cause.scales_with_batch and not cause.is_last_resort for cause, _ in likely):
+    if faults(likely):
         likely = [pair for pair in likely if not pair[0].is_last_resort]
     return [remedy for _, remedy in likely[:_MOST]]
+
+
+def faults(likely: Sequence[tuple[Cause, Remedy]]) -> list[tuple[Cause, Remedy]]:
+    """The remedies of what is wrong with a program: a program that is right has none."""
+    return [pair for pair in likely if not pair[0].scales_with_batch and not pair[0].is_last_resort]
+
+
+def names_fault(remedy: Remedy) -> bool:
+    """False for what helps a program too that is right."""
+    return not any(cause.name == remedy.cause and cause.is_last_resort for cause in all_causes())
 
 
 def remedies(oom: OutOfMemory) -> list[Remedy]:

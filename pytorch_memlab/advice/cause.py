@@ -115,7 +115,6 @@ def at_line(number: int) -> str:
     return f" (line {number})" if number else ""
 
 
-def saves(size: int, basis: Basis) -> str:
+def saves(size: int) -> str:
     """The bytes that a remedy frees, as the end of a sentence."""
-    about = "about" if basis is Basis.ESTIMATED else "at least"
-    return f"frees {about} {prose_size(size)}"
+    return f"frees at least {prose_size(size)}"

@@ -39,7 +39,7 @@ from ..simulation.inspect import GPU
 from .around_program import AroundProgram, Finding, Outcome
 from .at_peak import FactsAtPeak
 from .batch_size import SmallerBatch
-from .catalogue import candidates, most_likely
+from .catalogue import candidates, faults, most_likely
 from .cause import Cause, Remedy, Results
 from .compared_values import Comparison, RecordedValues, Values, compared
 from .rewriting import changed_code
@@ -79,9 +79,9 @@ class Result:
     after: int  # the same with the remedy
     fits: bool  # as far as it ran
     is_whole: bool  # whether it ran to its end; otherwise its loops ended early
+    values: Comparison | None = None  # None if they were not compared
     # whether both peaks are those of the program's end; otherwise at least so much is saved
     is_exact: bool = True
-    values: Comparison | None = None  # None if they were not compared
 
     @property
     def saved(self) -> int:
@@ -117,6 +117,7 @@ class _Request:
     oom: OutOfMemory | None  # None for a program that ended without an error
     seconds: float  # for the trials, from when the new Python has started
     latest: float  # the end of them in any case, as ``time.time`` has it
+    only_faults: bool
 
 
 def seconds_for(elapsed: float) -> float:
@@ -136,11 +137,19 @@ def tried_advice(oom: OutOfMemory, program: TrialProgram, seconds: float) -> Adv
     return advice if isinstance(advice, Advice) else untried_advice(oom, advice)
 
 
-def advice_without_error(program: TrialProgram, seconds: float) -> Advice:
-    """The remedies that lower the peak of a program, the one that saves most first."""
+def advice_without_error(
+    program: TrialProgram, seconds: float, *, only_faults: bool = False
+) -> Advice:
+    """The remedies that lower the peak of a program, the one that saves most first.
+
+    Args:
+        program: what ran.
+        seconds: for all trials.
+        only_faults: whether to leave out what lowers the peak of a program that is right.
+    """
     # Its loops end when their peak repeats.
     program = replace(program, settings=replace(program.settings, steps=None))
-    advice = _in_new_python(None, program, seconds)
+    advice = _in_new_python(None, program, seconds, only_faults=only_faults)
     return advice if isinstance(advice, Advice) else Advice((), (), advice)
 
 
@@ -148,10 +157,12 @@ def can_be_tried(oom: OutOfMemory) -> bool:
     return bool(_to_try(candidates(oom)))
 
 
-def _in_new_python(oom: OutOfMemory | None, program: TrialProgram, seconds: float) -> Advice | str:
+def _in_new_python(
+    oom: OutOfMemory | None, program: TrialProgram, seconds: float, *, only_faults: bool = False
+) -> Advice | str:
     """The advice, or the reason why there is none."""
     latest = time.time() + max(seconds, MOST_SECONDS)
-    request = _Request(program, oom, seconds, latest)
+    request = _Request(program, oom, seconds, latest, only_faults)
     with tempfile.TemporaryDirectory(prefix="pytorch-memlab-") as folder:
         output = os.path.join(folder, "output.txt")
         work: Work[_Request, Advice | str] = Work(
@@ -194,7 +205,8 @@ def _advise(request: _Request) -> Advice:
         if oom is None:
             oom = trials.facts_at_peak()
         if oom is not None:
-            trials.try_all(candidates(oom))
+            known = candidates(oom)
+            trials.try_all(faults(known) if request.only_faults else known)
             trials.run_whole()
     reason = trials.reason(request.seconds)
     if oom is None:
@@ -273,7 +285,7 @@ class _Trials:
             self._ended[number] = end
 
     def run_longer(self) -> None:
-        """Run the program whole, if it ran out of memory after more steps than a trial waits for."""
+        """Run the program whole, if it runs out of memory after more steps than a trial has."""
         unchanged = self._ended[0]
         if self._has_error and unchanged.fits and not unchanged.is_exact:
             self._program = _whole(self._program)
@@ -443,7 +455,7 @@ class _Trials:
         if first is not None and again is not None and edited is not None:
             comparison = compared(first, again, edited)
         is_exact = end.is_exact and self._ended[0].is_exact
-        result = Result(before, end.peak, bool(end.fits), end.is_whole, is_exact, comparison)
+        result = Result(before, end.peak, bool(end.fits), end.is_whole, comparison, is_exact)
         part = _WORTH if self._has_error else _WORTH_WITHOUT_ERROR
         is_worth_it = (self._has_error and result.fits) or result.saved * part >= result.before
         return result if is_worth_it else None

@@ -25,6 +25,8 @@ _STEPS_IN_A_ROW: Final = 3
 _MOST_STEPS: Final = 100_000
 _MOST_EVENTS: Final = 1_000_000
 """Events to replay; a slow growth on a large GPU ends there."""
+_UNIT: Final = 512
+"""Bytes of which blocks are multiples (c10/core/AllocatorConfig.h: kMinBlockSize)."""
 _NEW_ADDRESSES: Final = 1 << 60
 """Above all addresses of a recording."""
 
@@ -112,11 +114,12 @@ def rise_to_the_end(
         even = _even_steps(log, loop)
         if even is None or loop.total is None:
             return None
-        cycle, steps, left = even
+        cycle, steps, _ = even
         first, end = steps[-1].first, steps[-1].end
-        kept = {address for address, _ in steps[-1].alive_at(end)}
-        more = (loop.total - len(loop.ends)) * left.total() // cycle
-        rises.append(_Rise(first, end, more, len(kept), kept))
+        alive = dict(steps[-2].alive_at(end))
+        nbytes = sum(-(-log.sizes[index] // _UNIT) * _UNIT for index in alive.values())
+        more = (loop.total - len(loop.ends)) * nbytes // cycle
+        rises.append(_Rise(first, end, more, len(alive), set(alive)))
     sizes: dict[int, int] = {}
     in_use = recorded = whole = 0
     for index, (action, address) in enumerate(zip(log.actions, log.addresses, strict=True)):

@@ -8,7 +8,8 @@ from typing import Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import visible
-from ..advice.cause import Remedy, Results
+from ..advice.cause import Remedy, Results, saves
+from ..advice.changes import EditedSource
 from ..advice.compared_values import Comparison
 from ..advice.trials import Advice, Result
 from .rows import WIDTH, cut
@@ -34,9 +35,16 @@ def lines_of(advice: Advice, most: int | None = None) -> list[str]:
         lines += [*(cut(visible(line)) for line in why[:2]), *_code(remedy)]
         if result is not None:
             lines += [f"       {line}" for line in outcome(remedy, result)]
-        elif is_tried:
-            lines.append("       not tried")
+        elif said := untried(remedy, is_tried=is_tried):
+            lines.append(f"       {said}")
     return lines
+
+
+def untried(remedy: Remedy, *, is_tried: bool) -> str:
+    """What is known of a remedy that was not tried; ``is_tried`` if others were."""
+    is_edit = isinstance(remedy.change, EditedSource)
+    least = saves(remedy.size) if is_edit and remedy.size else ""
+    return ": ".join(part for part in ("not tried" * is_tried, least) if part)
 
 
 def without_error(advice: Advice, most: int | None) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from .._common.prose_size import counted, prose_size
 from .._common.quoted import visible
 from .._common.shared_paths import shown
+from ..advice.catalogue import names_fault
 from ..advice.cause import Remedy
 from ..advice.changes import EditedSource
 from ..advice.trials import Advice, Result, untried_advice
@@ -20,7 +21,7 @@ from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, Place
 from ..profiles.recorded import ProgramError, ShownRemedy
 from ..simulation.inspect import PrivateMemory
-from .advice import lines_of, outcome
+from .advice import lines_of, outcome, untried
 from .page import notebook_text
 from .rows import WIDTH, cut, file_and_line, filled, wrapped
 
@@ -119,7 +120,7 @@ def _shown_remedy(remedy: Remedy, result: Result | None) -> ShownRemedy:
     change = remedy.change
     diff = change.diff() if isinstance(change, EditedSource) else ""
     effect = f" ({remedy.effect})" if remedy.effect and result is None else ""
-    tried = "not tried" if result is None else ", ".join(outcome(remedy, result))
+    tried = untried(remedy, is_tried=True) if result is None else ", ".join(outcome(remedy, result))
     code = "".join(f"{line}\n" for line in remedy.code)
     return ShownRemedy(f"{remedy.why}{effect}", code, diff, tried)
 
@@ -248,7 +249,12 @@ def _advice(oom: OutOfMemory, advice: Advice) -> list[str]:
     if not advice.remedies:
         return ["no single cause stands out", *lines]
     is_tried = any(advice.results)
-    return [f"what helps, the most likely cause first{'' if is_tried else ' (not tried)'}", *lines]
+    head = "what helps, the most likely cause first"
+    if not any(map(names_fault, advice.remedies)):
+        head = "no fault stands out; what makes the program smaller"
+    elif is_tried and not any(result is None or result.fits for result in advice.results):
+        head = "what lowers the peak, the most likely cause first; none is enough alone"
+    return [f"{head}{'' if is_tried else ' (not tried)'}", *lines]
 
 
 def _notes(oom: OutOfMemory, advice: Advice) -> list[str]:

@@ -11,7 +11,7 @@ from support.trials import run_trial
 from pytorch_memlab import simulate
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Settings
-from pytorch_memlab.fitting.verdict import verdict
+from pytorch_memlab.fitting.verdict import rise_of_peak, verdict
 from pytorch_memlab.history.holders import innermost_of_user
 from pytorch_memlab.simulation.inspect import GPU, find_gpu
 
@@ -86,6 +86,19 @@ def test_the_step_that_finds_no_room_is_named(name, verdict_on):
 def test_the_bytes_of_a_step_are_those_that_it_leaves(verdict_on):
     found = verdict_on(program(GROWING["large results"]), "2GiB")
     assert found.growth.nbytes == 36 * MIB
+
+
+@pytest.mark.parametrize("after", ["", "del kept\nnet(torch.randn(2**16, 512, device='cuda'))\n"])
+def test_the_peak_of_the_whole_loop_is_known_from_its_first_steps(after, verdict_on):
+    text = program(GROWING["small results"]).replace("while True", "for _ in range(60)") + after
+    found = verdict_on(text, "4GiB")
+    assert len(found.trial.step_peaks) < 60
+    with simulate("4GiB", compute=False, context=0):
+        exec(compile(text, "program.py", "exec"), {"__name__": "__main__"})
+        whole = torch.cuda.max_memory_allocated()
+    rise = rise_of_peak(found.trial, found.device)
+    assert rise == (0 if after else 36 * 280_064)  # 70,000 numbers in blocks of 512 bytes
+    assert found.active_peak + rise == whole
 
 
 def test_a_program_that_frees_what_it_kept_does_not_grow(verdict_on):

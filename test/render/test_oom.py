@@ -50,6 +50,7 @@ what helps, the most likely cause first (not tried)
        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
   2. kept (line 12) keeps 4 tensors on the GPU: 124.0 MiB
        kept = [take(31).cpu() for _ in range(4)]
+       frees at least 124.0 MiB
 """
 
 
@@ -182,6 +183,32 @@ def test_long_remedies_are_whole_and_leave_two_lines_that_hold_most():
         *(f"       {line}" for line in code),
         "       tried: peak 4.0 MiB -> 2.0 MiB, runs to its end",
     ]
+
+
+def _headed(*tried: tuple[Remedy, Result | None]) -> list[str]:
+    remedies, results = zip(*tried, strict=True)
+    lines = text(facts(), Advice(remedies, results)).splitlines()
+    return lines[next(n for n, line in enumerate(lines) if "what " in line) :]
+
+
+def test_what_does_not_fit_alone_or_is_no_fault_is_not_said_to_be_the_remedy():
+    remedy = Remedy("a list of results", GIB, "why", ("code",))
+    batch = Remedy("the size of the batch", GIB, "64 images", ("batch = 32",))
+    short = Result(4 * GIB, 3 * GIB, fits=False, is_whole=True)
+    longer = Result(4 * GIB, GIB, fits=True, is_whole=False, is_exact=False)
+    assert _headed((remedy, short)) == [
+        "what lowers the peak, the most likely cause first; none is enough alone",
+        "  1. why",
+        "       code",
+        "       tried: peak 4.00 GiB -> 3.00 GiB, still does not fit",
+    ]
+    assert _headed((batch, longer)) == [
+        "no fault stands out; what makes the program smaller",
+        "  1. 64 images",
+        "       batch = 32",
+        "       tried: peak 4.00 GiB -> 1.00 GiB so far, frees at least 3.00 GiB, fits so far",
+    ]
+    assert _headed((remedy, longer), (remedy, None))[0] == "what helps, the most likely cause first"
 
 
 def test_code_to_copy_is_whole_and_goes_on_in_brackets_alone():

@@ -230,12 +230,12 @@ class Activations(Cause):
         )
         if model.repeats < 3 or not is_much(whole, oom):
             return None
-        size = whole - whole // model.repeats  # one of them is computed again at a time
+        size = whole // 2  # inputs stay, and one of them is computed again at a time
         return self.found(
             size,
             f"{model.repeats} modules in {model.repeated} saved {prose_size(whole)} for backward",
             "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
             basis=Basis.ESTIMATED,
-            effect=saves(size, Basis.ESTIMATED),
+            effect=saves(size),
             change=Checkpointing(),
         )

@@ -181,10 +181,10 @@ class Float32Products(Cause):
         if not oom.model.float32 or not is_much(whole, oom):
             return None
         return self.found(
-            whole // 2,
+            whole // 3,  # losses and normalisations stay in float32
             f"activations in float32 take {prose_size(whole)}",
             *_CODE,
             basis=Basis.ESTIMATED,
-            effect=saves(whole // 2, Basis.ESTIMATED),
+            effect=saves(whole // 3),
             change=Autocast(),
         )

@@ -14,7 +14,7 @@ from ...errors import UsageError
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Edit, Finding, already_used, applied, does_not_apply
-from ..cause import Basis, Cause, NamedChange, Remedy, saves
+from ..cause import Basis, Cause, NamedChange, Remedy
 from ..program_lines import after_imports, before_statement, model_variable, user_lines
 from ..repeated_blocks import in_code, repeated_blocks
 
@@ -201,6 +201,5 @@ class ModelState(Cause):
             f"parameters, gradients and optimizer state take {prose_size(whole)}",
             f"fully_shard(model)  # and torchrun, with {_GPUS} GPUs",
             basis=Basis.ESTIMATED,
-            effect=saves(size, Basis.ESTIMATED),
             change=Sharding(str(_GPUS)),
         )

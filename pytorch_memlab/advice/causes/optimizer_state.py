@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
-from ..cause import Basis, Cause, Remedy, saves
+from ..cause import Cause, Remedy, saves
 from ..evidence import is_in_optimizer, makes_state
 
 
@@ -26,6 +26,6 @@ class OptimizerState(Cause):
                     whole - factored,
                     f"{optimizer.name} keeps {prose_size(whole)}, twice the parameters",
                     f"torch.optim.{other}(parameters)  # keeps {prose_size(factored)}",
-                    effect=saves(whole - factored, Basis.COMPUTED),
+                    effect=saves(whole - factored),
                 )
         return None

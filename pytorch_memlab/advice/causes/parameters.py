@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..._common.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
-from ..cause import Basis, Cause, Remedy, saves
+from ..cause import Cause, Remedy, saves
 
 _MOVES = ("_apply", "convert", "load_state_dict", "__init__")
 
@@ -27,5 +27,5 @@ class Parameters(Cause):
             size,
             f"the parameters take {prose_size(model.parameters)}, most of the GPU",
             f"{name} = {name}.to(torch.bfloat16)  # before .cuda()",
-            effect=saves(size, Basis.COMPUTED),
+            effect=saves(size),
         )

@@ -60,7 +60,7 @@ class RemedyTrials:
         seconds = seconds_for(time.monotonic() - self._began)
         tell_in_terminal(f"trying what lowers the peak for at most {seconds:.0f} s")
         try:
-            advice = advice_without_error(program, seconds)
+            advice = advice_without_error(program, seconds, only_faults=not self._asks_for_all)
         except Exception as problem:
             tell(f"the remedies could not be tried: {type(problem).__name__}: {problem}")
             return

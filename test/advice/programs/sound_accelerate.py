@@ -1,4 +1,4 @@
-# gpu: 56MiB
+# gpu: 128MiB
 # cause: none
 # needs: accelerate
 import torch

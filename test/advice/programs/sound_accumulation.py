@@ -1,4 +1,4 @@
-# gpu: 96MiB
+# gpu: 194MiB
 # cause: none
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-# gpu: 64MiB
+# gpu: 124MiB
 # cause: none
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-# gpu: 724MiB
+# gpu: 944MiB
 # cause: none
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-# gpu: 158MiB
+# gpu: 222MiB
 # cause: none
 # needs: torch_geometric
 import torch

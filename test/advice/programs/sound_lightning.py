@@ -1,4 +1,4 @@
-# gpu: 58MiB
+# gpu: 110MiB
 # cause: none
 # needs: lightning
 import lightning as L

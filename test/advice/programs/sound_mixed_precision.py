@@ -1,4 +1,4 @@
-# gpu: 272MiB
+# gpu: 402MiB
 # cause: none
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-# gpu: 50MiB
+# gpu: 92MiB
 # cause: none
 # needs: transformers accelerate
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments

@@ -1,4 +1,4 @@
-# gpu: 78MiB
+# gpu: 128MiB
 # cause: none
 import torch
 from torch import nn
