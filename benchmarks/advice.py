@@ -262,7 +262,7 @@ def _advised(run: _Run) -> _Printed:
 
 
 def _said_without_error(run: _Run, gpu: GPU, folder: str) -> _Printed:
-    """What ``run`` says below the report of a program that fits."""
+    """The remedies that ``run`` names below the report of a program that fits."""
     program = TrialProgram(ProgramTarget(run.path), gpu, Settings(context=0), folder)
     advice = advice_without_error(program, _SECONDS, only_faults=True)
     return _printed(advice) if advice.remedies else _Printed()

@@ -138,7 +138,7 @@ def rise_to_the_end(
 
 @dataclass(frozen=True, slots=True)
 class _Rise:
-    """What a loop leaves in the iterations that did not run, until most of it is freed."""
+    """Memory that iterations of a loop leave that did not run, until most of it is freed."""
 
     begin: int  # index of the first event of the last iteration
     end: int

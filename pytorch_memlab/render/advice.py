@@ -41,7 +41,7 @@ def lines_of(advice: Advice, most: int | None = None) -> list[str]:
 
 
 def untried(remedy: Remedy, *, is_tried: bool) -> str:
-    """What is known of a remedy that was not tried; ``is_tried`` if others were."""
+    """The known effect of a remedy that was not tried; ``is_tried`` if others were."""
     is_edit = isinstance(remedy.change, EditedSource)
     least = saves(remedy.size) if is_edit and remedy.size else ""
     return ": ".join(part for part in ("not tried" * is_tried, least) if part)
