@@ -30,10 +30,11 @@ CODES_AND_PROGRAM = """\
 exit codes:
   that of the program, 1 after an error, 0 after --steps; and
   1  in place of 0, a file could not be written: the tables are printed
-  2  the command line cannot be carried out, and nothing ran
+  2  the command line cannot be carried out, and nothing ran; or --max-peak has
+     no verdict, because the program used no memory of a GPU
   3  the program ended without an error, and reserved more than --max-peak
   Of several, the first counts: the signal that ended the program, its own
-  code if that is not 0, 3, 1.
+  code if that is not 0, 3 or 2, 1.
 
 Options can also stand in pyproject.toml, in the folder of the script or above
 it, under their long names: in a table [tool.pytorch-memlab], gpu = "t4" and

@@ -71,7 +71,11 @@ def test_a_size_without_a_unit(write, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.endswith("such as 20GiB, not '20' (did you mean 20MiB or 20GiB?)\n")
-    assert main(["run", "--max-peak=4096", script]) == 0
+    assert main(["run", "--max-peak=4096", script]) == 2
+    err = capsys.readouterr().err
+    assert err.endswith(
+        "pytorch-memlab: no verdict on --max-peak 4096: no memory of a GPU was used\n"
+    )
 
 
 @pytest.mark.parametrize(

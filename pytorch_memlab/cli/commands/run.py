@@ -18,10 +18,11 @@ for example:
 exit codes:
   that of the program, 1 after an error, 0 after --steps; and
   1  in place of 0, a file could not be written: the tables are printed
-  2  the command line cannot be carried out, and nothing ran
+  2  the command line cannot be carried out, and nothing ran; or --max-peak has
+     no verdict, because the program used no memory of a GPU
   3  the program ended without an error, and reserved more than --max-peak
   Of several, the first counts: the signal that ended the program, its own
-  code if that is not 0, 3, 1.
+  code if that is not 0, 3 or 2, 1.
 
 Options can also stand in pyproject.toml, in the folder of the script or above it, under their
 long names: in a table [tool.pytorch-memlab], gpu = "t4" and dry-run = true. The command line
@@ -67,7 +68,7 @@ from ..common_options import (
 )
 from ..configuration import add_configured
 from ..ending_signals import EndedBySignal, EndingSignals
-from ..exit_codes import DOES_NOT_FIT, FAILED
+from ..exit_codes import DOES_NOT_FIT, FAILED, NO_VERDICT
 from ..parser import CommandParser
 from ..process import CommandProcess
 from ..run.files import OutOfMemoryReport, RunFiles
@@ -296,9 +297,9 @@ def _run(
 
     def finish(status: int) -> int:
         measured.close()
-        is_passed = not status and limit.is_passed(profile.peaks)
+        verdict = 0 if status else limit.exit_code(profile.peaks)
         end()
-        return DOES_NOT_FIT if is_passed else status or process.late_status
+        return status or verdict or process.late_status
 
     def report(error: EndedBySignal) -> None:
         try:
@@ -320,15 +321,15 @@ def _run(
             if isinstance(error, SystemExit):
                 main_program.join_other_threads(threads)
             has_ended_well = isinstance(error, SystemExit) and not error.code
-            is_passed = has_ended_well and limit.is_passed(profile.peaks)
+            verdict = limit.exit_code(profile.peaks) if has_ended_well else 0
             end()
-            if is_passed:
-                return DOES_NOT_FIT
+            if verdict:
+                return verdict
             if has_ended_well and process.late_status:
                 return process.late_status
             raise
         main_program.join_other_threads(threads)
-        return DOES_NOT_FIT if limit.is_passed(profile.peaks) else 0
+        return limit.exit_code(profile.peaks)
 
 
 def _before_exit(process: ExitStack, finish: Callable[[int], int]) -> None:
@@ -445,18 +446,23 @@ class _MaxPeak:
         expected = "--max-peak is a size such as 20GiB"
         self._text = text
         self._size = None if text is None else checked_size(text, expected)
-        self._passed: list[str] = []
+        self._lines: list[str] = []
 
-    def is_passed(self, peaks: Callable[[], Mapping[str, DevicePeaks]]) -> bool:
-        """True if a device has more reserved."""
-        size = self._size
-        self._passed = [
-            f"peak {prose_size(one.reserved)} reserved on {name}, more than --max-peak {self._text}"
-            for name, one in peaks().items()
-            if size is not None and one.reserved > size
+    def exit_code(self, peaks: Callable[[], Mapping[str, DevicePeaks]]) -> int:
+        """The verdict on a program that ended well; 0 if no device has more reserved."""
+        if self._size is None:
+            return 0
+        reserved = {name: one.reserved for name, one in peaks().items()}
+        if not any(reserved.values()):
+            self._lines = [f"no verdict on --max-peak {self._text}: no memory of a GPU was used"]
+            return NO_VERDICT
+        self._lines = [
+            f"peak {prose_size(size)} reserved on {name}, more than --max-peak {self._text}"
+            for name, size in reserved.items()
+            if size > self._size
         ]
-        return bool(self._passed)
+        return DOES_NOT_FIT if self._lines else 0
 
     def tell(self) -> None:
-        for line in self._passed:
+        for line in self._lines:
             notices.tell(line)
