@@ -29,19 +29,15 @@ _KINDS: Final = {
 }
 
 
-def write_recording(
-    path: str, history: AllocationHistory, found: Verification, versions: Mapping[str, str]
-) -> None:
-    """Write what a GPU did, and how its simulation compares; a failure leaves an older file.
+def recording_file(
+    history: AllocationHistory, found: Verification, versions: Mapping[str, str]
+) -> bytes:
+    """The file of what a GPU did, and of how its simulation compares: JSON, compressed.
 
     Args:
-        path: of the file, which is JSON compressed by gzip.
-        history: what the GPU did.
+        history: of the GPU; the file has that of the first GPU that was compared.
         found: the comparison with its simulation.
         versions: of the software that made the recording.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     content = recording(history, found.comparisons[0].device, versions)
     content["versions"]["gpu"] = found.gpu
@@ -55,16 +51,7 @@ def write_recording(
         }
         for one in found.comparisons
     ]
-    text = json.dumps(content, separators=(",", ":"))
-    beside = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(beside, "wb") as file:
-            file.write(gzip.compress(text.encode(), mtime=0))
-        os.replace(beside, path)
-    except OSError:
-        if os.path.exists(beside):
-            os.remove(beside)
-        raise
+    return gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
 
 
 def recording(

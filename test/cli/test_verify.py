@@ -126,9 +126,11 @@ def test_a_run_on_this_machine_is_compared_whole_and_written(
         (["--recorded", "snapshot.pickle", "nothing.py"], "cannot open the script nothing.py"),
         (["--recorded", "nothing.pickle", "train.py"], "nothing.pickle"),
         (["--recorded", "train.py", "train.py"], "train.py"),
+        (["--recorded", "snapshot.pickle", "-o", "no/out.json.gz", "train.py"], "no/out.json.gz"),
+        (["--recorded", "snapshot.pickle", "--gpu", "h1000", "train.py"], "unknown GPU 'h1000'"),
         (
             ["--recorded", "snapshot.pickle", "-o", "out.txt", "train.py"],
-            "end its name in .json.gz",
+            "end it in .json.gz",
         ),
     ],
 )

@@ -31,19 +31,24 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from ..._common.quoted import shortened
 from ..._common.standard_output import print_to_stdout
 from ...errors import MemlabError, UsageError
-from ...simulation.inspect import DEFAULT_GPU
+from ...simulation.inspect import DEFAULT_GPU, find_gpu
 from ..common_options import GPU_SPEC, add_program, number_from
 from ..exit_codes import FAILED, USAGE_ERROR
 from ..notices import tell
+from ..output import OutputFile
 from ..parser import CommandParser
 
 if TYPE_CHECKING:
     from ...history.model import AllocationHistory
     from ...profiles.recorded import RecordedProfile
+    from ...profiles.verification import Verification
+
+    Written: TypeAlias = tuple[AllocationHistory, Verification, Mapping[str, str]]
 
 _LAST_LINES: Final = 8
 """How many lines of a failed program are shown."""
@@ -84,8 +89,9 @@ def add_arguments(parser: CommandParser) -> None:
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
     import torch
 
-    if options.output is not None and not options.output.endswith(".json.gz"):
-        raise UsageError(f"-o {options.output}: end its name in .json.gz")
+    if options.gpu is not None:
+        find_gpu(options.gpu)
+    file = None if options.output is None else _file(options.output)
     if options.recorded is None and not torch.cuda.is_available():
         raise UsageError(
             "this machine has no CUDA GPU to run the program on: --recorded FILE takes a recording"
@@ -94,7 +100,7 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
     if not options.is_module and not os.path.isfile(options.script):
         raise UsageError(f"cannot open the script {options.script}: there is no such file")
     recorded = None if options.recorded is None else _recorded(options.recorded)
-    return partial(_verify, options, recorded)
+    return partial(_verify, options, recorded, file)
 
 
 def _recorded(path: str) -> AllocationHistory:
@@ -115,23 +121,32 @@ def _recorded(path: str) -> AllocationHistory:
     return history
 
 
-def _verify(options: argparse.Namespace, recorded: AllocationHistory | None) -> int:
+def _file(path: str) -> OutputFile[Written]:
+    from ...saved.recording import recording_file
+
+    return OutputFile(path, {".json.gz": lambda written: recording_file(*written)})
+
+
+def _verify(
+    options: argparse.Namespace,
+    recorded: AllocationHistory | None,
+    file: OutputFile[Written] | None,
+) -> int:
     from ...history.model import AllocationHistory
     from ...profiles.verification import verification
     from ...render import verification as rendered
-    from ...saved.recording import write_recording
 
     is_whole = recorded is None
     try:
         with tempfile.TemporaryDirectory(prefix="pytorch-memlab-verify-") as folder:
             real, gpu = None, options.gpu
             if recorded is None:
-                real = _run(options, folder, "the GPU", [], {})
+                real = _run(options, folder, "on the GPU", [], {})
                 recorded = real.history or AllocationHistory([], ())
                 gpu = gpu or _gpu_of(real)
             settings = _settings(recorded, real is not None)
             how = ["--gpu", gpu or DEFAULT_GPU, *([] if options.compute else ["--dry-run"])]
-            simulated = _run(options, folder, "the simulation", how, settings)
+            simulated = _run(options, folder, "in the simulation", how, settings)
         name = options.recorded or f"{options.script} on {_gpu_of(real)}"
         found = verification(os.path.basename(name), recorded, simulated, is_whole=is_whole)
     except MemlabError as error:
@@ -141,13 +156,9 @@ def _verify(options: argparse.Namespace, recorded: AllocationHistory | None) -> 
         tell(f"verify: nothing to compare: {error.args[0]}")
         return USAGE_ERROR
     print_to_stdout(rendered.text(found))
-    if options.output is not None:
-        try:
-            write_recording(options.output, recorded, found, (real or simulated).runs[0].versions)
-        except OSError as error:
-            tell(f"cannot write {options.output}: {error.strerror}")
-            return FAILED
-        tell(f"recording and answer written to {options.output}")
+    versions = (real or simulated).runs[0].versions
+    if file is not None and not file.write((recorded, found, versions), "recording and answer"):
+        return FAILED
     return 0 if found.is_equal else FAILED
 
 
@@ -179,12 +190,11 @@ def _run(
     if profile is None or not profile.history or not profile.history.used_devices():
         last = "\n".join(f"  {line}" for line in done.stderr.splitlines()[-_LAST_LINES:])
         raise UsageError(
-            f"the program used no GPU on {where}, and ended with exit code {done.returncode}:\n"
-            f"{last}"
+            f"the program used no GPU {where}, and ended with exit code {done.returncode}:\n{last}"
         )
     [run] = profile.runs
     if run.exception:
-        tell(f"verify: the program ended with an error on {where}: {run.exception}")
+        tell(f"verify: the program ended with an error {where}: {shortened(run.exception)}")
     return profile
 
 
