@@ -52,6 +52,9 @@ from .watched_source import calls_behind
 _UNLIMITED: Final = 2**47
 """Bytes of the GPU that a trial runs on: the most that a simulated GPU can have."""
 
+_INDUCTORS = "TORCHINDUCTOR_CACHE_DIR"
+"""A variable that importing dynamo sets."""
+
 _NEEDED: Final = (
     "torch._dynamo",
     "pytorch_memlab.simulation.simulator",
@@ -184,9 +187,12 @@ def run_all(
 ) -> Generator[tuple[int, Trial], None, None]:
     """Run several trials, some at a time, by default one for each processor."""
     if can_fork():  # forks have what is imported here; a training step imports dynamo
+        before = os.environ.get(_INDUCTORS)
         for name in _NEEDED:
             with suppress(ImportError):
                 importlib.import_module(name)
+        if before is None:
+            os.environ.pop(_INDUCTORS, None)
     works = [
         Work(_trial, one, partial(_lost, one), one.output, one.target.uses_real_gpu())
         for one in requests

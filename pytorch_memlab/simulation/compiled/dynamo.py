@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import CodeType
 from typing import Any
 
@@ -18,7 +18,6 @@ import torch
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo import (
     device_interface,
-    eval_frame,
     guards,
     pgo,
     resume_execution,
@@ -51,6 +50,9 @@ from ..machine.op_arguments import Args, Kwargs
 
 Backend = Callable[[Any, list[Any]], Any]
 """Compiles a graph for example inputs: a function of the graph's inputs."""
+
+_MODE_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
+"""Dispatch keys that every tensor has while a dispatch mode is on; guards compare them."""
 
 CONTROL_FLOW = (RestartAnalysis, SkipFrame, Unsupported, *exceptions_allowed_to_be_fallback)
 """Errors by which a backend tells Dynamo what to do."""
@@ -123,6 +125,13 @@ def _guard_gpus(machine: Machine, patches: Patches) -> None:
     """Let a tensor on another device compile again: C++ takes all of them for CPU tensors."""
     gpu_of = machine.gpu_of
 
+    @patches.around(guards.CheckFunctionManager, "__init__")
+    def make_guards(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        with ExitStack() as keys:
+            for key in _MODE_KEYS:  # the modes of the simulation are on when guards are checked
+                keys.enter_context(torch._C._IncludeDispatchKeyGuard(key))
+            original(self, *args, **kwargs)
+
     @patches.around(guards.GuardBuilder, "TENSOR_MATCH")
     def match(original: Any, self: Any, guard: Any, value: Any = None) -> None:
         original(self, guard, value)
@@ -130,9 +139,12 @@ def _guard_gpus(machine: Machine, patches: Patches) -> None:
         if not isinstance(tensor, torch.Tensor):
             return
         gpu = gpu_of(tensor)
-        self.get_guard_manager(guard).add_lambda_guard(
-            lambda other: gpu_of(other) is gpu, [f"device of {guard.name}"], guard.user_stack
-        )
+        manager, check = self.get_guard_manager(guard), lambda other: gpu_of(other) is gpu
+        text = [f"device of {guard.name}"]
+        try:
+            manager.add_lambda_guard(check, text, guard.user_stack)
+        except TypeError:  # releases before the guard had its stack
+            manager.add_lambda_guard(check, text)
 
 
 def _simulate_optimizers(machine: Machine, patches: Patches) -> None:
@@ -261,7 +273,9 @@ def with_backend(callback: Any, backend: Backend) -> Any:
 
 
 def backend_of(callback: Any) -> Any:
-    return eval_frame.innermost_backend(callback)
+    while hasattr(callback, "_torchdynamo_orig_backend"):
+        callback = callback._torchdynamo_orig_backend
+    return callback
 
 
 def is_named(backend: Any, *names: str) -> bool:

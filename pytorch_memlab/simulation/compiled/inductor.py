@@ -7,7 +7,8 @@ frees what nothing needs any more. `WrapperProgram` runs it on simulated GPUs.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +23,15 @@ from torch._inductor.ir import ComputedBuffer
 from torch.fx import GraphModule
 from torch.utils import _triton
 
+from ..._common.compiled_code import compiled_code
 from ..._common.patches import Patches
+from . import graph_cache
 from .labelled_fakes import OnCPU
 from .program_frames import Frames, frames_of, with_fused
 
 _CONFIG = {
     "compile_threads": 1,  # no kernel is compiled
-    "fx_graph_cache": False,  # a real GPU must not find what has no kernels
+    "fx_graph_cache": True,
     "fx_graph_remote_cache": False,
 }
 
@@ -41,8 +44,17 @@ _LEFT_OUT = (
 )
 """Options that choose by time, or record CUDA graphs."""
 
-Lowered = Any
-"""A ``GraphLowering`` whose wrapper was made."""
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A graph whose wrapper was made."""
+
+    text: str  # of the wrapper
+    lines: Mapping[str, Frames]  # of the program that each buffer comes from, by its name
+    constants: Mapping[str, Any]  # attributes that are tensors
+    is_backward: bool
+    source: GraphModule  # the graph before the passes of Inductor that write in place
+
 
 Run = Callable[[list[Any]], Any]
 """Runs a compiled graph on its inputs, which it takes out of the list."""
@@ -50,15 +62,16 @@ Run = Callable[[list[Any]], Any]
 
 def install(
     patches: Patches,
-    program_of: Callable[[Lowered, str, GraphModule], Run],
+    folder: str,
+    program_of: Callable[[Lowered], Run],
     instead_of: Callable[[BaseException, GraphModule], Run],
 ) -> None:
     """Let Inductor lower graphs for simulated GPUs, until undone.
 
     Args:
         patches: to be undone.
-        program_of: makes a function of a lowered graph, its wrapper's text, and the graph before
-            the passes of Inductor that write in place.
+        folder: that keeps lowered graphs for the next process.
+        program_of: makes a function of a lowered graph.
         instead_of: makes one of a graph that Inductor fails to lower.
     """
     for module, values in ((config, _CONFIG), (functorch_config, {"enable_autograd_cache": False})):
@@ -86,7 +99,8 @@ def install(
         source = GraphModule(module, copy.deepcopy(module.graph))
         sources.append(source)
         try:
-            return original(module, *args, **kwargs)
+            with compiled_code.compiling():
+                return original(module, *args, **kwargs)
         except (RestartAnalysis, SkipFrame):
             raise
         except Exception as error:
@@ -96,9 +110,17 @@ def install(
 
     @patches.around(GraphLowering, "_compile_to_module_lines")
     def make_module(_original: Any, self: Any, code: Any) -> Any:
-        self.cache_key, self.cache_path, self.cache_linemap = "simulated", "", None
-        run = program_of(self, code.value, sources[-1])
-        return SimpleNamespace(call=run, __file__="", runner=None)
+        kept = code.value, _origins(self, sources[-1]), self.is_backward
+        self.cache_key, self.cache_path, self.cache_linemap = "simulated", "", kept
+        return SimpleNamespace(call=load(kept, self.constants), __file__="", runner=None)
+
+    def load(kept: tuple[str, dict[str, list[str]], bool], constants: Mapping[str, Any]) -> Run:
+        text, origins, is_backward = kept
+        source = sources[-1]
+        lines = _lines(origins, source)
+        return program_of(Lowered(text, lines, constants, is_backward, source))
+
+    graph_cache.install(patches, folder, load)
 
 
 def without_timing(backend: Any) -> tuple[Any, frozenset[str]]:
@@ -115,15 +137,36 @@ def without_timing(backend: Any) -> tuple[Any, frozenset[str]]:
     return backend, left_out
 
 
-def lines_of_buffers(lowered: Lowered) -> dict[str, Frames]:
-    """The lines of the program that each buffer of a graph comes from, by its name."""
+def _origins(lowered: Any, source: GraphModule) -> dict[str, list[str]]:
+    """Names of the nodes of a graph that each buffer comes from, its own line's first."""
     places = {node: place for place, node in enumerate(lowered.graph.nodes)}
-    lines: dict[str, Frames] = {}
+    nodes = {node.name: node for node in source.graph.nodes}
+    alike = {node.meta.get("stack_trace"): node.name for node in source.graph.nodes}
+    origins: dict[str, list[str]] = {}
     for name, buffer in lowered.name_to_buffer.items():
-        origins = sorted(buffer.get_origins(), key=lambda node: places.get(node, -1), reverse=True)
-        nodes = [buffer.get_origin_node(), *origins]
-        texts = [node.meta.get("stack_trace") for node in nodes if node is not None]
-        frames = [frames_of(text) for text in texts if text]
-        is_fused = isinstance(buffer, ComputedBuffer)
-        lines[name] = with_fused(frames[0], frames[1:] if is_fused else []) if frames else ()
-    return lines
+        ranked = sorted(buffer.get_origins(), key=lambda node: places.get(node, -1), reverse=True)
+        traces = [
+            (node.name, trace)
+            for node in (buffer.get_origin_node(), *ranked)
+            if node is not None and (trace := node.meta.get("stack_trace"))
+        ]
+        # Nodes that a pass made have the stacks of those that they replace.
+        names = [
+            node if node in nodes and nodes[node].meta.get("stack_trace") == trace else alike[trace]
+            for node, trace in traces
+            if trace in alike
+        ]
+        origins[name] = names if isinstance(buffer, ComputedBuffer) else names[:1]
+    return origins
+
+
+def _lines(origins: Mapping[str, list[str]], source: GraphModule) -> dict[str, Frames]:
+    """The lines of the program that each buffer of a graph comes from, by its name."""
+    frames = {
+        node.name: frames_of(node.meta.get("stack_trace") or "") for node in source.graph.nodes
+    }
+    return {
+        name: with_fused(frames[names[0]], [frames[other] for other in names[1:]])
+        for name, names in origins.items()
+        if names and frames[names[0]]
+    }

@@ -114,12 +114,13 @@ class _Compilation:
         with patches.suspended() as replaced:
             from torch._dynamo import eval_frame
 
-            from . import dynamo, inductor, labelled_fakes, values
+            from . import dynamo, graph_cache, inductor, labelled_fakes, values
 
             dynamo.make_tables()
         labelled_fakes.install(machine, patches)
         dynamo.install(machine, replaced, patches)
-        inductor.install(patches, self._program, self._instead)
+        folder = graph_cache.folder_for(machine.gpus[0].model)
+        inductor.install(patches, folder, self._program, self._instead)
         if machine.values is None:
             values.install(machine)
         self.replace_callbacks(eval_frame)
@@ -179,13 +180,14 @@ class _Compilation:
 
         return compile_graph
 
-    def _program(self, lowered: Any, text: str, source: Any) -> Run:
+    def _program(self, lowered: Any) -> Run:
         """A function that runs a lowered graph on this machine."""
-        from . import inductor, program_frames, values, wrapper
+        from . import program_frames, values, wrapper
 
         machine = self._machine
-        lines, is_hit = program_frames.frames_of_ops(source.graph), not lowered.is_backward
-        call = wrapper.load(machine, text, inductor.lines_of_buffers(lowered), lowered.constants)
+        source, is_hit = lowered.source, not lowered.is_backward
+        lines = program_frames.frames_of_ops(source.graph)
+        call = wrapper.load(machine, lowered.text, lowered.lines, lowered.constants)
         graph = values.GraphValues(machine, source)
         eagerly: Run | None = None
 

@@ -200,15 +200,15 @@ def test_fused_intermediates_take_no_memory() -> None:
             module = layers().cuda()
             step = torch.compile(module) if compiles else module
             x = torch.ones(1024, 64, device="cuda")
+            functional.linear(x, x, x[:, 0])  # takes the workspaces of cuBLAS
             before = torch.cuda.memory_allocated()
             out = step(x)
             kept.append(torch.cuda.memory_allocated() - before)
             del out
-    workspace = 33_554_432
     row, wide, narrow = 1024 * 4, 1024 * 256 * 4, 1024 * 64 * 4
     assert kept == [
-        workspace + 3 * wide + 2 * row + narrow,
-        workspace + 2 * wide + 2 * row + narrow,
+        3 * wide + 2 * row + narrow,
+        2 * wide + 2 * row + narrow,
     ]
 
 
@@ -319,7 +319,7 @@ def test_what_inductor_cannot_lower_runs_eagerly_with_a_mark() -> None:
     with simulate("h100") as machine, pytest.MonkeyPatch.context() as patches:
         step = torch.compile(doubled)
         patches.setattr(GraphLowering, "run", fail)
-        with pytest.warns(UserWarning, match="InductorError: RuntimeError: no lowering"):
+        with pytest.warns(UserWarning, match="RuntimeError: no lowering"):
             result = step(torch.ones(8, device="cuda"))
         assert result.tolist() == doubled(torch.ones(8)).tolist()
         assert [op for op, _ in machine.approximations[0].uncounted] == ["torch.compile"]
