@@ -12,6 +12,7 @@ from typing import IO, Any, Final
 from .._common.garbage_collection import no_garbage_collection
 from ..errors import SnapshotError
 from ..simulation.allocator.blocks import DEFAULT_POOL
+from .generated_code import named
 from .model import (
     AllocationHistory,
     Block,
@@ -225,7 +226,7 @@ class Stacks:
         known = self._frames.get(id(frame))
         if known is None:
             read = Frame(str(frame["filename"]), int(frame["line"]), str(frame["name"]))
-            known = self._frames[id(frame)] = (frame, read)
+            known = self._frames[id(frame)] = (frame, named(read))
         return known[1]
 
 
