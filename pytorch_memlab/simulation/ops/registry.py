@@ -286,8 +286,16 @@ def _into_outs(op: Any, reference: Implementation, *args: Any, **kwargs: Any) ->
     if not all(torch.can_cast(result.dtype, out.dtype) for out, result in pairs):
         return op(*args, **kwargs, **dict(zip(names, outs, strict=True)))  # which refuses them
     for out, result in pairs:
-        out.resize_(result.shape).copy_(result)
+        resize_output(out, result.shape).copy_(result)
     return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def resize_output(out: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Give ``out=`` the shape of its result, with PyTorch's warning if that takes its elements."""
+    if out.shape != shape and out.numel():
+        meta = torch.empty(out.shape, device="meta")
+        torch.ops.aten._resize_output_.default(meta, shape, meta.device)
+    return out.resize_(shape)
 
 
 def provenances() -> Iterator[tuple[str, Provenance, str]]:

@@ -73,6 +73,15 @@ def _mode(input: Any, *_rest: Any, out: Any = None, **_named: Any) -> None:
             )
 
 
+def _result(input: Any, *_rest: Any, out: Any = None, **_named: Any) -> None:
+    """``checkSameDevice`` of ``aten/src/ATen/native/LinearAlgebraUtils.h``."""
+    if _are_tensors(input, out) and input.device != out.device:
+        raise RuntimeError(
+            "Expected result and input tensors to be on the same device, but got result on"
+            f" {out.device} and input on {input.device}"
+        )
+
+
 def _are_tensors(*values: Any) -> bool:
     return _are_all(values)
 
@@ -88,9 +97,14 @@ _CONVOLUTIONS: Final = (
     *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
 )
 _RECURRENT: Final = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+_WITH_RESULT: Final = (
+    *(torch.linalg.cond, torch.linalg.matrix_rank, torch.linalg.pinv),
+    *(torch.linalg.tensorinv, torch.linalg.tensorsolve),
+)
 _CHECKS: Final[dict[Any, Check]] = {
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
     **dict.fromkeys(_RECURRENT, _recurrent),
     **dict.fromkeys((torch.take_along_dim, torch.Tensor.take_along_dim), _along),
     torch.mode: _mode,
+    **dict.fromkeys(_WITH_RESULT, _result),
 }

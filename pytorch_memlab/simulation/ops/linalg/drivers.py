@@ -84,6 +84,18 @@ def _orthogonal_factors(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return matrix.new_empty(*batch, columns, rows).mT, matrix.new_empty(*batch, min(rows, columns))
 
 
+def _cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    """On a GPU a factor that is singular gives infinities, as the equations have them."""
+    try:
+        return torch.cholesky_inverse(factor, upper)
+    except RuntimeError:
+        if bool(factor.diagonal(dim1=-2, dim2=-1).all()):
+            raise
+        unit = torch.eye(factor.shape[-1], dtype=factor.dtype).expand(factor.shape)
+        return torch.cholesky_solve(unit, factor, upper)
+
+
+define("aten::cholesky_inverse", reference=_cholesky_inverse)
 define("aten::_linalg_svd", meta=_svd, reference=laid_out_by(_svd, _svd))
 define(
     "aten::linalg_eig", reference=laid_out_by(_aten.linalg_eig.default, _aten.linalg_eig.default)

@@ -12,7 +12,7 @@ import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
 from ..cuda_dispatch import refuse_cpu_tensors
-from ..registry import define
+from ..registry import define, resize_output
 
 _aten: Final = torch.ops.aten
 
@@ -30,7 +30,7 @@ def _rank_into(
         return NotImplemented  # PyTorch refuses them in its words
     refuse_cpu_tensors(_aten.linalg_matrix_rank.default, gpu, out)
     atol, rtol = _tolerances(gpu, matrix, atol, rtol)
-    out.resize_(matrix.shape[:-2])
+    resize_output(out, matrix.shape[:-2])
     if not matrix.numel():
         return out.fill_(0)
     if hermitian:

@@ -29,7 +29,8 @@ def lu_factors(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.
     for step in range(count):
         pivot = factors[..., step, step]
         info = torch.where((info == 0) & (pivot == 0), step + 1, info)
-        factors[..., step + 1 :, step] /= pivot.unsqueeze(-1)
+        divisor = torch.where(pivot == 0, torch.ones_like(pivot), pivot)  # as LAPACK's getf2
+        factors[..., step + 1 :, step] /= divisor.unsqueeze(-1)
         factors[..., step + 1 :, step + 1 :] -= (
             factors[..., step + 1 :, step, None] * factors[..., step, None, step + 1 :]
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from support.computed_or_dry import computed_or_dry
@@ -162,3 +164,63 @@ def test_products_are_not_tuned():
         torch.cuda.tunable.enable(False)
         with pytest.raises(RuntimeError, match=r"torch\.cuda\.tunable\.enable\(True\) is not cov"):
             torch.cuda.tunable.enable()
+
+
+def test_results_are_refused_on_another_device():
+    with simulate("t4"):
+        matrix = torch.eye(3, device="cuda")
+        for write in (
+            lambda: torch.linalg.cond(matrix, 2, out=torch.empty(0)),
+            lambda: torch.linalg.cond(matrix, "fro", out=torch.empty(0)),
+            lambda: torch.linalg.matrix_rank(matrix, out=torch.empty(0, dtype=torch.int64)),
+            lambda: torch.linalg.pinv(matrix, out=torch.empty(0)),
+            lambda: torch.linalg.tensorinv(matrix, ind=1, out=torch.empty(0)),
+            lambda: torch.linalg.tensorsolve(matrix, matrix[0], out=torch.empty(3)),
+        ):
+            with pytest.raises(RuntimeError, match="result on cpu and input on cuda:0"):
+                write()
+
+
+def test_results_that_are_resized_warn_once_each():
+    with simulate("t4"):
+        matrix = torch.eye(3, device="cuda")
+
+        def room(size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.empty(size, dtype=dtype, device="cuda")
+
+        def warnings_of(write, *outs):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("default")
+                write(matrix, out=outs if len(outs) > 1 else outs[0])
+            assert all("was resized since it had shape" in str(one.message) for one in caught)
+            return len(caught)
+
+        complex64, int64 = torch.complex64, torch.int64
+        assert warnings_of(torch.linalg.eig, room(1, complex64), room(1, complex64)) == 2
+        assert warnings_of(torch.linalg.svd, room(1), room(1), room(1)) == 3
+        assert warnings_of(torch.linalg.svdvals, room(1)) == 1
+        assert warnings_of(torch.linalg.matrix_rank, room(3, int64)) == 1
+        assert warnings_of(torch.linalg.matrix_rank, room(0, int64)) == 0
+        assert warnings_of(lambda x, out: torch.sum(x, 0, out=out), room(1)) == 1
+        assert warnings_of(lambda x, out: torch.sum(x, 0, out=out), room(3)) == 0
+
+
+def test_a_singular_factor_has_an_infinite_inverse():
+    factor = torch.tensor([[2.0, 0.0], [0.0, 0.0]])
+    with pytest.raises(RuntimeError, match="singular"):
+        torch.cholesky_inverse(factor)
+    with simulate("t4"):
+        for upper in (True, False):
+            inverse = torch.cholesky_inverse(factor.cuda(), upper=upper)
+            assert not inverse.isfinite().all()
+        regular = torch.cholesky_inverse(factor.cuda() + torch.eye(2, device="cuda"))
+        torch.testing.assert_close(regular.cpu(), torch.tensor([[1 / 9, 0.0], [0.0, 1.0]]))
+
+
+def test_factors_without_pivots_leave_a_column_whose_pivot_is_zero():
+    with simulate("t4"):
+        ones = torch.ones(3, 3, dtype=torch.float64, device="cuda")
+        factors, pivots, info = torch.linalg.lu_factor_ex(ones, pivot=False)
+        _, lower, upper = torch.lu_unpack(factors, pivots)
+        assert torch.equal(lower @ upper, ones)
+        assert info.item() == 2
