@@ -190,7 +190,7 @@ def test_results_that_are_resized_warn_once_each():
 
         def warnings_of(write, *outs):
             with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("default")
+                warnings.simplefilter("always")
                 write(matrix, out=outs if len(outs) > 1 else outs[0])
             assert all("was resized since it had shape" in str(one.message) for one in caught)
             return len(caught)
