@@ -7,6 +7,7 @@ import linecache
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final
 
 from .._common.ipython import CELL_NAMES
@@ -47,6 +48,7 @@ class CellsTarget:
         return self.cells[-1].name
 
     def show_sources(self) -> None:
+        import_module("IPython.core.interactiveshell")  # once, for all forks
         for cell in self.cells:
             lines = cell.text.splitlines(keepends=True)
             linecache.cache[cell.file] = (len(cell.text), None, lines, cell.file)
