@@ -55,13 +55,20 @@ def adding_statement_at(place: Place) -> AddingStatement | None:
     return next((one for one in statements if one.line == place.line), None)
 
 
-def keeping_less(oom: OutOfMemory, group: TensorGroup, method: str) -> EditedSource | None:
-    """The statement with the result of a method of what it keeps."""
+def keeping_less(
+    oom: OutOfMemory, group: TensorGroup, method: str, *, is_mixed: bool = False
+) -> EditedSource | None:
+    """The statement with the result of a method of what it keeps; of its tensors, if mixed."""
     adding = adding_statement(oom, group)
     if adding is None:
         return None
     for value in _tensors_of(adding.value, _keys_of(oom, group)):
-        adding.file.replace(value, with_method(value, method))
+        text = with_method(value, method)
+        if is_mixed:
+            kept = ast.unparse(value)
+            text = f"({text} if torch.is_tensor({kept}) else {kept})"
+            adding.file.ensure_import("torch")
+        adding.file.replace(value, text)
     return changed_source(adding.file)
 
 

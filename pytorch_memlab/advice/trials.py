@@ -258,15 +258,16 @@ class _Trials:
         self._tried = _to_try(known)
         if self._reproduces:
             self.run({index: remedy.change for index, remedy in enumerate(self._tried, 1)})
-            self._try_otherwise()
+            while self._try_otherwise():
+                pass
             for index, remedy in enumerate(self._tried, 1):
                 if isinstance(remedy.change, SmallerBatch) and self._has_error:
                     self._search_batch(index, remedy.change)
             if self._program.computes:
                 self._compare()
 
-    def _try_otherwise(self) -> None:
-        """Try the other edit of each remedy that failed."""
+    def _try_otherwise(self) -> bool:
+        """Try the other edit of each remedy that failed; False if none has one."""
         again: dict[int, Change | None] = {}
         for index, remedy in enumerate(self._tried, 1):
             other = remedy.otherwise
@@ -279,6 +280,7 @@ class _Trials:
         for index in again:
             del self._ended[index]
         self.run(again)
+        return bool(again)
 
     def run(self, changes: Mapping[int, Change | None]) -> None:
         for number, end in self._ends(changes):

@@ -41,6 +41,7 @@ class _Scores:
     key: str
     scale: str = "1.0"
     is_causal: bool = False
+    causal: str = ""  # that mask; empty if it is a bias
     masks: tuple[str, ...] = ()  # True where attention is allowed
     biases: tuple[str, ...] = ()
     dropout: str = ""
@@ -269,7 +270,7 @@ class _Reader:
             return None
         kept = self._kept(mask, keeps=keeps)
         if self._is_causal(mask, keeps=keeps):
-            return replace(scores, is_causal=True)
+            return replace(scores, is_causal=True, causal=kept)
         return replace(scores, masks=(*scores.masks, kept))
 
     def _kept(self, mask: ast.expr, *, keeps: bool) -> str:
@@ -579,7 +580,7 @@ def _written(
         arguments = [*arguments, f"attn_mask={mask}"]
     if scores.dropout:
         arguments = [*arguments, f"dropout_p={scores.dropout}"]
-    if scores.is_causal:
+    if scores.is_causal and not mask:  # a call has one of them
         arguments = [*arguments, "is_causal=True"]
     if not _is_default_scale(scores, reading):
         arguments = [*arguments, f"scale={scores.scale}"]
@@ -617,8 +618,12 @@ def _mask(scores: _Scores) -> str | None:
     parts = [*scores.masks, *scores.biases]
     if not parts:
         return ""
-    if scores.is_causal or (scores.masks and scores.biases):
+    if scores.masks and scores.biases:
         return None
+    if scores.is_causal:
+        if scores.biases or scores.condition or not scores.causal:
+            return None
+        parts = [scores.causal, *parts]
     joint = " & " if scores.masks else " + "
     return joint.join(parts)
 

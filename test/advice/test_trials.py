@@ -134,6 +134,20 @@ def test_values_stay_tensors_where_the_program_calls_methods_of_them(tmp_path, l
     assert result.after == peak_of(edited(one, kept.change), "keeps.py")
 
 
+@knows_saved_tensors
+def test_a_list_of_numbers_and_tensors_keeps_both(tmp_path):
+    text = KEEPS.replace("losses.append(loss", "keep(1.5)\n    keep(loss")
+    text = text.replace("losses = []", "losses = []\ndef keep(value):\n    losses.append(value)")
+    facts, again = failed(OomProgram("keeps", {"gpu": "64MiB"}, text, ""), tmp_path)
+    advice = tried_advice(facts, again, 120)
+    assert (
+        advice.remedies[0]
+        .code[-1]
+        .endswith("losses.append((value.detach() if torch.is_tensor(value) else value))")
+    )
+    assert advice.results[0].fits
+
+
 def test_what_does_not_help_is_not_shown(tmp_path):
     # The setting serves the request that failed, and a later one fails for want of memory.
     text = program("fragmentation").text + "del result\nmore = take(120)\n"

@@ -53,6 +53,24 @@ WRITTEN = {
             y = att @ v
             return y
     """,
+    "causal and padding": """
+        def attention(q, k, v, mask=KEEP):
+            t = q.size(-2)
+            causal = torch.tril(torch.ones(t, t, dtype=torch.bool))
+            att = q @ k.mT / math.sqrt(q.size(-1))
+            att = att.masked_fill(~causal, float("-inf"))
+            att = att.masked_fill(~mask[None, None], float("-inf"))
+            return att.softmax(-1) @ v
+    """,
+    "padding and a triangle of ones": """
+        def attention(q, k, v, mask=KEEP):
+            t = q.size(-2)
+            att = q @ k.mT / math.sqrt(q.size(-1))
+            att = att.masked_fill(mask == 0, -1e9)
+            above = torch.triu(torch.ones(t, t, dtype=torch.bool), diagonal=1)
+            att.masked_fill_(above, -1e9)
+            return att.softmax(-1) @ v
+    """,
     "causal by what is above": """
         def attention(q, k, v):
             t = q.size(-2)
@@ -162,6 +180,10 @@ AS_CALL = {
     "causal by a triangle": (
         "lines 10 to 13",
         "y = {}(q, k, v, is_causal=True, scale=1.0 / math.sqrt(k.size(-1)))",
+    ),
+    "causal and padding": (
+        "lines 10 to 13",
+        "return {}(q, k, v, attn_mask=causal & mask[None, None])",
     ),
     "dropout": ("lines 8 to 10", "return {}(q, k, v, dropout_p=0.4 if False else 0.0)"),
 }

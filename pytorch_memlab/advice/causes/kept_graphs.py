@@ -30,14 +30,19 @@ class KeptGraphs(Cause):
             detached = self._of(oom, group, "detach")
             if group.elements > 1:
                 return detached
-            # The program may call methods of what it keeps, which a number has not.
+            # The program may call methods of what it keeps, which a number has not; or it keeps
+            # numbers too, which have no methods of a tensor.
+            mixed = self._of(oom, group, "detach", is_mixed=True)
+            detached = replace(detached, otherwise=mixed)
             return replace(self._of(oom, group, "item"), otherwise=detached)
         return None
 
-    def _of(self, oom: OutOfMemory, group: TensorGroup, method: str) -> Remedy:
+    def _of(
+        self, oom: OutOfMemory, group: TensorGroup, method: str, *, is_mixed: bool = False
+    ) -> Remedy:
         added = adding_statement(oom, group)
         is_needed = added is not None and reaches_backward(added.file.file, added.line)
-        change = None if is_needed else keeping_less(oom, group, method)
+        change = None if is_needed else keeping_less(oom, group, method, is_mixed=is_mixed)
         return self.found(
             group.graphs,
             f"{named_with_line(group.name, 0 if added is None else added.line)} keeps"
