@@ -206,10 +206,9 @@ def test_fused_intermediates_take_no_memory() -> None:
             kept.append(torch.cuda.memory_allocated() - before)
             del out
     row, wide, narrow = 1024 * 4, 1024 * 256 * 4, 1024 * 64 * 4
-    assert kept == [
-        3 * wide + 2 * row + narrow,
-        2 * wide + 2 * row + narrow,
-    ]
+    assert kept[0] - kept[1] == wide
+    if RELEASE >= (2, 13):  # before, cuBLASLt has a workspace apart from that of cuBLAS
+        assert kept[1] == 2 * wide + 2 * row + narrow
 
 
 def graphs_made() -> int:
