@@ -24,7 +24,7 @@ from pytorch_memlab.simulation.compiled import wrapper
 Event = tuple[int, int]
 """Address of a block, and its bytes; negative where it is freed."""
 
-_START = re.compile(r" +def call\(self, args\):")
+_START = re.compile(r" *def call\((?:self, )?args\):")
 _INPUTS = re.compile(r"([\w, ]+) = args$")
 _ALLOCATION = re.compile(r"(\w+) = empty_strided_cuda\(\((.*?)\), \((.*?)\), torch\.(\w+)\)")
 _SHAPE = re.compile(r"assert_size_stride\((\w+), \((.*?)\), \((.*?)\), '(?!input')")
@@ -114,8 +114,6 @@ class _Reader:
             statement = line.strip()
             if statement.startswith("#"):
                 continue
-            if number > start + 1 and statement and not line.startswith(" " * 8):
-                break
             events = graph.events.get(number, [])
             expected = self._read(statement, events)
             if expected is not None:
@@ -243,12 +241,13 @@ class _Reader:
             if value is None or id(value) in held:
                 continue
             if isinstance(value, _Outputs):
-                missing += [address for address in value.blocks if not _take(left, [address])]
+                sizes = value.blocks.values()
+                missing += [size for size in sizes if not _take(left, value.of_size[size])]
             elif not _take(left, value.addresses) and value.is_own:
                 missing += [one for one in value.addresses[:1] if one not in self._viewed]
         left = [address for address in left if address not in self._viewed]
         if missing or left:
-            return f"missing frees of {missing}, and too many of {left}"
+            return f"missing frees {missing}, and too many of {left}"
         return None
 
 

@@ -14,9 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from torch._dynamo.exc import RestartAnalysis, SkipFrame
+from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._inductor import compile_fx, config, constant_folding, scheduler
+from torch._inductor import compile_fx, config, constant_folding, cudagraph_trees, scheduler
 from torch._inductor.fx_passes import joint_graph, pad_mm
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import ComputedBuffer
@@ -39,10 +40,9 @@ CUDA_GRAPHS = "triton.cudagraphs"
 """The option that records CUDA graphs."""
 
 _LEFT_OUT = (
-    *("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", CUDA_GRAPHS),
-    *("coordinate_descent_tuning",),
+    *("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning"),
 )
-"""Options that choose by time, or record CUDA graphs."""
+"""Options that choose by time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ def install(
         changed = module.patch(values)
         changed.__enter__()
         patches.before_undo(partial(changed.__exit__, None, None, None))
+    patches.before_undo(cudagraph_trees.reset_cudagraph_trees)
     patches.set(scheduler, "has_triton", lambda: True)
     patches.set(_triton, "triton_hash_with_backend", lambda: "simulated")
     patches.set(pad_mm, "should_pad_bench", lambda *args, **kwargs: False)
@@ -123,18 +124,25 @@ def install(
     graph_cache.install(patches, folder, load)
 
 
-def without_timing(backend: Any) -> tuple[Any, frozenset[str]]:
-    """An Inductor backend that chooses no kernels by time and records no CUDA graphs.
+def without_timing(backend: Any) -> tuple[Any, bool]:
+    """An Inductor backend that chooses no kernels by time, and records graphs as a whole.
 
     Returns:
-        the backend, and the options that were left out.
+        the backend, and True if the one given would choose so.
     """
     left_out = frozenset(name for name in _LEFT_OUT if backend.config.get(name))
-    if not left_out:
-        return backend, left_out
-    backend = copy.copy(backend)
-    backend.config = {name: value for name, value in backend.config.items() if name not in left_out}
-    return backend, left_out
+    config = {name: value for name, value in backend.config.items() if name not in left_out}
+    if config.get(CUDA_GRAPHS):
+        config["graph_partition"] = False
+    if config != backend.config:
+        backend = copy.copy(backend)
+        backend.config = config
+    return backend, bool(left_out)
+
+
+def graphs_not_recorded() -> int:
+    """The number of compiled graphs that Inductor did not make CUDA graphs of, as asked."""
+    return counters["inductor"]["cudagraph_skips"]
 
 
 def _origins(lowered: Any, source: GraphModule) -> dict[str, list[str]]:

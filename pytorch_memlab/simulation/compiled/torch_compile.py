@@ -20,7 +20,7 @@ from ..._common.compiled_code import compiled_code
 from ..._common.patches import Patches
 from ..._common.torch_release import RELEASE
 from ...errors import MemlabError, UnmodelledOpError
-from ..dispatch import flex_attention
+from ..dispatch import captured_ops, flex_attention
 from ..machine.machine import Machine
 from ..machine.unsupported import refusal
 
@@ -156,17 +156,18 @@ class _Compilation:
         """A backend that compiles as another one does, for this machine."""
         from . import dynamo, inductor, labelled_fakes
 
-        chosen, left_out = original, frozenset[str]()
+        chosen, is_timed = original, False
         is_modelled = dynamo.is_named(original, "eager", "aot_eager")
         if getattr(original, "compiler_name", "") == "inductor":
             is_modelled = True
-            chosen, left_out = inductor.without_timing(original)
+            chosen, is_timed = inductor.without_timing(original)
 
         def compile_graph(module: Any, inputs: list[Any]) -> Run:
             if not is_modelled:
                 name = getattr(original, "compiler_name", getattr(original, "__name__", ""))
                 self.warn(f"the backend {name!r} is not modelled")
                 return self._uncounted(module.forward)
+            skipped = inductor.graphs_not_recorded()
             try:
                 with labelled_fakes.Calls(self._machine):
                     compiled: Run = chosen(module, inputs)
@@ -174,9 +175,9 @@ class _Compilation:
                 raise
             except Exception as error:
                 return self._instead(error, module)
-            if inductor.CUDA_GRAPHS in left_out:
+            if inductor.graphs_not_recorded() > skipped:  # CUDA records the parts that it can
                 return self._uncounted(compiled)
-            return self._estimated(compiled) if left_out else compiled
+            return self._estimated(compiled) if is_timed else compiled
 
         return compile_graph
 
@@ -205,15 +206,23 @@ class _Compilation:
             args.clear()
             return eagerly(*inputs())
 
-        def run(args: list[Any]) -> Any:
-            if machine.current_capture(machine.thread.device) is not None:
-                self._count()  # a replay runs none of it
-            if machine.values is not None:
-                return run_wrapper(args)
-            computed = graph.compute(args)
+        def filled(computed: Any, args: list[Any]) -> Any:
             with machine.thread.without_arithmetic():
                 outputs = run_wrapper(args)
             graph.fill(outputs, computed)
+            return outputs
+
+        def run(args: list[Any]) -> Any:
+            if machine.values is not None:
+                return run_wrapper(args)
+            recording = captured_ops.recording_of(machine)
+            if recording is None:
+                computed = graph.compute(args)
+                return filled(computed, args)
+            with recording.as_one_op(args) as keep:
+                computed, compute_again = graph.compute_captured(args)
+                outputs = filled(computed, args)
+                keep(compute_again, outputs)
             return outputs
 
         return run

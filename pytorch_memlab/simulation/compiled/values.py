@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -64,6 +65,30 @@ class GraphValues(Interpreter):
                 return self.run(*map(_on_cpu, inputs))
             finally:
                 self.env, self.args_iter = {}, iter(())
+
+    def compute_captured(self, inputs: list[Any]) -> tuple[Any, Callable[[list[Any]], Any]]:
+        """The graph's outputs, and a function that computes them as a replay of the capture does.
+
+        A replay has moved the generator on already; the graph draws last in the capture.
+        """
+        machine = self._machine
+        device = machine.thread.device
+        state, capture = machine.generators[device].state, machine.current_capture(device)
+        offsets = {} if capture is None else state.captures
+        key = -1 if capture is None else capture.id
+        before = offsets.get(key, 0)
+        computed = self.compute(inputs)
+        drawn = offsets.get(key, 0) - before
+
+        def compute_again(inputs: list[Any]) -> Any:
+            end = state.offset
+            state.offset = end - drawn
+            try:
+                return self.compute(inputs)
+            finally:
+                state.offset = end
+
+        return computed, compute_again
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = tree_map_only(torch.device, lambda _device: _CPU, (args, kwargs))

@@ -176,7 +176,11 @@ class _Allocation:
                 tensor = torch.empty_strided(size, stride, dtype=dtype, device="cpu")
             else:
                 tensor = machine.values.make_strided(size, stride, dtype)
-            machine.put(torch._C.TensorBase.untyped_storage(tensor), machine.current_gpu())
+            gpu = machine.current_gpu()
+            if machine.is_in_graph_pool(gpu):
+                machine.put_in_pool(tensor, gpu)
+            else:
+                machine.put(torch._C.TensorBase.untyped_storage(tensor), gpu)
         return tensor
 
 

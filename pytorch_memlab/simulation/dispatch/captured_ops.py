@@ -83,6 +83,7 @@ class _Saved:
 
     storage: weakref.ref[torch.UntypedStorage]
     values: torch.UntypedStorage
+    pool_memory: torch.UntypedStorage | None  # the same memory, which outlives the storage
 
 
 @dataclass
@@ -93,6 +94,7 @@ class Recording:
     ops: list[_CapturedOp] = field(default_factory=list)
     draw: Draw | None = None  # of the op that runs now
     _saved: dict[int, _Saved] = field(default_factory=dict)
+    _outlived: list[_Saved] = field(default_factory=list)  # of storages that died in the capture
     _made: set[int] = field(default_factory=set)
 
     def made(self, storage: torch.UntypedStorage) -> None:
@@ -106,18 +108,21 @@ class Recording:
             known = self._saved.get(key)
             if key in self._made or (known is not None and known.storage() is storage):
                 continue
+            if known is not None and known.pool_memory is not None:
+                self._outlived.append(known)
             with _below_python():
                 values = torch.UntypedStorage(storage.nbytes()).copy_(storage, False)
-            self._saved[key] = _Saved(weakref.ref(storage), values)
+            self._saved[key] = _Saved(weakref.ref(storage), values, self._pool_memory(storage))
 
     def restore(self) -> None:
         """Put the values back that were there before the capture; Note [Work in a capture]."""
-        for saved in self._saved.values():
-            storage = saved.storage()
+        for saved in reversed([*self._outlived, *self._saved.values()]):  # the oldest ones last
+            storage = saved.storage() if saved.pool_memory is None else saved.pool_memory
             if storage is not None and storage.nbytes() == saved.values.nbytes():
                 with _below_python():
                     storage.copy_(saved.values, False)
         self._saved.clear()
+        self._outlived.clear()
         self._made.clear()
 
     def add(self, run: Callable[..., Any], args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -130,6 +135,34 @@ class Recording:
         ]
         place = partial(_mapped, torch.Tensor, self._argument)
         self.ops.append(_CapturedOp(run, place(args), place(kwargs), outputs, draw))
+
+    @contextmanager
+    def as_one_op(self, args: Any) -> Iterator[Callable[[Callable[..., Any], Any], None]]:
+        """Within: what runs is kept as one op, by the function that is given, with its result.
+
+        Args:
+            args: the op's arguments, any of which it may write to.
+        """
+        tensors = _tensors(args)
+        for tensor in tensors:
+            self.save(tensor)
+        storages = [weakref.ref(storage) for tensor in tensors for storage in storages_of(tensor)]
+        places = _mapped(torch.Tensor, self._argument, args)
+        before = len(self.ops)
+        del tensors, args
+
+        def keep(run: Callable[..., Any], result: Any) -> None:
+            known = [storage() for storage in storages]
+            del self.ops[before:]
+            outputs = [
+                None
+                if any(storage in known for storage in storages_of(tensor))
+                else self._place(tensor)
+                for tensor in _tensors(result)
+            ]
+            self.ops.append(_CapturedOp(run, (places,), {}, outputs, None))
+
+        yield keep
 
     def replay(self, offsets: dict[GeneratorState, int]) -> None:
         """Run all ops again, with generators that begin at these offsets."""
@@ -159,11 +192,17 @@ class Recording:
         allocation = self.machine.allocations.known.get(storage._cdata)
         if allocation is None:  # of the CPU, which PyTorch keeps for the graph
             return lambda: storage
-        memory = self.machine.pool_memory[allocation.gpu.index]
-        part = memory.part(storage, allocation.address)
+        part = self._pool_memory(storage)
         if part is not None:
             return lambda: part
         return partial(_living, self.machine, weakref.ref(storage), allocation, storage.nbytes())
+
+    def _pool_memory(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
+        allocation = self.machine.allocations.known.get(storage._cdata)
+        if allocation is None:
+            return None
+        memory = self.machine.pool_memory[allocation.gpu.index]
+        return memory.part(storage, allocation.address)
 
 
 def _living(
@@ -220,6 +259,13 @@ def run_captured(
         run = func if gpu is None else info.reference or func
         recording.add(run, args, kwargs, result)
     return result
+
+
+def recording_of(machine: Machine) -> Recording | None:
+    """The recording of the capture that the current stream belongs to."""
+    capture = machine.current_capture(machine.thread.device)
+    recording: Recording | None = None if capture is None else capture.recording
+    return recording
 
 
 def run_kernel(

@@ -379,12 +379,14 @@ class SimulatedDeviceMode(TorchDispatchMode):
         known = self._machine.allocations.known
         for storage in storages_of(tensor):
             if storage._cdata not in known:
-                recording = self._recording(gpu) if self._machine.captures else None
-                if recording is None or tensor.layout is not torch.strided:
-                    self._machine.put(storage, gpu, is_estimate=is_estimate)
+                machine = self._machine
+                if tensor.layout is not torch.strided or not machine.is_in_graph_pool(gpu):
+                    machine.put(storage, gpu, is_estimate=is_estimate)
                 else:
-                    storage = self._machine.put_in_pool(tensor, gpu, is_estimate=is_estimate)
-                    recording.made(storage)
+                    storage = machine.put_in_pool(tensor, gpu, is_estimate=is_estimate)
+                    recording = self._recording(gpu) if machine.captures else None
+                    if recording is not None:
+                        recording.made(storage)
                 if _current_node() is not None:
                     self._gradients.made(storage._cdata)
 

@@ -89,6 +89,8 @@ class Captures:
 
     def __init__(self) -> None:
         self.underway: list[Capture] = []
+        self.pools: set[PoolId] = set()
+        """Those that any capture took memory from."""
 
     def __bool__(self) -> bool:
         return bool(self.underway)
@@ -109,6 +111,7 @@ class Captures:
         if self.of_stream(capture.gpu.index, capture.origin) is not None:
             raise cuda_error("cudaErrorIllegalState")
         self.underway.append(capture)
+        self.pools.add(capture.pool_id)
 
     def end(self, capture: Capture) -> None:
         """End a capture.

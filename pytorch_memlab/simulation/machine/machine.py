@@ -332,10 +332,17 @@ class Machine:
                 gpu.release(allocation)
                 raise
 
+    def is_in_graph_pool(self, gpu: SimulatedGPU) -> bool:
+        """True if what is made now has values, behind addresses of a pool that graphs use."""
+        pools = self.captures.pools
+        if not pools or self.values is not None:
+            return False
+        return gpu.allocator.private.of_stream(self.current_stream(gpu.index)) in pools
+
     def put_in_pool(
         self, tensor: torch.Tensor, gpu: SimulatedGPU, *, is_estimate: bool = False
     ) -> torch.UntypedStorage:
-        """As `put`, for a tensor of a capture: its values move behind the addresses of the pool.
+        """As `put`, for a tensor in a graph's pool: its values move behind the pool's addresses.
 
         Returns:
             its new storage.

@@ -340,6 +340,10 @@ class _PoolCalls:
             "_has_Standard_Deleter": lambda key: self._owner(key) is not None,
             "_free_And_Remove_DeleterFn": self._free,
             "_tensors_data_ptrs_at_indices_equal": _are_at,
+            "_set_storage_access_error_msg": _set_nothing,
+            "_set_storage_data_ptr_access_error_msg": _set_nothing,
+            "_cuda_get_conv_benchmark_empty_cache": lambda: True,
+            "_cudnn_set_conv_benchmark_empty_cache": _set_nothing,
         }
 
     def _is_capturing(self) -> bool:
@@ -349,14 +353,8 @@ class _PoolCalls:
         self._begin(device, pool_id, lambda _stream: True)
 
     def _begin_thread(self, device: int, pool_id: Sequence[int]) -> None:
-        thread = threading.get_ident()
-
-        def takes(_stream: int) -> bool:
-            # On CUDA the nodes of a backward pass run in threads of their own.
-            in_backward = torch._C._current_autograd_node() is not None
-            return threading.get_ident() == thread and not in_backward
-
-        self._begin(device, pool_id, takes)
+        thread = _cuda_thread()
+        self._begin(device, pool_id, lambda _stream: _cuda_thread() == thread)
 
     def _begin_stream(self, device: int, pool_id: Sequence[int]) -> None:
         current = self._machine.current_stream(self._machine.gpu(device).index)
@@ -442,6 +440,11 @@ class _PoolCalls:
         owner.gpu.release(owner)
 
 
+def _cuda_thread() -> tuple[int, bool]:
+    """This thread; on CUDA the nodes of a backward pass run in threads of their own."""
+    return threading.get_ident(), torch._C._current_autograd_node() is not None
+
+
 def _pool_id(pool_id: Sequence[int]) -> PoolId:
     first, second = pool_id
     return int(first), int(second)
@@ -451,6 +454,10 @@ def _tensor_over(metadata: dict[str, Any], storage: torch.UntypedStorage) -> tor
     made = torch.empty(0, dtype=metadata["dtype"], device=storage.device)
     layout = (metadata["storage_offset"], metadata["size"], metadata["stride"])
     return made.set_(storage, *layout)
+
+
+def _set_nothing(*_: Any) -> None:
+    """Set what changes no memory: errors of a stale output, and the benchmarks of cuDNN."""
 
 
 def _are_at(tensors: Sequence[Any], addresses: Sequence[int], indices: Sequence[int]) -> bool:

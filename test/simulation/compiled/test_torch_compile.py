@@ -377,14 +377,6 @@ def test_graphs_of_max_autotune_are_estimates() -> None:
             step(torch.ones(8, device="cuda"))
 
 
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
-def test_modes_that_record_graphs_are_marked(mode: str) -> None:
-    with simulate("h100", compute=False) as machine:
-        step = torch.compile(doubled, mode=mode)
-        step(torch.ones(8, device="cuda"))
-        assert [op for op, _ in machine.approximations[0].uncounted] == ["torch.compile"]
-
-
 def test_packages_of_kernels_are_refused_by_name() -> None:
     layer = nn.Linear(8, 8)
     with simulate("h100", compute=False):
