@@ -89,7 +89,7 @@ def _cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> torch.Tensor
     try:
         return torch.cholesky_inverse(factor, upper)
     except RuntimeError:
-        if bool(factor.diagonal(dim1=-2, dim2=-1).all()):
+        if factor.dim() < 2 or bool(factor.diagonal(dim1=-2, dim2=-1).all()):
             raise
         unit = torch.eye(factor.shape[-1], dtype=factor.dtype).expand(factor.shape)
         return torch.cholesky_solve(unit, factor, upper)

@@ -213,6 +213,8 @@ def test_a_singular_factor_has_an_infinite_inverse():
         for upper in (True, False):
             inverse = torch.cholesky_inverse(factor.cuda(), upper=upper)
             assert not inverse.isfinite().all()
+        with pytest.raises(RuntimeError, match="must have at least 2 dimensions"):
+            torch.cholesky_inverse(factor[0].cuda())
         regular = torch.cholesky_inverse(factor.cuda() + torch.eye(2, device="cuda"))
         torch.testing.assert_close(regular.cpu(), torch.tensor([[1 / 9, 0.0], [0.0, 1.0]]))
 
