@@ -6,6 +6,7 @@ from collections import Counter
 
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import BlockInUse, OutOfMemory, Place
+from ..around_program import Edit
 from ..cause import Cause, Remedy, Results, at_line
 from ..changes import edited_source
 from ..evidence import LARGE_VOCABULARY, is_much, is_score_matrix, places
@@ -42,12 +43,13 @@ class AttentionMatrices(Cause):
         place: Place,
         shape: tuple[int, int],
     ) -> Remedy | None:
-        scores = [block for block in matrices if block.shape[-2:] == shape]
+        alike = [block for block in matrices if block.shape[-2:] == shape]
+        has_heads = any(len(block.shape) > 3 for block in alike)
+        fused = fused_attention(place.file, place.line, has_heads=has_heads)
+        scores = _beside(place, alike) if fused is None else _made_in(fused.edit, place, alike)
         size = sum(block.size for block in scores)
         if not is_much(size, oom):
             return None
-        has_heads = any(len(block.shape) > 3 for block in scores)
-        fused = fused_attention(place.file, place.line, has_heads=has_heads)
         rows, columns = shape
         return self.found(
             size,
@@ -60,6 +62,31 @@ class AttentionMatrices(Cause):
             ),
             change=None if fused is None else edited_source(fused.edit),
         )
+
+
+def _made_in(edit: Edit, softmax: Place, matrices: list[BlockInUse]) -> list[BlockInUse]:
+    """The matrices of the lines that the edit replaces; others may have the shape by chance."""
+    # The last line multiplies by the values. Its result stays, whatever computes it.
+    last = max(softmax.line, edit.last - 1)
+    return [
+        block
+        for block in matrices
+        if block.place is not None
+        and block.place.file == edit.file
+        and edit.first <= block.place.line <= last
+    ]
+
+
+def _beside(place: Place, matrices: list[BlockInUse]) -> list[BlockInUse]:
+    """The matrices of the function of a softmax, as large as its result where that is there."""
+    made = [
+        block
+        for block in matrices
+        if block.place is not None
+        and (block.place.file, block.place.function) == (place.file, place.function)
+    ]
+    sizes = {block.size for block in _made_at(place, made)}
+    return [block for block in made if not sizes or block.size in sizes]
 
 
 def _made_at(place: Place, matrices: list[BlockInUse]) -> list[BlockInUse]:

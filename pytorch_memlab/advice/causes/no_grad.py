@@ -26,8 +26,14 @@ class NoGrad(Cause):
         is_evaluation = place is not None and (place.is_function or oom.model.is_evaluating)
         if place is None or (not is_evaluation and _is_kept(oom, saved)):
             return None
+        # What a variable leads to stays without a graph too.
+        unnamed = sum(
+            block.size
+            for block in oom.blocks
+            if block.category == Category.SAVED and not block.name
+        )
         return self.found(
-            saved,
+            unnamed,
             f"autograd saved {prose_size(saved)}, and no backward pass follows",
             *place.code,
             change=without_gradients(place.file, place.line, is_function=place.is_function),
