@@ -26,8 +26,8 @@ Event = tuple[int, int]
 
 _START = re.compile(r" *def call\((?:self, )?args\):")
 _INPUTS = re.compile(r"([\w, ]+) = args$")
-_ALLOCATION = re.compile(r"(\w+) = empty_strided_cuda\(\((.*?)\), \((.*?)\), torch\.(\w+)\)")
-_SHAPE = re.compile(r"assert_size_stride\((\w+), \((.*?)\), \((.*?)\), '(?!input')")
+_ALLOCATION = re.compile(r"(\w+) = empty_strided_cuda\((.*, torch\.\w+)\)")
+_SHAPE = re.compile(r"assert_size_stride\((\w+), (.*), '(?!input')")
 _ALIAS = re.compile(r"(\w+) = (?:reinterpret_tensor\((\w+), |(\w+)(?:;|$| +#))")
 _ELEMENT = re.compile(r"(\w+) = (\w+)\[\d+\]$")
 _NUMBER = re.compile(r"(\w+) = ([\w*+/() ,-]+)$")
@@ -38,7 +38,8 @@ _TAKES_NOTHING = re.compile(
     r"assert_\w+|args\.clear|torch\.cuda\.\w+|get_raw_stream|copy_if_misaligned|\w+\.run|"
     r"empty_strided_cpu\w*|cpp_fused_\w+|\w+\.append"
 )
-_ITEM_SIZES = (1, 2, 4, 8, 16)
+_ITEM_SIZES = (4, 2, 8, 1, 16)
+"""Of numbers, in bytes, the usual ones first: another result may be a multiple of this one."""
 
 
 @dataclass
@@ -76,10 +77,12 @@ class _Block:
     Args:
         addresses: of its block, or of all results of a call that have its size.
         is_own: whether only this graph's names can hold it.
+        tuple_: of results that it is one of, which holds it as long as a name holds the tuple.
     """
 
     addresses: list[int]
     is_own: bool = True
+    tuple_: _Outputs | None = None
 
 
 @dataclass(eq=False)
@@ -87,6 +90,7 @@ class _Outputs:
     """The blocks that a library call left, before names show which is which."""
 
     blocks: dict[int, int]  # bytes by address, of those that no name has yet
+    left_behind: list[_Block] = field(default_factory=list)  # that only the tuple holds again
 
     def __post_init__(self) -> None:
         self.of_size = self.by_size()
@@ -130,14 +134,15 @@ class _Reader:
         if match := _INPUTS.match(statement):
             self._bind_inputs([name.strip() for name in match[1].split(",") if name.strip()])
         elif match := _ALLOCATION.match(statement):
-            nbytes = self._nbytes(match[2], match[3])
-            nbytes = nbytes and nbytes * getattr(torch, match[4]).itemsize
+            size, stride, dtype = _items(match[2])
+            nbytes = self._nbytes(size, stride)
+            nbytes = nbytes and nbytes * getattr(torch, dtype.removeprefix("torch.")).itemsize
             if list(taken.values()) != ([nbytes] if nbytes else []) and nbytes is not None:
                 return f"{nbytes} bytes"
             left = self._rebind(match[1], _Block(list(taken)))
             return self._check_frees(freed, left)
         elif match := _SHAPE.match(statement):
-            problem = self._resolve(*match.groups())
+            problem = self._resolve(match[1], *_items(match[2]))
             if problem is not None:
                 return problem
         elif (match := _ALIAS.match(statement)) and (match[2] or match[3]) in self._names:
@@ -182,7 +187,8 @@ class _Reader:
         """Elements from the first to the last one of a tensor; None: the text does not say."""
         try:
             lengths, steps = (
-                [self._number(number) for number in _items(text)] for text in (size, stride)
+                [self._number(number) for number in _items(text.strip()[1:-1])]
+                for text in (size, stride)
             )
         except NameError:  # a number that the graph itself counts
             return None
@@ -218,14 +224,22 @@ class _Reader:
         if not isinstance(outputs, _Outputs):
             return None
         length = self._nbytes(size, stride)
-        for nbytes, addresses in outputs.by_size().items():
+        sizes = outputs.by_size()
+        likely = [(length or 0) * item for item in _ITEM_SIZES]
+        for nbytes in sorted(
+            sizes, key=lambda size: (size not in likely, *map(size.__ne__, likely))
+        ):
             is_sole = len(outputs.blocks) == 1 and nbytes >= (length or 0)
-            fits = is_sole or nbytes in [(length or 0) * item for item in _ITEM_SIZES]
-            if length is None or (length and fits):
-                del outputs.blocks[addresses[0]]
-                self._names[name] = _Block(outputs.of_size[nbytes])
+            if length is None or (length and (is_sole or nbytes in likely)):
+                del outputs.blocks[sizes[nbytes][0]]
+                # The text has no dtype: results with as many numbers of another size may be it.
+                alike = [outputs.of_size[size] for size in likely if size in outputs.of_size]
+                joined = [address for addresses in alike for address in addresses]
+                addresses = alike[0] if len(alike) == 1 else joined
+                block = _Block(addresses or outputs.of_size[nbytes], tuple_=outputs)
+                self._names[name] = block
                 return None
-        if not length or not size:  # seeds of random numbers are on the CPU
+        if not length or size == "()":  # seeds of random numbers are on the CPU
             self._names[name] = _Block([])
             return None
         return f"a result of {length} elements among {list(outputs.blocks.values())}"
@@ -243,6 +257,11 @@ class _Reader:
             if isinstance(value, _Outputs):
                 sizes = value.blocks.values()
                 missing += [size for size in sizes if not _take(left, value.of_size[size])]
+                for block in value.left_behind:
+                    if not _take(left, block.addresses):
+                        missing += block.addresses[:1]
+            elif value.tuple_ is not None and id(value.tuple_) in held:
+                value.tuple_.left_behind.append(value)
             elif not _take(left, value.addresses) and value.is_own:
                 missing += [one for one in value.addresses[:1] if one not in self._viewed]
         left = [address for address in left if address not in self._viewed]
