@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import CodeType
 from typing import Final, Protocol
 
@@ -39,7 +39,7 @@ class Follower(Protocol):
     def replaced(self, code: CodeType, generated: CodeType, is_start: bool, /) -> None:
         """``generated`` runs in place of a code, from its start or from a line within it."""
 
-    def compiling(self) -> ExitStack:
+    def compiling(self) -> AbstractContextManager[None]:
         """Within: the compiler runs, and no code of the program."""
 
     def begin(self, lines: frozenset[Frames], is_hit: bool, /) -> RunFollower:

@@ -42,6 +42,15 @@ def is_of_user(filename: str) -> bool:
     return not filename.startswith(_LIBRARIES) and not _is_standard_library(parts)
 
 
+def base_name(path: str) -> str:
+    r"""The name of a file without its folder, of whichever system it was recorded on.
+
+    >>> base_name("/home/me/train.py"), base_name("C:\\me\\train.py")
+    ('train.py', 'train.py')
+    """
+    return os.path.basename(path.replace("\\", "/"))
+
+
 def path_of_library(filename: str) -> str:
     """The part of a library's path that is the same for everybody; empty for other files.
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import count
 from operator import eq
 from typing import Final, NamedTuple
 
-from .._common.user_code import is_of_user
+from .._common.user_code import base_name, is_of_user
 from .holders import charged_frame
 from .model import AllocationHistory, Event
 from .peak import counters_of, settings_of
@@ -129,7 +127,7 @@ class Stream:
         if made_by is None:
             return None
         frame, _ = charged_frame(self._log[made_by], self._stacks)
-        return Line(_name(frame.filename), frame.line) if is_of_user(frame.filename) else None
+        return Line(base_name(frame.filename), frame.line) if is_of_user(frame.filename) else None
 
     def bytes_by_line(self, begin: int, end: int) -> Counter[Line | None]:
         sizes: Counter[Line | None] = Counter()
@@ -257,12 +255,11 @@ def _runs(one: Sequence[Request], other: Sequence[Request]) -> Iterator[_Run]:
 
 def _equal_from(one: Sequence[Request], first: int, other: Sequence[Request], second: int) -> int:
     """Count the requests in a row that are alike from two places on."""
-    for alike in count():
-        if first + alike >= len(one) or second + alike >= len(other):
-            return alike
-        if one[first + alike] != other[second + alike]:
-            return alike
-    raise AssertionError
+    alike = 0
+    most = min(len(one) - first, len(other) - second)
+    while alike < most and one[first + alike] == other[second + alike]:
+        alike += 1
+    return alike
 
 
 def _lines(
@@ -278,7 +275,3 @@ def _lines(
 
 def _allocated(events: Sequence[Event]) -> int:
     return sum(event.size for event in events if event.action == "alloc")
-
-
-def _name(path: str) -> str:
-    return os.path.basename(path.replace("\\", "/"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from types import CodeType, FrameType
 
 from .._common.compiled_code import Frame, Frames, RunFollower, compiled_code
@@ -48,10 +48,8 @@ class CompiledLines:
         if id(code) in self._codes:
             current_tracer().watch(self._listener, (generated,))
 
-    def compiling(self) -> ExitStack:
-        stack = ExitStack()
-        stack.enter_context(current_tracer().paused())
-        return stack
+    def compiling(self) -> AbstractContextManager[None]:
+        return current_tracer().paused()
 
     def begin(self, lines: frozenset[Frames], is_hit: bool) -> RunFollower:
         frame, root = self._running_frame() if is_hit else (None, None)

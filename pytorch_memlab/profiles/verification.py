@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .._common.user_code import base_name
 from ..history.comparison import Comparison, Line, compare
 from ..history.model import AllocationHistory
-from ..records import ApproximationKind
+from ..records import Approximation, mark
 from .recorded import RecordedProfile
 
 
@@ -20,8 +20,7 @@ class Verification:
     recording: str  # what it is, such as the name of its file
     gpu: str  # that was simulated
     comparisons: tuple[Comparison, ...]  # one for each GPU of the recording
-    # what the simulation said that it does not know, by the line of the program
-    marks: Mapping[Line, Collection[ApproximationKind]]
+    marks: Mapping[Line, str]  # of the lines of the simulated program, as its table has them
     is_dry_run: bool
 
     @property
@@ -58,11 +57,9 @@ def verification(
     )
 
 
-def _marks(profile: RecordedProfile) -> dict[Line, Collection[ApproximationKind]]:
-    marks: defaultdict[Line, set[ApproximationKind]] = defaultdict(set)
+def _marks(profile: RecordedProfile) -> dict[Line, str]:
+    approximations: defaultdict[Line, list[Approximation]] = defaultdict(list)
     for entry in profile.entries:
-        file = os.path.basename(profile.functions[entry.code_id].filename)
-        kinds = {approximation.kind for approximation in entry.approximations}
-        if kinds:
-            marks[Line(file, entry.line)] |= kinds
-    return dict(marks)
+        file = base_name(profile.functions[entry.code_id].filename)
+        approximations[Line(file, entry.line)] += entry.approximations
+    return {line: mark(of_line) for line, of_line in approximations.items()}

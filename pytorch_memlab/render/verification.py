@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .._common.prose_size import counted, prose_size
+from .._common.prose_size import counted, prose_size, signed
 from .._common.quoted import printable
 from ..history.model import device_name
-from ..records import ASSUMED_SIZES, NOT_COUNTED, ApproximationKind
 from .rows import cut_place, document, wrapped
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def _comparison(found: Comparison, whole: Verification) -> Iterator[str]:
         for row in found.lines[:_MOST]:
             yield (
                 f"  {_place(row.line):{_PLACE - 2}}{prose_size(row.recorded):>12}"
-                f"{prose_size(row.simulated):>12}{_signed(row.simulated - row.recorded):>12}"
+                f"{prose_size(row.simulated):>12}{signed(row.simulated - row.recorded, '+'):>12}"
             )
         if len(found.lines) > _MOST:
             yield f"  {len(found.lines) - _MOST:,} more"
@@ -83,16 +82,16 @@ def _row(name: str, recorded: int, simulated: int) -> str:
 
 def _percent(recorded: int, simulated: int) -> str:
     if not recorded:
-        return _signed(simulated)
+        return signed(simulated, "+")
     share = 100 * (simulated - recorded) / recorded
-    return f"{share:+.3f}%" if abs(share) >= 0.001 else _signed(simulated - recorded)
+    return f"{share:+.3f}%" if abs(share) >= 0.001 else signed(simulated - recorded, "+")
 
 
 def _difference(found: Difference, whole: Verification) -> Iterator[str]:
     yield f"  {_place(found.line)}, after {counted(found.index, 'recorded request')}"
     yield f"    on the GPU   {_requests(found.recorded)}"
     yield f"    simulated    {_requests(found.simulated)}"
-    yield f"    {_marks(found, whole)}"
+    yield f"    {_mark(found, whole)}"
 
 
 def _requests(events: Sequence[Event]) -> str:
@@ -102,27 +101,12 @@ def _requests(events: Sequence[Event]) -> str:
     return ", ".join(parts) or "nothing"
 
 
-def _marks(found: Difference, whole: Verification) -> str:
-    kinds = set(whole.marks.get(found.line, ())) if found.line is not None else set()
-    marks = [
-        mark
-        for mark, meant in (
-            ("?", NOT_COUNTED),
-            ("~", {ApproximationKind.ESTIMATED}),
-            ("*", {ApproximationKind.ASSUMED, ApproximationKind.GIVEN, *ASSUMED_SIZES}),
-        )
-        if kinds & meant
-    ]
-    if marks:
-        return f"this line is marked {' and '.join(marks)}"
-    return "this line has no mark"
+def _mark(found: Difference, whole: Verification) -> str:
+    mark = "" if found.line is None else whole.marks.get(found.line, "")
+    return f"this line is marked {mark}" if mark else "this line has no mark"
 
 
 def _place(line: Line | None) -> str:
     if line is None:
         return "no line of the program"
     return cut_place(printable(f"{line.file}:{line.number}"), _PLACE)
-
-
-def _signed(nbytes: int) -> str:
-    return f"{'+' if nbytes >= 0 else '-'}{prose_size(abs(nbytes))}"

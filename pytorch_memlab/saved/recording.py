@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from .._common.user_code import base_name
 from ..history.holders import innermost_of_user
 from ..history.peak import first_state, serves_small, settings_of
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..history.model import AllocationHistory, Event, Segment, Stack
     from ..profiles.verification import Verification
 
-_KINDS: Final = {
+KINDS: Final = {
     "alloc": "alloc",
     "free_completed": "free",
     "segment_alloc": "segment_alloc",
@@ -27,6 +27,7 @@ _KINDS: Final = {
     "segment_unmap": "segment_unmap",
     "oom": "oom",
 }
+"""The names of events in a recording, by those of PyTorch's memory history."""
 
 
 def recording_file(
@@ -71,7 +72,7 @@ def recording(
 
 def _events(events: Sequence[Event], stacks: Sequence[Stack]) -> Iterator[list[Any]]:
     for event in events:
-        kind = _KINDS.get(event.action)
+        kind = KINDS.get(event.action)
         if kind is None:
             continue
         row: list[Any] = [kind, event.address, event.size, event.stream]
@@ -84,8 +85,8 @@ def _context(stack: Stack) -> dict[str, str]:
     if not stack:
         return {}
     frame, inner = innermost_of_user(stack), stack[0]
-    where = f"{_name(frame.filename)}:{frame.line}:{frame.name}"
-    return {"where": where, "lib": f"{_name(inner.filename)}:{inner.name}"}
+    where = f"{base_name(frame.filename)}:{frame.line}:{frame.name}"
+    return {"where": where, "lib": f"{base_name(inner.filename)}:{inner.name}"}
 
 
 def _segment(segment: Segment, *, with_requests: bool) -> dict[str, Any]:
@@ -108,7 +109,3 @@ def _segment(segment: Segment, *, with_requests: bool) -> dict[str, Any]:
         **({"expandable": True} if segment.is_expandable else {}),
         "blocks": blocks,
     }
-
-
-def _name(path: str) -> str:
-    return os.path.basename(path.replace("\\", "/"))

@@ -7,15 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_KINDS = {
-    "alloc": "alloc",
-    "free_completed": "free",
-    "segment_alloc": "segment_alloc",
-    "segment_free": "segment_free",
-    "segment_map": "segment_map",
-    "segment_unmap": "segment_unmap",
-    "oom": "oom",
-}
+from pytorch_memlab.saved.recording import KINDS
+
 _SKIPPED = frozenset({"free_requested", "snapshot", "user_defined"})
 _OP = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)")
 _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+Backward\d*)::apply")
@@ -96,10 +89,10 @@ def _events(history: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
         action = entry["action"]
         if action in _SKIPPED:
             continue
-        if action not in _KINDS:
+        if action not in KINDS:
             raise UnknownHistoryError(f"a trace has no events of the kind {action!r}")
         first = entry["device_free" if action == "oom" else "addr"]
-        event = [_KINDS[action], first, entry["size"], entry["stream"]]
+        event = [KINDS[action], first, entry["size"], entry["stream"]]
         if action == "alloc":
             event.append(context_of(entry.get("frames", ())))
         events.append(event)

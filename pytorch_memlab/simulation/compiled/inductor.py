@@ -40,7 +40,10 @@ CUDA_GRAPHS = "triton.cudagraphs"
 """The option that records CUDA graphs."""
 
 _LEFT_OUT = (
-    *("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning"),
+    "max_autotune",
+    "max_autotune_gemm",
+    "max_autotune_pointwise",
+    "coordinate_descent_tuning",
 )
 """Options that choose by time."""
 
