@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from shutil import copytree
 from typing import Final
 
 import torch
@@ -66,6 +67,11 @@ class AdviceProgram:
     def name(self) -> str:
         """The file's name without its ending."""
         return self.path.stem
+
+    @property
+    def modules(self) -> Path:
+        """The folder of the modules beside it; most have none."""
+        return self.path.with_suffix("")
 
     @property
     def missing(self) -> list[str]:
@@ -156,6 +162,8 @@ def rows(chosen: Sequence[AdviceProgram], processes: int, *, is_tried: bool) -> 
             path = Path(folder, program.name, f"{program.name}.py")
             path.parent.mkdir()
             path.write_text(program.path.read_text())
+            if program.modules.is_dir():
+                copytree(program.modules, path.parent, dirs_exist_ok=True)
             is_sound = program.cause == SOUND
             works.append(_Run(str(path), program.gpu, is_tried, is_sound))
         output = os.path.join(folder, "output.txt")
@@ -179,7 +187,8 @@ def _row(program: AdviceProgram, work: _Run, advice: _Printed, whole: _Ran, outp
     edited = path.with_name("edited") / path.name
     edited.parent.mkdir()
     try:
-        edited.write_text(patched(path.read_text(), advice.diff))
+        for file in path.parent.glob("*.py"):
+            (edited.parent / file.name).write_text(patched(file, advice.diff))
     except ValueError as error:
         return row(note=str(error))
     if not advice.diff and not advice.environment:
@@ -198,20 +207,25 @@ def _row(program: AdviceProgram, work: _Run, advice: _Printed, whole: _Ran, outp
     )
 
 
-def patched(text: str, diff: str) -> str:
-    """A text with a unified diff of one file.
+def patched(file: Path, diff: str) -> str:
+    """The text of a file with its part of a unified diff.
 
     Raises:
-        ValueError: a line of the diff is not that of the text.
+        ValueError: a line of the diff is not that of the file.
     """
-    old, new, at = text.splitlines(), list[str](), 0
+    old, new, at = file.read_text().splitlines(), list[str](), 0
+    is_here = False
     for line in diff.splitlines():
         hunk = _HUNK.match(line)
-        if hunk:
+        if line.startswith("--- "):
+            is_here = Path(line.removeprefix("--- ")).name == file.name
+        elif not is_here:
+            continue
+        elif hunk:
             begin = int(hunk[1]) - 1
             new += old[at:begin]
             at = begin
-        elif line.startswith(("---", "+++")):
+        elif line.startswith("+++ "):
             continue
         elif line.startswith("+"):
             new.append(line[1:])

@@ -34,7 +34,7 @@ from .gpu_memory import GPUMemory, LeakCheck
 from .machines import MachinesOfTests
 from .marks import Limits, limits_of
 from .repeated_test import repeated_test
-from .selection import REPORT_FIELD, asks_for_memory
+from .selection import REPORT_FIELD, asks_for_memory, has_own_mark
 
 _NAME: Final = "memlab-measuring"
 _KEY: Final = pytest.StashKey["RunOfTest"]()
@@ -227,7 +227,11 @@ class MeasuredTests:
             text = memory_of_tests.increased(measured, change, self._increase, lines)
             pytest.fail(text, pytrace=False)
         if not run.memory.was_used and (limit is not None or run.limits.leaks is not None):
-            item.warn(pytest.PytestWarning(memory_of_tests.unused(item.name)))
+            text = memory_of_tests.unused(item.name)
+            if not has_own_mark(item):  # that of its class or module is for others too
+                item.warn(pytest.PytestWarning(text))
+            else:
+                pytest.fail(text, pytrace=False)
 
 
 def _without_internal_frames(

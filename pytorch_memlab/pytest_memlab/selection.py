@@ -23,3 +23,8 @@ def asks_for_memory(item: pytest.Item) -> bool:
     if FIXTURE in getattr(item, "fixturenames", ()):
         return True
     return any(mark.name in MARKS for mark in item.iter_markers())
+
+
+def has_own_mark(item: pytest.Item) -> bool:
+    """True if a test itself has a mark of the plugin, not only its class or module."""
+    return any(mark.name in MARKS for mark in item.own_markers)

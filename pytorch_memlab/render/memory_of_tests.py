@@ -63,8 +63,9 @@ def leak(device: int, size: int, blocks: int, limit: int, holders: PeakHolders |
 def unused(name: str) -> str:
     """A test whose limit means nothing, because it uses no GPU."""
     return (
-        f"{name} has a mark for GPU memory and made no CUDA tensor: a device that was chosen when"
-        " the file was imported is the CPU; choose it in the test or in a fixture"
+        f"{name} has a mark for GPU memory and made no CUDA tensor, so nothing was measured: a"
+        " device that was chosen when the file was imported is the CPU; choose it in the test or in"
+        " a fixture"
     )
 
 

@@ -49,8 +49,13 @@ def test_every_program_names_a_cause_of_the_catalogue():
     assert len({one.name for one in programs()}) >= 20
 
 
-def test_an_edit_of_other_lines_is_refused():
-    diff = "--- a\n+++ a\n@@ -1,2 +1,2 @@\n x = 1\n-y = 2\n+y = 3\n"
-    assert patched("x = 1\ny = 2\nz = 4\n", diff) == "x = 1\ny = 3\nz = 4\n"
+def test_an_edit_of_other_lines_is_refused(tmp_path):
+    diff = "--- a.py\n+++ a.py\n@@ -1,2 +1,2 @@\n x = 1\n-y = 2\n+y = 3\n"
+    file, other = tmp_path / "a.py", tmp_path / "b.py"
+    file.write_text("x = 1\ny = 2\nz = 4\n")
+    other.write_text("x = 1\ny = 2\n")
+    assert patched(file, diff) == "x = 1\ny = 3\nz = 4\n"
+    assert patched(other, diff) == "x = 1\ny = 2\n"
+    file.write_text("x = 1\ny = 5\n")
     with pytest.raises(ValueError, match="the edit does not apply: y = 2"):
-        patched("x = 1\ny = 5\n", diff)
+        patched(file, diff)

@@ -319,7 +319,13 @@ def test_what_the_fixture_gives(run):
     ).assert_outcomes(passed=1)
 
 
-def test_a_limit_on_a_test_that_uses_no_gpu_is_a_warning(run):
+NOTHING_MEASURED = (
+    "has a mark for GPU memory and made no CUDA tensor, so nothing was measured: a device that was"
+    " chosen when the file was imported is the CPU; choose it in the test or in a fixture"
+)
+
+
+def test_a_mark_of_a_test_that_uses_no_gpu_fails_it(run):
     result = run(
         """
         DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -327,16 +333,33 @@ def test_a_limit_on_a_test_that_uses_no_gpu_is_a_warning(run):
         @pytest.mark.gpu_memory_limit("1 MiB")
         def test_it():
             torch.empty(8 << 20, dtype=torch.uint8, device=DEVICE)
+
+        @pytest.mark.gpu_leaks("1 MiB")
+        def test_leak():
+            torch.empty(8 << 20, dtype=torch.uint8, device=DEVICE)
+
+        @pytest.mark.gpu_leaks("1 MiB")
+        @pytest.mark.gpu_memory_limit("1 MiB")
+        def test_error():
+            assert torch.empty(8, device=DEVICE).is_cuda
+        """
+    )
+
+    result.assert_outcomes(failed=3, warnings=0)
+    assert f"test_it {NOTHING_MEASURED}" in result.outlines
+    assert f"test_leak {NOTHING_MEASURED}" in result.outlines
+    assert f"test_error {NOTHING_MEASURED}" not in result.outlines
+
+
+def test_a_mark_of_a_module_warns_of_a_test_that_uses_no_gpu(run):
+    result = run(
+        """
+        pytestmark = pytest.mark.gpu_memory_limit("1 MiB")
+
+        def test_it():
+            torch.empty(8 << 20, dtype=torch.uint8)
         """
     )
 
     result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(
-        [
-            (
-                "*PytestWarning: test_it has a mark for GPU memory and made no CUDA tensor: a"
-                " device that was chosen when the file was imported is the CPU; choose it in the"
-                " test or in a fixture"
-            )
-        ]
-    )
+    result.stdout.fnmatch_lines([f"*PytestWarning: test_it {NOTHING_MEASURED}"])
