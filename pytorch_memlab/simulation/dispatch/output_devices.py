@@ -66,7 +66,7 @@ class OutputDevices:
     ) -> SimulatedGPU | None:
         known = self._machine.allocations.known
         gpu = None
-        on_cpu = None
+        on_cpu = number = None
         for tensor in tensors_in(args, kwargs):
             try:
                 allocation = known.get(_untyped_storage(tensor)._cdata)
@@ -75,17 +75,28 @@ class OutputDevices:
             if allocation is None:
                 if tensor.is_meta:
                     return None  # so is the result, whatever the others are
-                if tensor.dim() > 0:
+                if tensor.dim() > 0 or not info.takes_cpu_numbers:
                     on_cpu = tensor
+                else:
+                    number = tensor
             elif gpu is None:
                 gpu = allocation.gpu
             elif gpu is not allocation.gpu and not info.takes_cpu_tensors:
                 raise mixed_devices(func, gpu, str(allocation.gpu.device))
-        if gpu is None or on_cpu is None or info.takes_cpu_tensors:
+        if gpu is None or info.takes_cpu_tensors:
+            return gpu
+        if on_cpu is None and number is not None and info.written:
+            on_cpu = self._number_written_in(info, args, kwargs)
+        if on_cpu is None:
             return gpu
         if self._is_from_program(on_cpu):
             raise mixed_devices(func, gpu, "cpu")
         return gpu
+
+    def _number_written_in(self, info: OpInfo, args: Args, kwargs: Kwargs) -> torch.Tensor | None:
+        """A number of the CPU that an op would write a GPU's result to."""
+        written = info.written_in(args, kwargs)
+        return next((one for one in written if self._machine.gpu_of(one) is None), None)
 
     def _is_from_program(self, tensor: torch.Tensor) -> bool:
         """True if a CPU tensor comes from the program, not from inside a composite op.
@@ -96,7 +107,7 @@ class OutputDevices:
         if call is None:
             return torch._C._current_autograd_node() is None
         gpu_of = self._machine.gpu_of
-        gave_some = any(one.dim() and gpu_of(one) is None for one in tensors_in(*call))
+        gave_some = None in map(gpu_of, tensors_in(*call))
         return gave_some or not storages_of(tensor)
 
     def _gpu_meant_by_cpu(

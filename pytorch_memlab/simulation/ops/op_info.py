@@ -42,6 +42,7 @@ class OpInfo(OpDefinition):
         self.name = schema.name
         self.touches_no_element |= is_view or torch.Tag.inplace_view in op.tags
         self.takes_cpu_tensors |= is_library
+        self.takes_cpu_numbers = not is_library and not _compares_all_devices(op)
         self.composite = cuda_dispatch_of(op)
         self.reference = cpu_kernel_of(op) or known.reference
 
@@ -140,8 +141,23 @@ _COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd"
 @functools.cache
 def ops_without_workspace() -> frozenset[str]:
     """Names of ops, without ``aten::``, that allocate their outputs only."""
-    lines = Path(__file__).with_name("no_workspace.txt").read_text(encoding="utf-8").splitlines()
+    return _listed_in("no_workspace.txt")
+
+
+def _listed_in(file_name: str) -> frozenset[str]:
+    lines = Path(__file__).with_name(file_name).read_text(encoding="utf-8").splitlines()
     return frozenset(line for line in lines if not line.startswith("#"))
+
+
+@functools.cache
+def same_device_ops() -> frozenset[str]:
+    """Names of ops, without ``aten::``, that take no number of the CPU beside a GPU's tensor."""
+    return _listed_in("same_device.txt")
+
+
+def _compares_all_devices(op: Any) -> bool:
+    name = op._schema.name.removeprefix("aten::")
+    return not same_device_ops().isdisjoint({name, f"{name}.{op._overloadname}"})
 
 
 def _has_no_workspace(op: Any) -> bool:

@@ -15,6 +15,7 @@ from torch.backends import mkldnn
 
 from ..._common.patches import Patches
 from ..machine.machine import Machine
+from ..ops.memory_formats import is_dense
 
 Check = Callable[..., None]
 
@@ -73,12 +74,48 @@ def _mode(input: Any, *_rest: Any, out: Any = None, **_named: Any) -> None:
             )
 
 
-def _result(input: Any, *_rest: Any, out: Any = None, **_named: Any) -> None:
+def _result(name: str, input: Any, *_rest: Any, out: Any = None, **_named: Any) -> None:
+    _same_device(name, out, input)
+
+
+def _norm(name: str, input: Any, *_rest: Any, out: Any = None, **_named: Any) -> None:
+    """Norms name the result and the input the other way round."""
+    _same_device(name, input, out)
+
+
+def _rank(
+    input: Any, tol: Any = None, *_rest: Any, atol: Any = None, rtol: Any = None, **named: Any
+) -> None:
+    name = "torch.linalg.matrix_rank"
+    _same_device(name, named.get("out"), input)
+    _same_device(name, tol if atol is None else atol, input, "atol")
+    _same_device(name, rtol, input, "rtol")
+
+
+def _same_device(name: str, result: Any, input: Any, role: str = "result") -> None:
     """``checkSameDevice`` of ``aten/src/ATen/native/LinearAlgebraUtils.h``."""
-    if _are_tensors(input, out) and input.device != out.device:
+    if _are_tensors(result, input) and result.device != input.device:
         raise RuntimeError(
-            "Expected result and input tensors to be on the same device, but got result on"
-            f" {out.device} and input on {input.device}"
+            f"{name}: Expected {role} and input tensors to be on the same device, but got {role} on"
+            f" {result.device} and input on {input.device}"
+        )
+
+
+def _sum(verb: str, tensors: Any, other: Any, *_rest: Any, alpha: Any = 1, **_named: Any) -> None:
+    """``foreach_binary_op`` of ``aten/src/ATen/native/cuda/ForeachBinaryOpScalarTensor.cu``.
+
+    One kernel for all tensors takes no number of the CPU; a kernel for each of them does.
+    """
+    if not (tensors and _are_all(tensors) and _are_tensors(other) and tensors[0].is_cuda):
+        return
+    kinds = {(one.device, one.dtype, is_dense(one)) for one in tensors}
+    device, dtype = tensors[0].device, tensors[0].dtype
+    in_one_kernel = kinds == {(device, dtype, True)} and other.dtype is dtype
+    if not in_one_kernel or torch.result_type(tensors[0], alpha) is not dtype:
+        return
+    if not other.dim() and other.device != device:
+        raise RuntimeError(
+            f"scalar tensor {verb}expected to be on {device} but is on {other.device}"
         )
 
 
@@ -97,14 +134,21 @@ _CONVOLUTIONS: Final = (
     *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
 )
 _RECURRENT: Final = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
-_WITH_RESULT: Final = (
-    *(torch.linalg.cond, torch.linalg.matrix_rank, torch.linalg.pinv),
-    *(torch.linalg.tensorinv, torch.linalg.tensorsolve),
-)
+_WITH_RESULT: Final = {
+    torch.linalg.cond: "linalg.cond",
+    torch.linalg.pinv: "linalg.pinv",
+    torch.linalg.tensorinv: "tensorinv",
+    torch.linalg.tensorsolve: "tensorsolve",
+}
+_NORMS: Final = {torch.linalg.norm: "linalg.norm", torch.linalg.matrix_norm: "linalg.matrix_norm"}
 _CHECKS: Final[dict[Any, Check]] = {
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
     **dict.fromkeys(_RECURRENT, _recurrent),
     **dict.fromkeys((torch.take_along_dim, torch.Tensor.take_along_dim), _along),
     torch.mode: _mode,
-    **dict.fromkeys(_WITH_RESULT, _result),
+    torch._foreach_add: partial(_sum, ""),
+    torch._foreach_add_: partial(_sum, "is "),
+    torch.linalg.matrix_rank: _rank,
+    **{function: partial(_result, name) for function, name in _WITH_RESULT.items()},
+    **{function: partial(_norm, name) for function, name in _NORMS.items()},
 }

@@ -117,3 +117,58 @@ def test_indices_on_another_gpu_are_refused(compute):
                 call()
         assert torch.cuda.memory_allocated() == allocated
         assert x[torch.tensor([0])].shape == (1, 3)
+
+
+def number(value=1.0):
+    return torch.tensor(value)
+
+
+OPS_THAT_TAKE_NO_NUMBER_OF_THE_CPU = {
+    "a sum on the CPU": lambda: number().add_(zeros(3).sum()),
+    "a result": lambda: torch.add(zeros(()), zeros(()), out=number()),
+    "a reduced result": lambda: torch.sum(zeros(3), 0, out=number()),
+    "a bound": lambda: zeros(3).clamp(min=number()),
+    "an addend": lambda: torch.addmm(number(), zeros(3, 3), zeros(3, 3)),
+    "what is looked for": lambda: torch.isin(zeros(3), number()),
+    "a position": lambda: zeros(3).take(number(1)),
+    "a position to write to": lambda: zeros(3).put(number(1), zeros(())),
+    "a word": lambda: functional.embedding(number(1), zeros(3, 3)),
+    "a target": lambda: functional.nll_loss(zeros(3), number(1)),
+    "a target of all": lambda: functional.l1_loss(zeros(3), number()),
+    "a tolerance": lambda: torch.linalg.pinv(zeros(3, 3), rcond=number()),
+    "a relative tolerance": lambda: torch.linalg.pinv(zeros(3, 3), rtol=number()),
+    "a deviation": lambda: torch.normal(zeros(3), number()),
+    "the other part": lambda: torch.complex(zeros(()), number()),
+    "steps of an optimizer": lambda: torch._fused_adam_(
+        *[[zeros(3)]] * 4, [], [number()], lr=0.1, beta1=0.9, beta2=0.9, weight_decay=0.0,
+        eps=1e-8, amsgrad=False, maximize=False,
+    ),
+}  # fmt: skip
+
+
+@computed_or_dry
+@pytest.mark.parametrize("name", OPS_THAT_TAKE_NO_NUMBER_OF_THE_CPU)
+def test_a_number_of_the_cpu_is_refused_where_kernels_compare_devices(name, compute):
+    with simulate("1GiB", compute=compute), pytest.raises(RuntimeError, match=MIXED):
+        OPS_THAT_TAKE_NO_NUMBER_OF_THE_CPU[name]()
+
+
+@computed_or_dry
+def test_a_number_of_the_cpu_is_taken_where_kernels_take_it(compute):
+    with simulate("1GiB", compute=compute):
+        x = zeros(3)
+        for result in (
+            x + number(),
+            number() + x,
+            x.mul_(number()),
+            torch.where(x > 0, x, number()),
+            torch.lerp(x, x, number()),
+            x.masked_fill(x > 0, number()),
+            x.index_fill(0, first(), number()),
+            x.fill_(number()),
+        ):
+            assert (result.device.type, result.shape) == ("cuda", (3,))
+        on_cpu = number()
+        on_cpu.copy_(zeros(()))
+        assert on_cpu.fill_(zeros(())) is on_cpu
+        assert torch.zeros(3).fill_(zeros(())).device.type == on_cpu.device.type == "cpu"

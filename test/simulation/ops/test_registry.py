@@ -12,11 +12,12 @@ from statistics import median
 import pytest
 import torch
 import torch.distributed.fsdp
+import torchgen
 
 import pytorch_memlab
 from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.simulation.ops import registry
-from pytorch_memlab.simulation.ops.op_info import ops_without_workspace
+from pytorch_memlab.simulation.ops.op_info import ops_without_workspace, same_device_ops
 from pytorch_memlab.simulation.ops.registry import (
     define,
     definition_of,
@@ -100,6 +101,41 @@ def test_an_op_with_a_memory_model_is_not_listed_as_without_workspace():
 def test_every_op_without_workspace_exists():
     for name in ops_without_workspace():
         assert hasattr(torch.ops.aten, name), name
+
+
+def native_functions():
+    """Entries of PyTorch's ``native_functions.yaml`` as text, by the name of the op."""
+    [path] = Path(torchgen.__file__).parent.rglob("native_functions.yaml")
+    entries = re.split(r"^- func: ", path.read_text(), flags=re.MULTILINE)[1:]
+    return {entry.partition("(")[0]: entry for entry in entries}
+
+
+def test_ops_whose_kernels_compare_all_devices_are_those_of_pytorch():
+    entries = native_functions()
+    expected = set()
+    for name, entry in entries.items():
+        whole = re.search(r"^  structured_delegate: (\S+)", entry, re.MULTILINE)
+        kernels = entries[whole[1]] if whole else entry
+        has_kernel = re.search(r"^    (\w+, )*CUDA[,:]", kernels, re.MULTILINE)
+        positional = re.split(r"\*,|->", entry.partition("\n")[0].partition("(")[2])[0]
+        tensors = re.sub(r"\(\w!?\)", "", positional)
+        takes_several = tensors.count("Tensor") > 1 or "Tensor[" in tensors
+        is_left_out = "backward" in name or name.startswith("miopen_")
+        is_unchecked = "device_check: NoCheck" in entry
+        if has_kernel and takes_several and not is_left_out and not is_unchecked:
+            expected.add(name)
+    listed = same_device_ops()
+
+    def is_listed(name):
+        packet, _, overload = name.partition(".")
+        return not listed.isdisjoint({packet, f"{packet}.{overload or 'default'}"})
+
+    assert RELEASE < (2, 13) or {name for name in expected if not is_listed(name)} == set()
+    call_others = {"embedding", "linalg_pinv", "masked_scatter", "put"}
+    packets = {name.partition(".")[0] for name in entries}
+    needless = {name.partition(".")[0] for name in listed} - call_others
+    needless -= {name.partition(".")[0] for name in expected}
+    assert needless & packets == set()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ _ALONG = (
     "(while checking arguments for torch.take_along_dim():)"
 )
 
+_RESULT = "Expected {} and input tensors to be on the same device, but got {} on {} and input on {}"
+
 
 def _suffix(name):
     return _SAME + (_MKLDNN.format(name) if mkldnn.is_available() else "")
@@ -77,6 +79,38 @@ CALLS = {
         lambda: torch.mode(on_gpu(3), out=(on_cpu(1), on_gpu(1).long())),
         "expected device 'cuda:0' but got 'cpu' for values output",
     ),
+    "a result on the CPU": (
+        lambda: torch.linalg.pinv(on_gpu(3, 3), out=on_cpu(3, 3)),
+        "linalg.pinv: " + _RESULT.format("result", "result", "cpu", "cuda:0"),
+    ),
+    "a norm on the CPU": (
+        lambda: torch.linalg.norm(on_gpu(3, 3), out=on_cpu(())),
+        "linalg.norm: " + _RESULT.format("result", "result", "cuda:0", "cpu"),
+    ),
+    "a norm of matrices on the CPU": (
+        lambda: torch.linalg.matrix_norm(on_gpu(3, 3), out=on_cpu(())),
+        "linalg.matrix_norm: " + _RESULT.format("result", "result", "cuda:0", "cpu"),
+    ),
+    "a rank on the CPU": (
+        lambda: torch.linalg.matrix_rank(on_gpu(3, 3), out=on_cpu(()).long()),
+        "torch.linalg.matrix_rank: " + _RESULT.format("result", "result", "cpu", "cuda:0"),
+    ),
+    "a tolerance on the CPU": (
+        lambda: torch.linalg.matrix_rank(on_gpu(3, 3), on_cpu(())),
+        "torch.linalg.matrix_rank: " + _RESULT.format("atol", "atol", "cpu", "cuda:0"),
+    ),
+    "a relative tolerance on the CPU": (
+        lambda: torch.linalg.matrix_rank(on_gpu(3, 3), rtol=on_cpu(())),
+        "torch.linalg.matrix_rank: " + _RESULT.format("rtol", "rtol", "cpu", "cuda:0"),
+    ),
+    "an addend of all on the CPU": (
+        lambda: torch._foreach_add([on_gpu(3), on_gpu(3)], on_cpu(())),
+        "scalar tensor expected to be on cuda:0 but is on cpu",
+    ),
+    "an addend of all in place": (
+        lambda: torch._foreach_add_([on_gpu(3)], on_cpu(()), alpha=2.0),
+        "scalar tensor is expected to be on cuda:0 but is on cpu",
+    ),
     "indices on another device": (
         lambda: torch.mode(on_cpu(3), out=(on_cpu(1), on_gpu(1).long())),
         "expected device 'cpu' but got 'cuda:0' for indices output",
@@ -90,6 +124,23 @@ def test_the_words_are_those_of_the_function(call, words):
         with pytest.raises(RuntimeError) as caught:
             call()
         assert str(caught.value) == words
+
+
+def test_numbers_of_the_cpu_pass_where_a_kernel_runs_for_each_tensor():
+    with simulate("1GiB"):
+        strided = on_gpu(3, 4)[:, ::2]
+        for tensors, alpha in (
+            ([on_gpu(3), on_gpu(3).half()], 1),
+            ([strided, on_gpu(3)], 1),
+            ([on_gpu(3).double()], 1),
+            ([on_gpu(3).long()], 0.5),
+        ):
+            sums = torch._foreach_add(tensors, on_cpu(()), alpha=alpha)
+            assert [one.flatten()[0].item() for one in sums] == [1 + alpha] * len(tensors)
+            assert all(one.is_cuda for one in sums)
+        for scale in (torch._foreach_mul, torch._foreach_div):
+            [result] = scale([on_gpu(3)], on_cpu(()))
+            assert result.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_tensors_of_one_device_pass():

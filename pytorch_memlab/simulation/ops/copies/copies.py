@@ -70,7 +70,13 @@ def _are_laid_out_alike(target: torch.Tensor, source: torch.Tensor) -> bool:
     return all(size == 1 or one == other for size, one, other in steps)
 
 
-define("aten::_copy_from", "aten::_copy_from_and_resize", "aten::to.*", takes_cpu_tensors=True)
+define(
+    "aten::_copy_from",
+    "aten::_copy_from_and_resize",
+    "aten::fill_.Tensor",
+    "aten::to.*",
+    takes_cpu_tensors=True,
+)
 
 
 def _scalar(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -166,7 +166,7 @@ define("aten::add.Tensor", in_place_in=frozenset())
 define("aten::sub.Tensor", "aten::mul.Tensor", in_place_in=_MULTIPLIED)
 define("aten::logical_and", in_place_in=_CLAMPED | _COMPARED)
 define("aten::logical_or", in_place_in=_CLAMPED)
-define("aten::_fused_adam_.*", "aten::_fused_adamw_.*", takes_cpu_tensors=True)
+define("aten::_fused_adam_.tensor_lr", "aten::_fused_adamw_.tensor_lr", takes_cpu_tensors=True)
 
 
 def _reference(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
