@@ -18,6 +18,9 @@ moment is right, and makes the report by itself after ``_PATIENCE`` seconds.
 A scheduler signals all processes of a job, and a launcher passes its signal on to its workers. So
 signals within ``_COPIES`` seconds after the first are copies of it. A later one ends the process
 at once.
+
+``SIGUSR1`` asks for the profile of a program that goes on. The thread that waits for signals has it
+written, so that it is written also while the main thread waits in C.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -84,7 +87,8 @@ class EndingSignals:
     See Note [Signals that end a program].
     """
 
-    def __init__(self) -> None:
+    def __init__(self, requests: Mapping[int, Callable[[], None]]) -> None:
+        self._requests = requests
         self._process = os.getpid()
         self._main_thread = _thread.get_ident()
         self._make_report: Callable[[EndedBySignal], object] = lambda _error: None
@@ -102,13 +106,15 @@ class EndingSignals:
             return
         self._make_report = make_report
         with uninterrupted(*OTHERS):
-            numbers = [number for number in NUMBERS if signal_handler(number) == signal.SIG_DFL]
+            asked = (*NUMBERS, *self._requests)
+            numbers = [number for number in asked if signal_handler(number) == signal.SIG_DFL]
             reading, writing = self._pipe = os.pipe()
             os.set_blocking(writing, False)
             _set_wakeup(writing, only_instead_of=-1)
             process.callback(self._stop)
             for number in numbers:
-                set_handler(number, self._handle)
+                is_request = number in self._requests
+                set_handler(number, self._wake_for if is_request else self._handle)
             patches = process.enter_context(Patches())
             patches.around(signal, "signal")(self._signal)
             patches.around(signal, "getsignal")(self._getsignal)
@@ -180,6 +186,9 @@ class EndingSignals:
         finally:
             end_by(number)
 
+    def _wake_for(self, number: int, _frame: FrameType | None) -> None:
+        self._wake(number)
+
     def _wake(self, number: int) -> None:
         if self._pipe is not None:
             with suppress(OSError):
@@ -187,7 +196,11 @@ class EndingSignals:
 
     def _watch(self, reading: int) -> None:
         """The thread that waits for signals."""
-        while (number := _next_number(reading)) is not None:
+        while (number := _next_number(reading, {*NUMBERS, *self._requests})) is not None:
+            if number in self._requests:
+                if signal_handler(number) == self._wake_for:
+                    self._requests[number]()
+                continue
             if not (self._waiting or signal_handler(number) == self._handle):
                 continue  # the program handles it
             patience = time.monotonic() + _PATIENCE
@@ -214,7 +227,7 @@ class EndingSignals:
             pipe, self._pipe = self._pipe, None
             if pipe is None or os.getpid() != self._process:
                 return
-            _forget(self._handle)
+            self._forget_all()
             _set_wakeup(-1, only_instead_of=pipe[1])
             with suppress(OSError):
                 _write(pipe[1], _STOP)
@@ -222,15 +235,22 @@ class EndingSignals:
 
     def be_fork(self) -> None:
         """In a process that the program forked, signals do what they do by default."""
-        _forget(self._handle)
+        self._forget_all()
         if self._pipe is not None:
             _set_wakeup(-1, only_instead_of=self._pipe[1])
+
+    def _forget_all(self) -> None:
+        _forget(self._handle)
+        _forget(self._wake_for, self._requests)
 
     def _signal(self, original: Callable[..., Any], signalnum: int, handler: Any) -> Any:
         """Stands for ``signal.signal``."""
         is_default = isinstance(handler, int) and handler == signal.SIG_DFL
-        if is_default and signalnum in NUMBERS and os.getpid() == self._process:
-            handler = self._handle
+        if is_default and os.getpid() == self._process:
+            if signalnum in NUMBERS:
+                handler = self._handle
+            elif signalnum in self._requests:
+                handler = self._wake_for
         return self._as_seen(original(signalnum, handler))
 
     def _getsignal(self, original: Callable[..., Any], signalnum: int) -> Any:
@@ -238,7 +258,7 @@ class EndingSignals:
         return self._as_seen(original(signalnum))
 
     def _as_seen(self, handler: Any) -> Any:
-        return signal.SIG_DFL if handler == self._handle else handler
+        return signal.SIG_DFL if handler in (self._handle, self._wake_for) else handler
 
     def _set_wakeup_fd(self, original: Callable[..., int], *args: Any, **options: Any) -> int:
         """Stands for ``signal.set_wakeup_fd``."""
@@ -326,9 +346,14 @@ def end_by(number: int) -> NoReturn:
     _exit(128 + number)  # the signal is blocked, or this is the first process of a container
 
 
-def _forget(handler: Callable[..., Any]) -> None:
+def requests_to(work: Callable[[], None]) -> dict[int, Callable[[], None]]:
+    """The signal that asks a program for its profile, and what that does; none on Windows."""
+    return {int(signal.SIGUSR1): work} if hasattr(signal, "SIGUSR1") else {}
+
+
+def _forget(handler: Callable[..., Any], numbers: Iterable[int] = NUMBERS) -> None:
     """Take a handler off this process."""
-    for number in NUMBERS:
+    for number in numbers:
         if signal_handler(number) == handler:
             set_handler(number, DEFAULT_ACTION)
 
@@ -368,14 +393,14 @@ def _set_in_system(number: int, action: int) -> None:
     ctypes.pythonapi.PyOS_setsig(number, ctypes.c_void_p(int(action)))
 
 
-def _next_number(reading: int) -> int | None:
-    """The next signal that ends programs; None if there is nothing more to wait for."""
+def _next_number(reading: int, numbers: Collection[int]) -> int | None:
+    """The next of these signals; None if there is nothing more to wait for."""
     while True:
         for number in _read(reading, 1):
             if number == _STOP[0]:
                 os.close(reading)
                 return None
-            if number in NUMBERS:
+            if number in numbers:
                 return number
 
 

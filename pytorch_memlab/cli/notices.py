@@ -154,6 +154,8 @@ def next_step(outputs: Sequence[str]) -> str:
     for given in outputs:
         path = path_of_rank(given)
         match PurePath(path).suffix.lower():
+            case ".memlab":
+                return f"pytorch-memlab show {given}"
             case ".json":
                 return f"pytorch-memlab show {path}, or pytorch-memlab top {path}"
             case ".pickle" | ".pkl":

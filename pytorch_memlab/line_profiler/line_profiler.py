@@ -237,7 +237,7 @@ class LineProfiler(RecordedLines):
                 if code_id in self._codes:
                     self._failures[code_id, line] = report.facts.request.requested
 
-    def recorded(self) -> RecordedProfile:
+    def recorded(self, *, with_history: bool = True) -> RecordedProfile:
         """Everything recorded so far and what is known of the run."""
         records = self.records()
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
@@ -258,7 +258,7 @@ class LineProfiler(RecordedLines):
         }
         peaks = self._recording().all_peak_holders()
         history = None
-        if self._keeps_history:
+        if self._keeps_history and with_history:
             with suppress(HistoryError):  # nothing took memory
                 history = self._recording().history()
         return RecordedProfile(

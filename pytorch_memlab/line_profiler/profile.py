@@ -275,6 +275,11 @@ def _print_tables(stream: TextIO) -> None:
         print(file=stream)
 
 
+def printed_at_exit() -> list[tuple[Any, tuple[str, ...]]]:
+    """The functions of ``@profile`` so far, with their columns."""
+    return list(_printed_at_exit)
+
+
 def take_over_printing() -> list[tuple[Any, tuple[str, ...]]]:
     """Keep ``@profile`` from printing at exit; returns the list of its functions, which grows."""
     global _is_taken_over

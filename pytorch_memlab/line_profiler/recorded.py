@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .._common.ipython import ipython_shell
+from .._common.ranks import this_rank
 from .._common.secrets_in_arguments import masked
 from .._common.version import __version__
 from ..profiles.merging import renumbered
@@ -60,6 +60,7 @@ class RunTime:
     def run(self, *, is_dry_run: bool) -> Run:
         """This run."""
         program, arguments = _command()
+        own = this_rank()
         return Run(
             program,
             arguments,
@@ -67,8 +68,12 @@ class RunTime:
             self._started,
             round(self.seconds(), 3),
             is_dry_run,
-            rank=_number("RANK", 0),
-            world_size=_number("WORLD_SIZE", 1),
+            rank=own.rank,
+            world_size=own.world_size,
+            local_rank=own.local_rank,
+            node=own.node,
+            attempt=own.attempt,
+            launcher=own.launcher,
         )
 
 
@@ -226,8 +231,3 @@ def _versions() -> dict[str, str]:
         "python": platform.python_version(),
     }
     return {**versions, "cuda": torch.version.cuda} if torch.version.cuda else versions
-
-
-def _number(variable: str, otherwise: int) -> int:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdecimal() else otherwise

@@ -72,7 +72,13 @@ def private_test(test: MeasuredTest) -> MeasuredTest:
 def _private_run(run: Run) -> Run:
     named = _CLASS.match(run.exception)
     exception = named[0] if named else "an exception" if run.exception else ""
-    return replace(run, program=private(run.program), arguments=(), exception=exception)
+    return replace(
+        run,
+        program=private(run.program),
+        arguments=(),
+        exception=exception,
+        last_line=private(run.last_line),
+    )
 
 
 def _without_paths(value: T) -> T:

@@ -32,6 +32,15 @@ class Run:
     world_size: int = 1
     # by which a merged profile names the run, such as ``rank0``; empty in one of a run
     label: str = ""
+    local_rank: int = 0
+    node: int = 0
+    attempt: int = 0  # of starting all ranks again after one of them died
+    launcher: str = ""  # that started the ranks
+    # of a file of a job: when it was written, in UTC as ISO 8601; the seconds between two times;
+    # and the line at which the main thread was then, or at which the program ended
+    written: str = ""
+    save_every: float = 0.0
+    last_line: str = ""
 
 
 @dataclass(frozen=True, slots=True)

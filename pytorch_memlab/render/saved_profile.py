@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from .._common.ipython import source_name
@@ -52,6 +52,16 @@ VERSION: Final = 3
 """Version 1 held the tables of one report, see ``load_tables``; 2 held sums over all hits."""
 
 _BEGINNING: Final = re.compile(r'\s*\{\s*"format"\s*:\s*(1\b|"pytorch_memlab\.profile")')
+
+
+_NEWER: Final = (
+    *("local_rank", "node", "attempt", "launcher"),
+    *("written", "save_every", "last_line"),
+)
+_NEWER_FACTS: Final[dict[str, Any]] = {
+    one.name: one.default for one in fields(Run) if one.name in _NEWER
+}
+"""Facts of a run that files of older releases do not have."""
 
 
 def render(profile: RecordedProfile) -> str:
@@ -250,7 +260,8 @@ def _run(data: Checked) -> Run:
     status = None if status is None else data.number("exit_status")
     arguments = masked(data.texts("arguments"))  # an older release wrote them as they were
     program = restored(data.text("program"))
-    return data.record(Run, exit_status=status, arguments=arguments, program=program)
+    newer = {name: default for name, default in _NEWER_FACTS.items() if not data.has(name)}
+    return data.record(Run, exit_status=status, arguments=arguments, program=program, **newer)
 
 
 def _function(data: Checked) -> FunctionInfo:

@@ -201,7 +201,7 @@ def test_no_place_of_the_start_of_ending_signals_leaves_anything() -> None:
 
     def start() -> None:
         begun.append(ExitStack())
-        ending_signals.EndingSignals().start(begun[-1], lambda _error: None)
+        ending_signals.EndingSignals({}).start(begun[-1], lambda _error: None)
 
     def open_files() -> int:
         return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0

@@ -67,7 +67,7 @@ from ..common_options import (
     report_choice,
 )
 from ..configuration import add_configured
-from ..ending_signals import EndedBySignal, EndingSignals
+from ..ending_signals import EndedBySignal, EndingSignals, requests_to
 from ..exit_codes import DOES_NOT_FIT, FAILED, NO_VERDICT
 from ..parser import CommandParser
 from ..process import CommandProcess
@@ -126,9 +126,17 @@ def add_arguments(parser: CommandParser) -> None:
         " browser, with the code and the memory over time (.html), everything that was recorded,"
         " for pytorch-memlab show, top, diff and merge (.json), the memory history of the run in"
         " PyTorch's own format, for pytorch-memlab peak, timeline and pytorch.org/memory_viz"
-        " (.pickle), or a picture of the memory over time (.svg or .png; needs matplotlib);"
-        " repeatable. {rank} and {pid} are filled in; each process that torchrun"
-        " starts writes its own file, such as out.rank0.html",
+        " (.pickle), a picture of the memory over time (.svg or .png; needs matplotlib),"
+        " or the folder of a job (.memlab), with a profile of each rank that is kept up to date,"
+        " so that it is there also after a kill; repeatable. {rank} and {pid} are filled in; each"
+        " process that torchrun, srun or another launcher starts writes its own file, such as"
+        " out.rank0.html",
+    )
+    add(
+        "--save-every SECONDS",
+        "how often each process writes its file in the folder of the job; SIGUSR1 makes it do so"
+        " at once (default: 30)",
+        type=number_from(1, "seconds"),
     )
     add(
         "--report",
@@ -268,10 +276,19 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
     ]
     program = partial(exec, found.code, vars(main))
 
+    requests: dict[int, Callable[[], None]] = {}
+    if files.black_box is not None:
+        black_box = files.black_box
+        starts.append(lambda stack: black_box.start(stack, profile.taken_now))
+        requests = requests_to(black_box.save_now)
+
     def are_written() -> bool:
         return files.are_written and explanation.is_written
 
-    return partial(_run, program, starts, ending, process, tell, profile, limit, are_written)
+    signals = EndingSignals(requests)
+    return partial(
+        _run, program, starts, ending, process, tell, profile, limit, are_written, signals
+    )
 
 
 def _run(
@@ -283,12 +300,13 @@ def _run(
     profile: Profile,
     limit: _MaxPeak,
     are_written: Callable[[], bool],
+    signals: EndingSignals,
 ) -> int:
     """Run the program; its tables follow its exception, or else its threads and exit handlers."""
     tell()
     for start in starts:
         start(process)
-    signals, measured, threads = EndingSignals(), WholeStack(), threading.enumerate()
+    measured, threads = WholeStack(), threading.enumerate()
 
     def end() -> None:
         with signals.report():

@@ -22,6 +22,8 @@ from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ...errors import UsageError
 from ...history.private_snapshot import private_snapshot
 from ...history.whole_run import WholeRunHistory
+from ...jobs.black_box import BlackBox
+from ...jobs.folder import ENDING, JobFolder, is_job_folder
 from ...profiles.recorded import ProgramError
 from ...simulation.inspect import active
 from ..output import FORMATS, OutputFile, Results, is_profile, tell_headline, writer_to
@@ -47,30 +49,42 @@ class RunFiles:
 
     def __init__(self, options: argparse.Namespace) -> None:
         names: Sequence[str] = options.outputs or ()
-        endings = (*FORMATS, *_TRACES, *_PICTURES)
+        endings = (*FORMATS, *_TRACES, *_PICTURES, ENDING)
         for name in names:
-            if not name.lower().endswith(endings):
+            if not (name.lower().endswith(endings) or is_job_folder(name)):
                 known = ", ".join(endings)
                 raise UsageError(f"cannot tell the format of {name}: end it in {known}")
         self._has_page = any(name.lower().endswith(".html") for name in names)
         self._saves_history = options.history
-        if options.history and not any(map(is_profile, names)):
+        jobs = [name for name in names if is_job_folder(name)]
+        if options.history and not (jobs or any(map(is_profile, names))):
             raise UsageError("--history is for the profile: give -o FILE.json too")
+        if options.save_every is not None and not jobs:
+            raise UsageError("--save-every is for the folder of a job: give -o NAME.memlab too")
+        if len(jobs) > 1:
+            raise UsageError(f"-o {jobs[0]} and -o {jobs[1]} are two folders: give one")
         traces = [name for name in names if name.lower().endswith(_TRACES)]
         pictures = [name for name in names if name.lower().endswith(_PICTURES)]
-        reports = [name for name in names if name not in (*traces, *pictures)]
+        reports = [name for name in names if name not in (*traces, *pictures, *jobs)]
         force = options.force
         shown = () if options.private else masked(options.arguments)
         command = " ".join([os.path.basename(options.script), *shown])
         self.names = names
-        self.has_report = bool(reports)
+        self.has_report = bool(reports or jobs)
         self.are_written = True
         """False once one of them could not be written."""
         self._is_private = options.private
         self._write_report = writer_to(reports, force=force, is_private=options.private)
-        self.history = WholeRunHistory(keeps_events=len(reports) < len(names))
+        self._writes_reports = bool(reports) or not jobs
+        self.history = WholeRunHistory(keeps_events=bool(traces or pictures))
         self._traces = [CheckedFile(path_of_rank(one), keeps_older=not force) for one in traces]
         self._pictures = [TimelinePicture(one, command) for one in pictures]
+        self.black_box = None
+        """What writes the profile into the folder of the job, if that is asked for."""
+        if jobs:
+            folder = JobFolder(jobs[0], replaces_older=force)
+            every = options.save_every
+            self.black_box = BlackBox(folder, every, is_private=options.private)
 
     @property
     def need_history_of_torch(self) -> bool:
@@ -85,10 +99,25 @@ class RunFiles:
 
     def write(self, results: Results) -> None:
         """Write the report, or print it."""
-        is_written = self._write_report(results)
+        is_written = self._write_to_job(results)
+        if self._writes_reports or not is_written:
+            is_written &= self._write_report(results)
         self._note(is_written)
         if self.has_report and is_written:
             tell_headline(results)
+
+    def _write_to_job(self, results: Results) -> bool:
+        if self.black_box is None:
+            return True
+        assert results.recorded is not None
+        try:
+            name = self.black_box.finish(results.recorded, sys.exc_info()[1])
+        except UsageError as error:
+            print(error, file=sys.stderr)
+            return False
+        if name is not None and prints():
+            print(f"memory profile written to {name}", file=sys.stderr)
+        return True
 
     def finish_with(self, ending: ExitStack, profile: Profile) -> None:
         """Let traces and pictures be written when a stack closes, the traces first."""

@@ -23,7 +23,12 @@ from ...history.model import AllocationHistory
 from ...line_profiler.columns import DEFAULT_COLUMNS
 from ...line_profiler.line_profiler import LineProfiler
 from ...line_profiler.line_records import RecordsDisplay
-from ...line_profiler.profile import global_line_profiler, profile, take_over_printing
+from ...line_profiler.profile import (
+    global_line_profiler,
+    printed_at_exit,
+    profile,
+    take_over_printing,
+)
 from ...line_profiler.recorded import combined, with_run_peaks
 from ...line_profiler.source_functions import Definition
 from ...profiles.growing_loops import growing_loops
@@ -158,7 +163,7 @@ class Profile:
         if os.getpid() == self._process and (is_asked_for or not program_did):
             error = sys.exc_info()[1]
             sections = tuple(each for other in self._others for each in other.sections())
-            recorded = self._recorded(error, sections)
+            recorded = self._recorded(self._decorated, *_ending(error), sections)
             self.is_critical = _is_critical(recorded)
             if self._is_private:
                 recorded = without_private_facts(recorded)
@@ -175,11 +180,21 @@ class Profile:
         """The peaks of the run so far by the names of the devices; none in a forked process."""
         return self._peaks.highest if os.getpid() == self._process else {}
 
+    def taken_now(self) -> RecordedProfile:
+        """The profile so far of a program that goes on, without its allocations."""
+        return self._recorded(printed_at_exit(), None, "", (), with_history=False)
+
     def _recorded(
-        self, error: BaseException | None, sections: tuple[Section, ...]
+        self,
+        decorators: Sequence[tuple[Any, tuple[str, ...]]],
+        status: int | None,
+        exception: str,
+        sections: tuple[Section, ...],
+        *,
+        with_history: bool = True,
     ) -> RecordedProfile:
-        decorated = [function for function, _ in self._decorated]
-        own = self._profiler.recorded()
+        decorated = [function for function, _ in decorators]
+        own = self._profiler.recorded(with_history=with_history)
         # The functions that were named; of patterns, those that ran.
         ran = self._profiler.records().functions_that_ran() if self._are_named else []
         named = [*self._named, *(name for name in ran if name not in self._named)]
@@ -191,7 +206,6 @@ class Profile:
             of_decorators = replace(global_line_profiler.recorded(), shown=shown)
             # What is shown comes first, as the profiler that shows it has it.
             parts = [own, of_decorators] if self._are_named else [of_decorators, own]
-        status, exception = _ending(error)
         run = replace(
             own.runs[0],
             program=self._argv[0],
@@ -199,7 +213,7 @@ class Profile:
             exit_status=status,
             exception=exception,
         )
-        asked = dict.fromkeys(column for _, columns in self._decorated for column in columns)
+        asked = dict.fromkeys(column for _, columns in decorators for column in columns)
         found = combined(parts, self._columns or tuple(asked) or DEFAULT_COLUMNS)
         return replace(
             found,
