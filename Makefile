@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PROGRAMS := .venv-programs
 PROGRAMS_INSTALLED := $(PROGRAMS)/.installed
 
-.PHONY: help demo test test-gpu programs lint bench opinfo compiled-graphs advice accuracy recording docs picture
+.PHONY: help demo test test-gpu programs lint bench opinfo compiled-graphs advice accuracy published recording docs picture
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make compiled-graphs  compare the memory of compiled graphs with the text of Inductor, simulated"
 	@echo "make advice    run programs with faults, apply what is advised, and compare with what was promised"
 	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the documentation"
+	@echo "make published [NAMES=...]  predict peaks that others published, for the documentation"
 	@echo "make recording FILE=wrong.json.gz  add the file of pytorch-memlab verify to the tests"
 	@echo "make docs      build the documentation into build/docs"
 	@echo "make picture   draw the pictures of the README and the documentation"
@@ -95,6 +96,10 @@ recording: $(INSTALLED)
 
 accuracy: $(INSTALLED)
 	$(PY) -m benchmarks.accuracy
+
+published: $(PROGRAMS_INSTALLED)
+	$(PROGRAMS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement benchmarks/published/requirements.txt
+	$(PROGRAMS)/bin/python -m benchmarks.published $(NAMES)
 
 docs: $(INSTALLED)
 	$(PY) -m sphinx --quiet --fail-on-warning --keep-going docs build/docs

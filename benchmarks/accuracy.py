@@ -20,7 +20,6 @@ from pytorch_memlab.utils import readable_size
 
 ROOT = Path(__file__).parent.parent
 RECORDINGS = ROOT / "test" / "data" / "recordings"
-BEGIN, END = "<!-- accuracy -->", "<!-- /accuracy -->"
 HEAD = (
     "recording",
     "allocations and frees equal, in order",
@@ -138,18 +137,19 @@ def table(comparisons: Sequence[Comparison], missing: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def write(text: str, readme: Path) -> None:
-    """Put the table between its marks.
+def write(text: str, document: Path, part: str = "accuracy") -> None:
+    """Put text between the marks of a part of a document.
 
     Raises:
         ValueError: the marks are not there, once each.
     """
-    page = readme.read_text(encoding="utf-8")
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise ValueError(f"{readme.name} needs the marks {BEGIN} and {END}, once each")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    readme.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    begin, end = f"<!-- {part} -->", f"<!-- /{part} -->"
+    page = document.read_text(encoding="utf-8")
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise ValueError(f"{document.name} needs the marks {begin} and {end}, once each")
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    document.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def main() -> None:

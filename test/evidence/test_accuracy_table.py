@@ -39,9 +39,9 @@ def test_a_row_says_how_much_differs():
 
 def test_the_table_goes_between_its_marks(tmp_path):
     readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{accuracy.BEGIN}\nold\n{accuracy.END}\nafter\n")
+    readme.write_text("before\n<!-- accuracy -->\nold\n<!-- /accuracy -->\nafter\n")
     accuracy.write("new", readme)
-    assert readme.read_text() == f"before\n{accuracy.BEGIN}\nnew\n{accuracy.END}\nafter\n"
+    assert readme.read_text() == "before\n<!-- accuracy -->\nnew\n<!-- /accuracy -->\nafter\n"
     readme.write_text("no marks")
     with pytest.raises(ValueError, match=r"README\.md needs the marks"):
         accuracy.write("new", readme)

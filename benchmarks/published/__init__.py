@@ -1,0 +1,1 @@
+"""Peaks that other people published, beside what the simulation predicts."""

@@ -1,0 +1,188 @@
+"""Published figures as data: each source has ``figures.toml`` and ``predictions.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+from pytorch_memlab._common.toml import tomllib
+
+FOLDER: Final = Path(__file__).parent
+UNITS: Final = {
+    "B": 1,
+    "MB": 10**6,
+    "GB": 10**9,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}
+COUNTS: Final = (
+    "peak allocated",
+    "peak reserved",
+    "peak active",
+    "allocated",
+    "reserved",
+    "nvidia-smi",
+)
+KINDS: Final = (
+    "eager training",
+    "CNN with cuDNN",
+    "diffusion",
+    "LoRA and QLoRA",
+    "inference with a KV cache",
+    "several GPUs",
+    "activation checkpointing",
+    "optimizers",
+    "compiled programs",
+    "single kernels",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A published figure.
+
+    Args:
+        source: its folder.
+        name: of the figure.
+        published: the figure with all its digits.
+        unit: a key of ``UNITS``.
+        counts: one of ``COUNTS``.
+        published_gpu: the GPU, as published.
+        torch: the release of PyTorch, as published.
+        gpu: the preset that stands for it.
+        call: the function of ``program.py``.
+        arguments: of the function.
+        environment: variables of its process, such as ``RANK``.
+        value: the key of what the function returns; the counter that ``counts`` names without it.
+        kinds: some of ``KINDS``.
+        reason: why the prediction differs by more than 1 %.
+    """
+
+    source: str
+    name: str
+    published: str
+    unit: str
+    counts: str
+    published_gpu: str
+    torch: str
+    gpu: str
+    call: str
+    kinds: tuple[str, ...]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    value: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        checks = [("unit", self.unit, UNITS), ("counts", self.counts, COUNTS)]
+        for key, value, values in [*checks, *(("kinds", kind, KINDS) for kind in self.kinds)]:
+            if value not in values:
+                raise ValueError(f"{self}: {key} is none of {', '.join(values)}")
+
+    def __str__(self) -> str:
+        return f"{self.source}/{self.name}"
+
+    @property
+    def run(self) -> str:
+        """The settings of its process, which other figures may share."""
+        settings = [self.source, self.call, self.arguments, self.environment, self.gpu]
+        return json.dumps(settings, sort_keys=True)
+
+    def error(self, predicted: int) -> float:
+        """The part by which a prediction in bytes differs."""
+        published = float(self.published) * UNITS[self.unit]
+        return (predicted - published) / published
+
+    def agrees(self, predicted: int) -> bool:
+        """True if a prediction in bytes has all digits of the figure."""
+        published = Decimal(self.published)
+        step = Decimal(1).scaleb(int(published.as_tuple().exponent))
+        return abs(Decimal(predicted) / UNITS[self.unit] - published) <= step / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The predictions of a figure.
+
+    Args:
+        blind: bytes of the first prediction, before any look for a reason; it stays.
+        now: bytes of the last prediction.
+    """
+
+    blind: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who published, and what.
+
+    Args:
+        name: of the folder.
+        title: for the table.
+        link: with the commit.
+        notes: what the program reproduces, and how.
+        figures: in their order.
+    """
+
+    name: str
+    title: str
+    link: str
+    notes: str
+    figures: tuple[Figure, ...]
+
+    def predictions(self) -> dict[str, Prediction]:
+        """Predictions by the name of the figure."""
+        path = self._predictions
+        recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return {name: Prediction(**values) for name, values in recorded.items()}
+
+    def record(self, predicted: Mapping[str, int]) -> None:
+        """Keep predictions; the first of a figure stays its blind one."""
+        known = self.predictions()
+        for name, size in predicted.items():
+            blind = known[name].blind if name in known else size
+            known[name] = Prediction(blind, size)
+        ordered = {
+            figure.name: asdict(known[figure.name])
+            for figure in self.figures
+            if figure.name in known
+        }
+        text = ",\n".join(f"  {json.dumps(name)}: {json.dumps(at)}" for name, at in ordered.items())
+        self._predictions.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+
+    @property
+    def _predictions(self) -> Path:
+        return FOLDER / self.name / "predictions.json"
+
+
+_OF_FIGURES: Final = {entry.name for entry in fields(Figure)}
+_OF_SOURCES: Final = {"title", "link", "notes"}
+
+
+def load(name: str) -> Source:
+    """The source in a folder.
+
+    Raises:
+        ValueError: a key of ``figures.toml`` is unknown, or a figure is there twice.
+    """
+    table = tomllib.loads((FOLDER / name / "figures.toml").read_text(encoding="utf-8"))
+    entries = table.pop("figures")
+    about = {key: table.pop(key) for key in _OF_SOURCES}
+    unknown = {*table, *(key for entry in entries for key in entry)} - _OF_FIGURES
+    if unknown:
+        raise ValueError(f"{name}: figures have no {', '.join(sorted(unknown))}")
+    figures = tuple(Figure(source=name, **(table | entry)) for entry in entries)
+    if len({figure.name for figure in figures}) < len(figures):
+        raise ValueError(f"{name}: two figures have the same name")
+    return Source(name=name, figures=figures, **about)
+
+
+def sources() -> Iterator[Source]:
+    """All sources, in the order of their names."""
+    for path in sorted(FOLDER.glob("*/figures.toml")):
+        yield load(path.parent.name)
