@@ -6,13 +6,17 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 PROGRAMS := .venv-programs
 PROGRAMS_INSTALLED := $(PROGRAMS)/.installed
+# What runs on GPUs that the profiler takes for real ones: all of it, and a minute of it.
+ALL_BLIND := $(addprefix test/,courtesy devices history integrations line_profiler profiles pytest_memlab reporter scopes)
+BLIND := $(addprefix test/,devices line_profiler scopes history/test_cuda_history.py history/test_recorder.py)
 
-.PHONY: help demo test test-gpu programs lint bench opinfo compiled-graphs advice accuracy published recording docs picture
+.PHONY: help demo test test-blind test-gpu programs lint bench opinfo compiled-graphs advice accuracy published recording docs picture
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      run an example out of memory, try remedies, write a page; then profile another"
 	@echo "make test      run the tests"
+	@echo "make test-blind  run the tests that need no simulation as on a real GPU"
 	@echo "make test-gpu  run the tests that need a CUDA GPU"
 	@echo "make programs  run programs of other libraries, simulated"
 	@echo "make test-ipython8  run the notebook's tests with IPython 8"
@@ -51,6 +55,10 @@ demo: $(INSTALLED)
 # Byte code is kept, whatever the shell says: each process that a test starts would compile all.
 test: $(INSTALLED)
 	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal --blind $(BLIND)
+
+test-blind: $(INSTALLED)
+	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal --blind -rx $(ALL_BLIND)
 
 test-gpu: $(INSTALLED)
 	$(PY) -m pytest -m gpu test/gpu

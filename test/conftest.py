@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
+from support.blind import hide_simulations
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytorch_memlab._common.uncaught_errors import uncaught
-from pytorch_memlab.devices import simulated_machine
 from pytorch_memlab.reporter import names as tensor_names
+from pytorch_memlab.simulation.machine import active
 
 _M_MMAP_THRESHOLD = -3
 """Of ``mallopt``: the size from which a block goes back to the system when it is freed. glibc
@@ -33,6 +34,26 @@ if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
 # One seed for each property, and no deadlines, which a busy machine misses.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "hide simulations from the profiler: it takes the path of a real GPU"
+    parser.addoption("--blind", action="store_true", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--blind"):
+        hide_simulations()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Blind, a test that knows the simulation must fail: none is listed without need."""
+    for item in items if config.getoption("--blind") else ():
+        mark = item.get_closest_marker("knows_simulation")
+        if mark is not None:
+            (reason,) = mark.args
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
 
 # Each core runs a test: more threads of a test would wait for those of the others.
 torch.set_num_threads(1)
@@ -139,7 +160,7 @@ def everything_is_given_back() -> Iterator[None]:
     if global_line_profiler.enabled:
         global_line_profiler.disable()
     global_line_profiler._is_off = False
-    assert simulated_machine() is None
+    assert active.machine is None
     assert uncaught._watching == watching
     assert _recordings() == 0
     assert signal.getsignal(signal.SIGINT) is ctrl_c

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import Any
+
 import torch
 
 from ..records import DeviceInfo
@@ -29,10 +32,14 @@ class CudaDevice(Device):
         self._counters: CounterFunctions | None = None
         self.name = f"cuda:{index}"
 
+    @cached_property
+    def _properties(self) -> Any:
+        """Kept: a child that was forked, and a process whose GPU has failed, cannot ask again."""
+        return torch.cuda.get_device_properties(self._index)
+
     @property
     def info(self) -> DeviceInfo:
-        name = torch.cuda.get_device_name(self._index)
-        return DeviceInfo(self.name, name, simulated=False)
+        return DeviceInfo(self.name, self._properties.name, simulated=False)
 
     def stats(self) -> Stats:
         """Counters of the caching allocator; empty before CUDA is initialised."""
@@ -52,6 +59,7 @@ class CudaDevice(Device):
         # A simulation that begins later puts functions of its own in their place.
         if self._counters is None and torch.cuda.is_initialized():
             self._counters = counter_functions()
+            self._properties  # noqa: B018 - read while CUDA answers
         program_view.install(self._index, view)
 
     def remove_view(self, view: ProgramView) -> None:
@@ -59,8 +67,11 @@ class CudaDevice(Device):
         self._counters = None
 
     def capacity(self) -> int:
-        return int(torch.cuda.get_device_properties(self._index).total_memory)
+        return int(self._properties.total_memory)
 
-    def taken(self) -> int:
-        free, total = torch.cuda.mem_get_info(self._index)
+    def taken(self) -> int | None:
+        try:
+            free, total = torch.cuda.mem_get_info(self._index)
+        except Exception:  # after an illegal access of memory every call of CUDA fails
+            return None
         return max(total - free - reserved_bytes(self.stats()), 0)

@@ -70,8 +70,11 @@ class Device(Protocol):
     def capacity(self) -> int:
         """Bytes that it has."""
 
-    def taken(self) -> int:
-        """Bytes of it that this process's allocator cannot have: of the context and of others."""
+    def taken(self) -> int | None:
+        """Bytes of it that this process's allocator cannot have: of the context and of others.
+
+        None if it does not answer any more.
+        """
 
     def context(self) -> int | None:
         """Those of them that the context takes; None where nothing tells them from the others."""

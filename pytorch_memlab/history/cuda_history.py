@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,6 +22,12 @@ MOST_EVENTS: Final = 2_000_000
 """PyTorch keeps the last ones: about 500 bytes each in a snapshot."""
 
 
+def is_recorded() -> bool:
+    """True if PyTorch records its history, for us or for the program."""
+    is_enabled: Callable[[], bool] = getattr(torch._C, "_cuda_isHistoryEnabled", lambda: False)
+    return is_enabled()
+
+
 class _Switch:
     """PyTorch's history, on for as long as one of us wants it.
 
@@ -33,8 +39,7 @@ class _Switch:
         self._is_ours = False
 
     def on(self) -> None:
-        is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", lambda: False)
-        if not self._users and not is_enabled():
+        if not self._users and not is_recorded():
             torch.cuda.memory._record_memory_history(
                 "all", context="alloc", stacks="python", max_entries=MOST_EVENTS
             )
@@ -73,10 +78,13 @@ class CudaHistory:
         program.end()
         program.notes = tuple(note for note in program.notes if note != self._note)
         try:
-            history = history_of(torch.cuda.memory._snapshot())
-            live = address_categories()
+            return self.so_far()
         finally:
             _switch.off()
+
+    def so_far(self) -> AllocationHistory:
+        history = history_of(torch.cuda.memory._snapshot())
+        live = address_categories()
         devices = [self._described(one, live) for one in history.devices]
         return replace(history, devices=devices)
 

@@ -19,7 +19,7 @@ from .._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..devices import find_devices
 from ..errors import HistoryError
 from ..simulation.inspect import Machine, active
-from .cuda_history import CudaHistory
+from .cuda_history import CudaHistory, is_recorded
 from .holders import PeakHolders, peak_holders
 from .live_blocks import PeakBlocks
 from .model import HOST, AllocationHistory, Block, DeviceHistory, Frame, Stack, device_name
@@ -30,6 +30,8 @@ NOTHING_RECORDED: Final = (
     "nothing was recorded: the profiler was never on while a simulated GPU, or the tensors of the "
     "host where there is no GPU, took memory"
 )
+
+NOTHING_TAKEN: Final = "nothing was recorded: no GPU took memory while the profiler was on"
 
 NOT_ASKED_FOR: Final = (
     "nothing was recorded: on a GPU PyTorch records the stacks of allocations only on request, "
@@ -100,11 +102,20 @@ class Recording:
             self._on.pop().switch_off()
         cuda, self._cuda = self._cuda, None
         if cuda is not None:
-            history = self._histories[_REAL_GPUS] = cuda.end()
-            for device in history.used_devices():
+            self._keep_cuda_history(cuda.end())
+
+    def _keep_cuda_history(self, history: AllocationHistory) -> None:
+        """Keep the events of real GPUs; of each device the highest peak stays."""
+        self._histories[_REAL_GPUS] = history
+        for device in history.used_devices():
+            if self._device in (None, device):
                 holders = peak_holders(history, device)
                 if _is_highest(holders.peak.active, device, self._finished):
                     self._finished[device] = holders
+
+    def _read_cuda_history(self) -> None:
+        if self._cuda is not None:
+            self._keep_cuda_history(self._cuda.so_far())
 
     def forget(self) -> None:
         was_on = self._is_on
@@ -125,14 +136,20 @@ class Recording:
             return found[device]
         used = [one for one in found.values() if one.peak.active or one.peak.device != HOST]
         if not used:
-            raise HistoryError(NOT_ASKED_FOR if _has_gpu() else NOTHING_RECORDED)
+            raise HistoryError(self._why_nothing())
         return max(used, key=lambda one: one.peak.active)
 
     def all_peak_holders(self) -> dict[str, PeakHolders]:
         found = sorted(self._found().items())
         return {device_name(device): one for device, one in found if one.peak.active}
 
+    def _why_nothing(self) -> str:
+        if not _has_gpu():
+            return NOTHING_RECORDED
+        return NOTHING_TAKEN if self._keeps_history else NOT_ASKED_FOR
+
     def _found(self) -> dict[int, PeakHolders]:
+        self._read_cuda_history()
         found = self._finished.copy()
         for followed in self._peaks:
             self._add_holders(found, followed)
@@ -151,11 +168,12 @@ class Recording:
         """
         if not self._keeps_history:
             raise HistoryError("the events were not kept: ask for them with history=True")
+        self._read_cuda_history()
         for followed in self._peaks:
             self._keep_history(followed)
         found = [*self._histories.values()]
         if not found:
-            raise HistoryError(NOTHING_RECORDED)
+            raise HistoryError(self._why_nothing())
         of_gpus = [one for one in found if any(device.device != HOST for device in one.devices)]
         return replace((of_gpus or found)[-1], steps=tuple(self._steps))
 
@@ -216,13 +234,14 @@ class Recording:
 
 
 def live_holders(device: int = 0) -> PeakHolders | None:
-    """The holders of a simulated GPU's memory now, such as when it runs out.
+    """The holders of a GPU's memory now, such as when it runs out.
 
-    Where a profiler is on, the blocks have their lines and modules.
+    Where a profiler is on, the blocks have their lines, and those of simulated GPUs their modules.
+    None for a real GPU whose history PyTorch does not record.
     """
     machine = active.machine
     if machine is None:
-        return None
+        return _live_holders_of_cuda(device) if is_recorded() else None
     followed = _source_of(machine)
     followed.use()
     try:
@@ -234,6 +253,18 @@ def live_holders(device: int = 0) -> PeakHolders | None:
         return _holders(followed, device, now)
     finally:
         followed.leave()
+
+
+def _live_holders_of_cuda(device: int) -> PeakHolders | None:
+    history = CudaHistory().so_far()
+    if device not in history.used_devices():
+        return None
+    found = history.of_device(device)
+    blocks = tuple(block for segment in found.segments for block in segment.blocks)
+    active_bytes = sum(block.size for block in blocks)
+    reserved, events = sum(segment.size for segment in found.segments), len(found.events)
+    now = Peak(device, active_bytes, reserved, events - 1, events, blocks)
+    return PeakHolders(now, history.stacks)
 
 
 def _holders(followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHolders:

@@ -84,15 +84,7 @@ class GPUMemory:
         Raises:
             HistoryError: nothing was recorded.
         """
-        recording = self._recording or Recording()
-        reopens = self._is_open and simulated_machine() is None
-        if reopens:  # PyTorch's own history is read at its end
-            recording.end()
-        try:
-            return recording.peak_holders()
-        finally:
-            if reopens:
-                recording.begin()
+        return (self._recording or Recording()).peak_holders()
 
     def holders_of_peak(self) -> PeakHolders | None:
         """The holders on the GPU with the highest peak; None if they were not recorded."""
@@ -226,7 +218,7 @@ def _blocks() -> list[tuple[_Address, Allocation]]:
 
 
 def _holders_of(device: int, addresses: set[int]) -> PeakHolders | None:
-    """The lines that made some blocks of a simulated GPU."""
+    """The lines that made some blocks of a GPU, if they were recorded."""
     live = live_holders(device)
     if live is None:
         return None

@@ -110,7 +110,7 @@ class MeasuredTests:
             if active.machine is None:
                 observe()
             # Lines of what fixtures allocate are known while this is on.
-            lines = Recording()
+            lines = Recording(history=active.machine is None)
             lines.begin()
             if limits.leaks is not None:
                 run.leaks = LeakCheck()

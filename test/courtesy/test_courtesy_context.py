@@ -302,6 +302,7 @@ def test_without_cuda_there_is_no_context_to_give_back():
     lender.restore()
 
 
+@pytest.mark.knows_simulation("the simulated context")
 def test_a_simulated_gpu_is_given_back_whole():
     with simulate("24GiB", context="500MiB", others="1GiB", count=2):
         tensor = torch.ones(2**20, device="cuda")
@@ -319,6 +320,7 @@ def test_a_simulated_gpu_is_given_back_whole():
         assert tensor.sum().item() == 2**20
 
 
+@pytest.mark.knows_simulation("the simulated context")
 def test_a_simulated_gpu_without_room_for_the_context():
     with simulate("1GiB", context="500MiB"):
         tensor = torch.ones(5, device="cuda")

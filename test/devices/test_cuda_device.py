@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from support.blind import blind
 
 from pytorch_memlab import LineProfiler, PeakScope, simulate
 from pytorch_memlab.devices import find_devices, get_device, program_view
 from pytorch_memlab.devices.cuda import CudaDevice
-from pytorch_memlab.simulation.machine import active
 
 KIB = 1024
 
 
 @pytest.fixture
-def taken_for_real(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    with simulate("24GiB", count=2) as machine, monkeypatch.context() as patch:
-        patch.setattr(active, "machine", None)
+def taken_for_real() -> Iterator[Any]:
+    with blind(), simulate("24GiB", count=2) as machine:
         yield machine
         # What a tracker still answers for ends with the program's own reset.
         for index in range(2):

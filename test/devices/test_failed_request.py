@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.blind import blind
 
 from pytorch_memlab import explain_oom, simulate
-from pytorch_memlab.devices import failed_request
 from pytorch_memlab.devices.failed_request import failed_on_gpu, observe
-from pytorch_memlab.simulation.machine import active
 
 MIB = 2**20
 
@@ -22,11 +21,8 @@ def take(mib: int) -> torch.Tensor:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    with simulate("64MiB") as machine, monkeypatch.context() as patch:
-        patch.setattr(active, "machine", None)
-        patch.setattr(failed_request, "_noted", {})
-        patch.setattr(failed_request, "_observed", [])
+def gpu() -> Iterator[Any]:
+    with blind(), simulate("64MiB") as machine:
         yield machine.gpus[0]
 
 

@@ -67,6 +67,7 @@ class Layer(nn.Module):
         return Keeps.apply(self.inner(x))
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_what_a_custom_function_keeps_is_saved_for_backward():
     def work():
         layer, x = Layer(), samples()
@@ -82,6 +83,7 @@ def test_what_a_custom_function_keeps_is_saved_for_backward():
     }
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_what_reentrant_checkpoints_hand_on_is_saved_for_backward():
     def work():
         x = samples().requires_grad_()
@@ -98,6 +100,7 @@ def test_what_reentrant_checkpoints_hand_on_is_saved_for_backward():
     }
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_gradients_that_die_with_their_parameters_are_gradients():
     def work():
         layer = linear()
@@ -108,6 +111,7 @@ def test_gradients_that_die_with_their_parameters_are_gradients():
     assert "unknown" not in found
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_gradients_that_grad_returns_are_other_tensors():
     def work():
         layer, x = linear(), samples()
@@ -121,6 +125,7 @@ def test_gradients_that_grad_returns_are_other_tensors():
     }
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_gradients_that_grad_returns_through_a_custom_function_are_other_tensors():
     def work():
         x = samples().requires_grad_()

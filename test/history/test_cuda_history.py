@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from pytorch_memlab import LineProfiler
 from pytorch_memlab.errors import HistoryError
 from pytorch_memlab.history import recorder
 from pytorch_memlab.history.holders import peak_holders
+from pytorch_memlab.history.recorder import live_holders
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.machine import active
 
@@ -77,7 +80,7 @@ def test_a_history_that_the_program_records_goes_on(gpu):
 
 
 def test_nothing_is_recorded_without_being_asked_for(gpu):
-    with LineProfiler(train) as profiler:
+    with LineProfiler(train, history=False) as profiler:
         assert not is_recording()
         train()
     with pytest.raises(HistoryError, match=r"only on request, LineProfiler\(\.\.\., history=True"):
@@ -110,3 +113,41 @@ def test_two_recordings_end_in_the_order_in_which_they_began(gpu):
     assert not is_recording()
     peaks = [profiler.peak_holders().peak.active for profiler in (first, second)]
     assert peaks == [kept.nbytes, kept.nbytes + more.nbytes]
+
+
+def test_it_can_be_read_while_it_records(gpu):
+    with LineProfiler(train, history=True) as profiler:
+        with pytest.raises(HistoryError, match="no GPU took memory while the profiler was on"):
+            profiler.peak_holders()
+        for mib in (2, 8, 4):
+            kept = torch.zeros(mib * MIB, dtype=torch.uint8, device="cuda")
+            assert profiler.peak_holders().peak.active >= kept.nbytes
+        events = profiler.history().devices[0].events
+        sizes = [one.size // MIB for one in events if one.action == "alloc"]
+        assert sizes == [2, 8, 4]
+        assert is_recording()
+    # The tensor of before is freed when the next one is there.
+    assert profiler.peak_holders().peak.active == 12 * MIB
+
+
+def test_a_target_narrows_it(monkeypatch):
+    with simulate("24GiB", count=2):
+        monkeypatch.setattr(recorder, "active", SimpleNamespace(machine=None, observers=[]))
+        with LineProfiler(train, target_gpu=1, history=True) as profiler:
+            kept = [torch.zeros(MIB, dtype=torch.uint8, device=f"cuda:{n}") for n in range(2)]
+    assert profiler.peak_holders().peak.device == 1
+    with pytest.raises(HistoryError, match="cuda:0 was not recorded: there is cuda:1"):
+        profiler.peak_holders("cuda:0")
+    assert kept
+
+
+def test_what_is_live_has_its_lines_if_they_are_recorded(gpu):
+    assert live_holders() is None
+    torch.cuda.memory._record_memory_history()
+    kept = torch.zeros(MIB, dtype=torch.uint8, device="cuda")
+    torch.zeros(4 * MIB, dtype=torch.uint8, device="cuda")
+    (line,) = live_holders().by_line()
+    assert (line.function, line.size) == (
+        "test_what_is_live_has_its_lines_if_they_are_recorded", kept.nbytes
+    )  # fmt: skip
+    torch.cuda.memory._record_memory_history(None)

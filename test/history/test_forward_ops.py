@@ -252,19 +252,25 @@ def test_a_thread_that_runs_is_remembered_whatever_number_of_others_ended():
     assert ("mul", "0") in mode.found
 
 
-def test_an_allocation_of_an_op_with_a_node_has_the_stack_that_was_taken_for_the_node():
+@pytest.fixture
+def recording():
+    recording = Recording()
+    yield recording
+    recording.end()
+    recording.forget()
+
+
+@pytest.mark.knows_simulation("blocks that the simulation follows")
+def test_an_allocation_of_an_op_with_a_node_has_the_stack_that_was_taken_for_the_node(recording):
     with simulate("24GiB", compute=False) as machine:
-        recording = Recording()
         recording.begin()
         x = torch.zeros(MIB, device="cuda", requires_grad=True)
         y = x.exp()
         block = list(machine.gpus[0].log.live.values())[-1]
         assert program.state.forward_ops.of_node(y.grad_fn).raw is block.raw is not None
-        recording.end()
-        recording.forget()
 
 
-def test_memory_that_no_op_takes_has_its_own_line_after_a_view():
+def test_memory_that_no_op_takes_has_its_own_line_after_a_view(recording):
     def work(x):
         y = x.view(2, -1)
         address = torch.cuda.caching_allocator_alloc(MIB)
@@ -273,12 +279,10 @@ def test_memory_that_no_op_takes_has_its_own_line_after_a_view():
     first = work.__code__.co_firstlineno
     with simulate("24GiB", compute=False):
         x = torch.zeros(2, device="cuda", requires_grad=True)
-        recording = Recording()
         recording.begin()
         y, address = work(x)
         rows = recording.peak_holders().by_line()
         recording.end()
-        recording.forget()
         torch.cuda.caching_allocator_delete(address)
     assert y.grad_fn is not None
     assert [(row.size, row.line) for row in rows if row.size == MIB] == [(MIB, first + 2)]

@@ -46,6 +46,7 @@ def actions(recording):
     return [event.action for event in recording.history().of_device(0).events]
 
 
+@pytest.mark.knows_simulation("blocks that the simulation follows")
 def test_two_threads_that_read_at_once_find_each_event_once(recording, log):
     found, threads = [], []
 
@@ -66,6 +67,7 @@ def test_two_threads_that_read_at_once_find_each_event_once(recording, log):
     assert [[one for one in each if one in expected] for each in found] == [expected, expected]
 
 
+@pytest.mark.knows_simulation("blocks that the simulation follows")
 def test_a_free_does_not_wait_for_a_thread_that_reads(recording, log, monkeypatch):
     monkeypatch.setattr(live_blocks, "_MOST_OPEN", 1)
     reads, is_done = threading.Event(), threading.Event()
@@ -88,6 +90,7 @@ def test_a_free_does_not_wait_for_a_thread_that_reads(recording, log, monkeypatc
     ]
 
 
+@pytest.mark.knows_simulation("blocks that the simulation follows")
 def test_blocks_at_the_peak_are_those_of_one_moment(recording, monkeypatch):
     kept = [torch.zeros(1000, device="cuda")]
     threads, blocks = [], LiveBlocks.blocks

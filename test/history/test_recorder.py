@@ -96,6 +96,7 @@ def train(steps=2, **options):
         optimizer.step()
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_a_training_step_by_line_module_and_category(machine):
     with LineProfiler(train) as profiler:
         train()
@@ -113,6 +114,7 @@ def test_a_training_step_by_line_module_and_category(machine):
     assert functions(holders)["make_input"] == MIB
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_modules_have_their_path_from_the_outermost_and_backward_counts_there(machine):
     with LineProfiler(train) as profiler:
         train(1)
@@ -130,6 +132,7 @@ def test_modules_have_their_path_from_the_outermost_and_backward_counts_there(ma
     assert isinstance(tree, ModuleNode)
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_modules_made_in_a_call_are_not_looked_for_in_the_model(machine):
     class Outer(nn.Module):
         def __init__(self):
@@ -185,6 +188,7 @@ def test_checkpointed_activations_count_at_the_line_of_the_model(machine):
     assert "Block" not in {share.name.split(".")[0] for share in holders.by_module()}
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_blocks_of_the_peak_stay_though_they_are_freed_and_later_ones_do_not_count(machine):
     def work():
         first = take(4)
@@ -203,6 +207,7 @@ def test_blocks_of_the_peak_stay_though_they_are_freed_and_later_ones_do_not_cou
     assert len(peak.died) == 2
 
 
+@pytest.mark.knows_simulation("what was made before has its line only if PyTorch recorded it")
 def test_what_was_there_before_has_its_line_and_category(machine):
     model = make_model()
     with LineProfiler(take) as profiler:
@@ -331,6 +336,7 @@ def test_a_block_that_a_stream_still_uses_counts_until_it_is_free(machine):
     assert [(row.line, row.size) for row in after.by_line()] == [(line, second.nbytes)]
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_a_workspace_of_a_kernel_is_no_tensor(machine):
     x = torch.ones(64, 64, device="cuda")
     with LineProfiler(take) as profiler:
@@ -340,6 +346,7 @@ def test_a_workspace_of_a_kernel_is_no_tensor(machine):
     assert by_category["workspaces"] == workspaces > 0
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 @pytest.mark.parametrize(
     "make",
     [
@@ -364,6 +371,7 @@ def test_a_module_that_dies_before_it_runs_holds_parameters_and_buffers(machine,
     }
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_gradients_that_were_dropped_are_known(machine):
     leaf = torch.ones(MIB, device="cuda", requires_grad=True)
     with LineProfiler(take) as profiler:
@@ -372,6 +380,7 @@ def test_gradients_that_were_dropped_are_known(machine):
     assert sizes(profiler.peak_holders().by_category())["gradients"] == 4 * MIB
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_a_variable_of_what_autograd_keeps_changes_no_category(machine):
     leaf = torch.ones(MIB, device="cuda", requires_grad=True)
     with LineProfiler(take) as profiler:
@@ -391,6 +400,7 @@ class Masked(nn.Module):
         return x * torch.ones(2 * MIB, dtype=torch.bfloat16, device="cuda")
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_what_a_module_makes_without_a_node_is_saved_if_autograd_keeps_it(machine):
     leaf = torch.ones(2 * MIB, dtype=torch.bfloat16, device="cuda", requires_grad=True)
     with LineProfiler(take) as profiler:
@@ -402,6 +412,7 @@ def test_what_a_module_makes_without_a_node_is_saved_if_autograd_keeps_it(machin
     }
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_activations_that_no_backward_frees_are_saved_ones(machine):
     model = make_model()
     with LineProfiler(Model.forward) as profiler:
@@ -415,6 +426,7 @@ def test_activations_that_no_backward_frees_are_saved_ones(machine):
     assert "activations saved for backward" not in sizes(without.peak_holders().by_category())
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_inference_takes_temporaries(machine):
     model = make_model()
     with torch.no_grad(), LineProfiler(Model.forward) as profiler:
@@ -424,7 +436,7 @@ def test_inference_takes_temporaries(machine):
 
 
 def test_an_error_and_ctrl_c_give_everything_back(machine):
-    original = nn.Module.__call__
+    original, observers = nn.Module.__call__, active.observers.copy()
 
     class Fails(nn.Module):
         def forward(self, error):
@@ -436,7 +448,7 @@ def test_an_error_and_ctrl_c_give_everything_back(machine):
         assert nn.Module.__call__ is original
         assert program.state.modules.thread.calls.running == []
         assert machine.op_observers == machine.gradient_observers == ()
-        assert not active.observers
+        assert active.observers == observers
         assert not program.state.is_on
 
 
@@ -501,6 +513,7 @@ def test_a_conversion_that_the_program_replaced_stays(machine):
     assert nn.Module._apply is original
 
 
+@pytest.mark.knows_simulation("the GPUs come and go")
 def test_a_profiler_that_was_on_before_the_simulation():
     def work():
         return take(3)
@@ -546,7 +559,7 @@ def test_nothing_recorded_says_what_to_do():
     with pytest.raises(HistoryError, match="nothing was recorded: the profiler was never on"):
         LineProfiler(take).peak_holders()
     with pytest.raises(HistoryError, match="ask for them with history=True"):
-        LineProfiler(take).history()
+        LineProfiler(take, history=False).history()
 
 
 def test_tensors_of_the_host_without_a_gpu():
@@ -604,6 +617,7 @@ def test_a_history_has_every_event_and_the_same_peak(device):
     assert holders.by_category() == recorded.by_category()
 
 
+@pytest.mark.knows_simulation("PyTorch's history has an event for each snapshot")
 def test_a_history_begins_with_its_own_profiler(machine):
     with LineProfiler(take, history=True) as outer:
         before = take()
@@ -622,6 +636,7 @@ def test_a_history_begins_with_its_own_profiler(machine):
     assert kept.nbytes == 2 * MIB
 
 
+@pytest.mark.knows_simulation("the GPUs come and go")
 def test_the_history_is_that_of_the_last_simulation_and_of_the_host_without_one():
     def work(count, device):
         return [torch.ones(MIB, device=device) for _ in range(count)]
@@ -639,6 +654,7 @@ def test_the_history_is_that_of_the_last_simulation_and_of_the_host_without_one(
             assert (device.device, len(made)) == (0, count)
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_a_history_keeps_its_stacks_when_it_is_long(machine, monkeypatch):
     monkeypatch.setattr(live_blocks, "_MOST_OPEN", 10)
 
@@ -654,6 +670,7 @@ def test_a_history_keeps_its_stacks_when_it_is_long(machine, monkeypatch):
     assert {str(one.category) for one in allocations} == {"temporaries"}
 
 
+@pytest.mark.knows_simulation("blocks that the simulation follows")
 def test_what_is_live_now_without_a_profiler(machine):
     model = make_model()
     holders = live_holders(0)
@@ -687,6 +704,7 @@ def test_a_recording_can_be_taken_without_a_profiler(machine):
     assert live_blocks.FORWARD
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_a_snapshot_says_module_and_category_while_a_profiler_knows_them(machine):
     """The peak of a file of it is that of the profiler, in every way to add it up."""
     torch.cuda.memory._record_memory_history()
@@ -712,6 +730,7 @@ def test_a_snapshot_without_a_profiler_has_pytorchs_keys_alone(machine):
     assert kept.nbytes == MIB
 
 
+@pytest.mark.knows_simulation("PyTorch's history has an event for each snapshot")
 def test_holders_and_history_count_the_same_events(machine):
     with LineProfiler(target_gpu=0):
         take(5)

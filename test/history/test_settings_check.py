@@ -69,6 +69,7 @@ def test_the_limit_of_the_program_counts_where_it_leaves_less_than_the_gpu_has()
     assert not found.fits
 
 
+@pytest.mark.knows_simulation("blocks that the simulation follows")
 def test_a_long_log_keeps_the_requests_of_what_is_in_use(monkeypatch):
     monkeypatch.setattr(allocation_log, "_LONGEST", 100)
     with simulate("280MiB") as machine:

@@ -41,6 +41,7 @@ def test_those_that_no_block_names_are_dropped_with_the_recording(recording):
     assert loss.requires_grad
 
 
+@pytest.mark.knows_simulation("blocks that the simulation follows")
 def test_those_of_blocks_of_the_backward_pass_are_kept(recording):
     call_stacks.read()
     forward().backward()

@@ -254,6 +254,7 @@ def train():
         optimizer.zero_grad()
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_phases_of_a_training_loop():
     with simulate("1GiB"), LineProfiler(train, history=True) as profiler:
         train()

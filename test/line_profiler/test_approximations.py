@@ -158,6 +158,7 @@ def script(tmp_path, monkeypatch):
     return "script.py"
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_whole_tables(options, script, capsys):
     columns = "active_bytes.all.peak,reserved_bytes.all.peak"
@@ -166,6 +167,7 @@ def test_whole_tables(options, script, capsys):
     assert capsys.readouterr().out == TABLES
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_a_saved_profile_has_them(script, tmp_path):
     main(["run", "--gpu", "24GiB", "-f", "inner", "-f", "work", "-o", "out.json", script])
     entries = load(tmp_path / "out.json").recorded().entries
@@ -193,6 +195,7 @@ def test_a_saved_profile_has_them(script, tmp_path):
     }
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_lines_that_end_before_or_begin_after_the_op_have_none():
     def work():
         x = torch.zeros(256, device="cuda")
@@ -205,6 +208,7 @@ def test_lines_that_end_before_or_begin_after_the_op_have_none():
     assert approximations_of(profiled(work), work) == {4: (unmodelled(3, 3 * KIB),)}
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_a_line_of_a_recursive_function_counts_the_calls_below_it_as_it_counts_memory():
     def work(depth=2):
         x = mystery(torch.zeros(256, device="cuda"))
@@ -218,6 +222,7 @@ def test_a_line_of_a_recursive_function_counts_the_calls_below_it_as_it_counts_m
     }
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_a_generator_does_not_count_what_others_do_while_it_waits():
     def numbers():
         x = torch.zeros(256, device="cuda")
@@ -236,6 +241,7 @@ def test_a_generator_does_not_count_what_others_do_while_it_waits():
     }
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_a_backward_pass_counts_at_the_line_that_runs_it():
     class Op(torch.autograd.Function):
         @staticmethod
@@ -254,6 +260,7 @@ def test_a_backward_pass_counts_at_the_line_that_runs_it():
     assert approximations_of(profiled(work), work) == {3: (unmodelled(1, KIB),)}
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_each_gpu_has_its_own():
     def work():
         x = torch.zeros(256, device="cuda:0")
@@ -270,6 +277,7 @@ def test_each_gpu_has_its_own():
     )
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_overloads_are_one_op_and_every_result_counts():
     square = torch.zeros(16, 16)
 
@@ -282,6 +290,7 @@ def test_overloads_are_one_op_and_every_result_counts():
     assert approximation == unmodelled(1, 2 * KIB, "linalg_qr")
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_a_line_under_several_simulations_adds_up():
     def work():
         return mystery(torch.zeros(256, device="cuda"))
@@ -299,6 +308,7 @@ def test_a_line_under_several_simulations_adds_up():
     )
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_records_grow_with_ops_and_not_with_calls():
     def work():
         x = torch.zeros(1, device="cuda")
@@ -333,6 +343,7 @@ def test_threads_lose_no_count():
 # Below all tables
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_ops_outside_every_profiled_line_are_in_the_share_of_the_peak_alone():
     def work():
         return torch.zeros(256, device="cuda")
@@ -344,6 +355,7 @@ def test_ops_outside_every_profiled_line_are_in_the_share_of_the_peak_alone():
     assert texts(report.notes) == (GPU_NOTE, not_counted("2.0 KiB"))
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_ops_of_before_are_not_counted_with_those_of_profiled_lines():
     def work():
         return mystery(torch.zeros(256, device="cuda"))
@@ -367,6 +379,7 @@ def test_ops_of_before_are_not_counted_with_those_of_profiled_lines():
     del kept
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 @computed_or_dry
 def test_ops_of_torch_without_an_entry_are_named_largest_first(compute):
     def work():
@@ -385,6 +398,7 @@ def test_ops_of_torch_without_an_entry_are_named_largest_first(compute):
     )
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_copies_and_elementwise_ops_need_no_entry():
     def work():
         x = torch.randn(64, 64).cuda()

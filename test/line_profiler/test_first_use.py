@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+from support.blind import blind
 
 from pytorch_memlab import LineProfiler, PeakScope, simulate
 from pytorch_memlab.devices import program_view
-from pytorch_memlab.simulation.machine import active
 
 MIB = 2**20
 NAMES = (
@@ -23,11 +24,11 @@ NAMES = (
 
 @pytest.fixture(params=["simulated", "taken for real"])
 def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with simulate("24GiB", count=3) as machine, monkeypatch.context() as patch:
+    hidden = blind() if request.param == "taken for real" else nullcontext()
+    with hidden, simulate("24GiB", count=3) as machine, monkeypatch.context() as patch:
         if request.param == "taken for real":
             from pytorch_memlab.devices import cuda
 
-            patch.setattr(active, "machine", None)
             patch.setattr(cuda, "is_used", lambda index: machine.known_gpus[index].in_use())
         before = [getattr(torch._C, name, None) for name in NAMES]
         yield

@@ -85,6 +85,7 @@ def test_methods_are_found_in_their_class(module):
     assert (lines, is_stale) == (tuple(FILE.splitlines()[8:11]), False)
 
 
+@pytest.mark.knows_simulation("the note that names the simulated GPU")
 def test_of_a_body_that_has_changed_no_wrong_lines_are_shown(module):
     work, path = module[0].work, module[1]
     rewrite(path, "\n" + FILE.replace("    return a + 1", "    a += 1\n    return a"))
@@ -97,6 +98,7 @@ def test_of_a_body_that_has_changed_no_wrong_lines_are_shown(module):
     )
 
 
+@pytest.mark.knows_simulation("the note that names the simulated GPU")
 def test_a_profiler_made_before_an_edit_says_so(module):
     loaded, path = module
     with simulate("24GiB"), LineProfiler(loaded.work) as profiler:

@@ -66,12 +66,14 @@ def rows_of(records: object) -> dict[str, list[tuple[int, ...]]]:
     return {one.function.qual_name: list(one.rows.values()) for one in tables}
 
 
+@pytest.mark.knows_simulation("CUDA counts bytes, and does not tell which block was freed")
 def test_a_line_that_replaces_a_tensor_keeps_the_new_one_and_frees_the_old_one(
     profile: LineProfiler,
 ) -> None:
     assert rows_of(profile) == ROWS
 
 
+@pytest.mark.knows_simulation("CUDA counts bytes, and does not tell which block was freed")
 def test_the_terminal_frames_files_and_pages_have_the_same_numbers(
     profile: LineProfiler, tmp_path: Path
 ) -> None:
@@ -98,6 +100,7 @@ def test_the_terminal_frames_files_and_pages_have_the_same_numbers(
     assert "64.00M 64.00M   0.00B    3" in text
 
 
+@pytest.mark.knows_simulation("CUDA counts bytes, and does not tell which block was freed")
 def test_a_function_that_is_left_and_entered_again_keeps_what_it_had() -> None:
     def produce() -> Iterator[int]:
         kept = torch.zeros(MIB, dtype=torch.uint8, device="cuda")

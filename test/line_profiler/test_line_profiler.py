@@ -70,6 +70,7 @@ prof.print_stats()
 """
 
 
+@pytest.mark.knows_simulation("the note that names the simulated GPU")
 def test_the_sample_of_the_documentation(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "sample.py"
     script.write_text(SAMPLE_SOURCE)
@@ -412,6 +413,7 @@ def test_what_was_allocated_and_freed_counts_within_the_line() -> None:
         }
 
 
+@pytest.mark.knows_simulation("no call of CUDA raises a peak again")
 def test_peaks_are_given_back_and_trackers_forgotten() -> None:
     def work() -> None:
         block(2)

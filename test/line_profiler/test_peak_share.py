@@ -109,6 +109,7 @@ def work():
     return y.flatten().cumsum(0)
 
 
+@pytest.mark.knows_simulation("the note that names the simulated GPU")
 def test_the_summary_gives_it_below_the_tables():
     with simulate("a100", compute=False) as machine, LineProfiler(work) as profiler:
         work()
@@ -121,6 +122,7 @@ def test_the_summary_gives_it_below_the_tables():
     )
 
 
+@pytest.mark.knows_simulation("the note that names the simulated GPU")
 def test_a_program_without_estimates_says_nothing_of_it():
     def exact():
         torch.zeros(8, device="cuda").relu()
@@ -130,6 +132,7 @@ def test_a_program_without_estimates_says_nothing_of_it():
     assert len(texts(profiler.display().report.notes)) == 1
 
 
+@pytest.mark.knows_simulation("the note that names the simulated GPU")
 def test_a_peak_from_before_is_not_that_of_the_profile():
     def small():
         torch.zeros(8, device="cuda").cumsum(0)

@@ -40,7 +40,7 @@ class Rows(HTMLParser):
 
 
 def profile(size):
-    with simulate("1GiB"), LineProfiler(work) as profiler:
+    with simulate("1GiB"), LineProfiler(work, history=True) as profiler:
         work(size)
     return profiler
 

@@ -47,6 +47,7 @@ in modules: 2.0 MiB Net
 """
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_a_limit_that_is_passed_and_one_that_holds(run):
     # What the fixture took and gave back does not count, what it holds does.
     failed = run(LIMIT.format(size="3 MiB"))

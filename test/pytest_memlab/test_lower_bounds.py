@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from inner_runs import section
 
 pytest_plugins = "pytester"
@@ -18,6 +19,7 @@ def test_linear():
 """
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_a_lower_bound_is_marked(run):
     text = run(TESTS, "--memlab").stdout.str()
 

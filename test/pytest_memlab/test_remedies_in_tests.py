@@ -38,6 +38,7 @@ def long_trials(monkeypatch):
     monkeypatch.setattr(measuring, "MOST_SECONDS", 250.0)
 
 
+@pytest.mark.knows_simulation("remedies are tried on a simulated GPU")
 @pytest.mark.usefixtures("long_trials")
 def test_the_failure_has_tried_remedies(run, pytester):
     result = run(TESTS, "-k", "test_train")
@@ -56,12 +57,14 @@ def test_trials_can_be_left_out(run):
     assert "what helps, the most likely cause first (not tried)\n" in text
 
 
+@pytest.mark.knows_simulation("remedies are tried on a simulated GPU")
 def test_a_session_has_time_for_some_trials(run, monkeypatch):
     monkeypatch.setattr(measuring, "MOST_SECONDS", 0.75)
     text = run(TESTS).stdout.str()
     assert "not tried: the trials of this session have taken their 1 s\n" in text
 
 
+@pytest.mark.knows_simulation("remedies are tried on a simulated GPU")
 @pytest.mark.usefixtures("long_trials")
 def test_a_test_that_fails_otherwise_when_it_runs_again_says_so(run):
     fails = "    if os.path.exists('seen'): raise OSError('it is there')\n    open('seen', 'w')\n"

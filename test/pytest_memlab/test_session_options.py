@@ -48,6 +48,7 @@ peak of the memory in use while the test ran, on simulated NVIDIA A100-SXM4-80GB
 """
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_the_summary(run):
     result = run(TESTS, "--memlab")
 
@@ -58,7 +59,13 @@ def test_without_options_nothing_is_said(run):
     assert "GPU memory" not in run(TESTS).stdout.str()
 
 
-@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n2")])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param((), marks=pytest.mark.knows_simulation("the words that name a simulated GPU")),
+        ("-p", "xdist", "-n2"),  # other processes, which are not blind
+    ],
+)
 def test_the_saved_file_is_the_same_with_xdist(workers, run, pytester, monkeypatch):
     if workers:
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
@@ -134,6 +141,7 @@ lines that hold more or less:
 """
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_a_baseline(run):
     run(TESTS, "--memlab-save", "main.json")
     changed = TESTS.replace("return x * 2", "y = x + 1\n    return x * 2").replace(
@@ -262,6 +270,7 @@ peak of the memory in use while the test ran, on simulated Tesla T4
 """
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_a_gpu_for_the_whole_session_measures_tests_without_marks(run):
     result = run(UNMARKED, "--memlab-gpu=t4", "--memlab")
 

@@ -71,6 +71,7 @@ def parts(stderr: str) -> tuple[str, str]:
     return before, report
 
 
+@pytest.mark.knows_simulation("what was made before has its line only if PyTorch recorded it")
 @pytest.mark.parametrize(
     "block",
     [

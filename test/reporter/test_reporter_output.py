@@ -163,6 +163,7 @@ class Texts(html.parser.HTMLParser):
 HOSTILE = "<script>alert(1)</script>&\"'"
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_html_says_what_the_text_says_and_escapes_names():
     batch = {HOSTILE: torch.ones(1000, device="cuda")}
     part = batch[HOSTILE][1:]

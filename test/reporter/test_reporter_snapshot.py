@@ -218,6 +218,7 @@ def test_buffers_and_parameters_of_modules_that_the_reporter_was_not_given(gpu):
 # The text
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 @knows_saved_tensors
 def test_text_of_a_whole_report(gpu):
     linear = torch.nn.Linear(1024, 1024).cuda()
@@ -299,6 +300,7 @@ def test_workspaces_of_several_streams_and_their_end(gpu):
     del first, second
 
 
+@pytest.mark.knows_simulation("the memory of the process, which NVML tells")
 def test_the_driver_is_reconciled(gpu):
     kept = torch.ones(5 * MIB, device="cuda")
     record = reconciled(MemReporter().snapshot())

@@ -131,6 +131,7 @@ class _CudaCalls:
             "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
             "_cuda_getArchFlags": self._arch,
             "_cuda_getCompiledVersion": lambda: 0,
+            "_cuda_getDriverVersion": _driver_version,
             "_cuda_hasPrimaryContext": lambda device: machine.gpu(device).in_use(),
             "_cuda_ipc_collect": lambda: None,
             "_cuda_set_sync_debug_mode": lambda mode: None,
@@ -298,6 +299,12 @@ class _CudaCalls:
                 gpu.locked(gpu.allocator.free, address)
                 return
         raise RuntimeError(f"invalid device pointer: {address:#x} is on no simulated GPU")
+
+
+def _driver_version() -> int:
+    """The version of CUDA that the driver is for, as CUDA gives it: that of PyTorch."""
+    major, minor = map(int, str(torch.version.cuda).split(".")[:2])
+    return 1000 * major + 10 * minor
 
 
 class _ErrorCode(int):
