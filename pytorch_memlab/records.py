@@ -107,6 +107,9 @@ class Approximation:
     assumption: str = ""  # of a read or a size: what was taken in place of values
     place: str = ""  # of a read or a size: ``file:line`` of the innermost line of the program
     unknown: str = ""  # of memory that is not counted: what it is, such as ``cuDNN workspaces``
+    # of memory that is not counted: bytes that one call takes at most; None if no bound is known
+    at_most: int | None = None
+    gives_way: bool = False  # whether less does where there is no room for so much
 
     @property
     def key(self) -> ApproximationKey:
@@ -114,11 +117,45 @@ class Approximation:
         return self.kind, self.name, self.assumption, self.place, self.unknown
 
     def __add__(self, other: Approximation) -> Approximation:
-        return replace(self, calls=self.calls + other.calls, nbytes=self.nbytes + other.nbytes)
+        return replace(
+            self,
+            calls=self.calls + other.calls,
+            nbytes=self.nbytes + other.nbytes,
+            at_most=largest_bound(self.at_most, other.at_most),
+            gives_way=self.gives_way and other.gives_way,
+        )
 
     def minus(self, before: Approximation) -> Approximation:
         """The part that came after ``before``."""
         return replace(self, calls=self.calls - before.calls, nbytes=self.nbytes - before.nbytes)
+
+
+def largest_bound(*bounds: int | None) -> int | None:
+    """The bound of several calls, each in bytes; None if one of them has none.
+
+    >>> largest_bound(1024, 512), largest_bound(1024, None)
+    (1024, None)
+    """
+    known = [bound for bound in bounds if bound is not None]
+    return max(known, default=0) if len(known) == len(bounds) else None
+
+
+def uncounted_at_most(
+    approximations: Iterable[Approximation], *, is_needed: bool = False
+) -> int | None:
+    """Bytes that a call takes at most and that are not counted; None if no bound is known.
+
+    Args:
+        approximations: of a GPU.
+        is_needed: only of memory without which the call fails.
+    """
+    return largest_bound(
+        *(
+            approximation.at_most
+            for approximation in approximations
+            if approximation.kind in NOT_COUNTED and not (is_needed and approximation.gives_way)
+        )
+    )
 
 
 def merge_approximations(approximations: Iterable[Approximation]) -> tuple[Approximation, ...]:
@@ -153,6 +190,9 @@ class PeakShare:
     # results, and results and workspaces whose sizes are estimates
     estimated: int
     approximations: tuple[Approximation, ...]  # on that GPU since the simulation began
+    # active bytes if all memory that is not counted is as large as it can be; None if that is not
+    # known
+    at_most: int | None = None
 
     @property
     def is_exact(self) -> bool:

@@ -8,12 +8,14 @@ from typing import Any
 
 from .._common.ipython import source_name
 from ..records import (
+    NOT_COUNTED,
     Approximation,
     ApproximationKind,
     DeviceInfo,
     FilesOfRun,
     PeakShare,
     merge_approximations,
+    uncounted_at_most,
 )
 from ..simulation.inspect import (
     AssumedSizes,
@@ -97,9 +99,10 @@ class SimulatedDevice(Device):
 
     def peak_share(self) -> PeakShare:
         active, estimated = self._gpu.peak_share()
-        return PeakShare(
-            self.name, active, estimated, merge_approximations(self.approximations().values())
-        )
+        approximations = merge_approximations(self.approximations().values())
+        has_bound = uncounted_at_most(approximations) is not None
+        at_most = self._gpu.peak_at_most() if has_bound else None
+        return PeakShare(self.name, active, estimated, approximations, at_most)
 
 
 class SimulatedApproximations:
@@ -135,8 +138,9 @@ class SimulatedApproximations:
         ):
             for subject, count in counts.copy().items():
                 op, unknown = (subject, "") if isinstance(subject, str) else subject
-                fields = (kind, _name(op), count.calls, count.nbytes, "", "", unknown)
-                yield (ops, kind, subject), fields
+                bound = (count.at_most, count.gives_way) if kind in NOT_COUNTED else (None, False)
+                named = (kind, _name(op), count.calls, count.nbytes, "", "", unknown)
+                yield (ops, kind, subject), (*named, *bound)
         for read in () if self._reads is None else self._reads.all():
             place = f"{source_name(read.filename)}:{read.line}"
             kind = ApproximationKind(read.bound.value)

@@ -29,7 +29,14 @@ from .._common.uncaught_errors import chain
 from .._common.user_code import is_of_user
 from ..errors import HistoryError, HostMemoryError
 from ..history.model import AllocationHistory, Frame
-from ..records import SIZES_OF_VALUES, Approximation, ApproximationKind, FilesOfRun, mark
+from ..records import (
+    SIZES_OF_VALUES,
+    Approximation,
+    ApproximationKind,
+    FilesOfRun,
+    mark,
+    uncounted_at_most,
+)
 from ..reporter.leaks import held_in_containers
 from ..simulation.inspect import GPU, Machine, MemoryOverhead, active, adopt
 from .change import Change
@@ -126,6 +133,11 @@ class Trial:
         A value that is assumed, such as that of a loss, decides no size by itself.
         """
         return mark(one for one in self.approximations if one.kind is not ApproximationKind.ASSUMED)
+
+    @property
+    def needed_at_most(self) -> int:
+        """Bytes that are not counted and without which a call may fail, as far as is known."""
+        return uncounted_at_most(self.approximations, is_needed=True) or 0
 
     @property
     def assumed_at(self) -> tuple[str, ...]:

@@ -55,13 +55,18 @@ class Verdict:
         return bool(self.fits) and not (self.is_settled and is_whole)
 
     @property
+    def may_not_fit(self) -> bool:
+        """True if there may be no room for what is not counted, such as cuFFT's work areas."""
+        return bool(self.fits) and self.trial.needed_at_most > self.headroom
+
+    @property
     def answer(self) -> str:
         """The verdict in a word or two."""
         if self.fits is None or (self.fits and self.trial.stopped is not None):
             return "unknown"
         if not self.fits:
             return "does not fit"
-        return "so far" if self.is_so_far else "fits"
+        return "so far" if self.is_so_far else "may not fit" if self.may_not_fit else "fits"
 
     @property
     def capacity(self) -> int:
@@ -91,7 +96,7 @@ class FitReport:
     @property
     def fits_somewhere(self) -> bool:
         """True if a GPU fits the whole program, so far as its end was reached or repeats."""
-        return any(one.fits and not one.is_so_far for one in self.verdicts)
+        return any(one.fits and not one.is_so_far and not one.may_not_fit for one in self.verdicts)
 
     @property
     def error(self) -> str:

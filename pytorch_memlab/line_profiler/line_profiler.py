@@ -27,6 +27,7 @@ from ..records import (
     NoteKind,
     Remark,
     remarks_on_files,
+    uncounted_at_most,
 )
 from .columns import DEFAULT_COLUMNS
 from .compiled_lines import CompiledLines
@@ -35,7 +36,7 @@ from .function_source import function_source
 from .intervals import FunctionIntervals
 from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_code_ids
 from .line_store import LineStore
-from .recorded import RunTime, calls_between, measured_devices
+from .recorded import DeviceFacts, RunTime, calls_between, measured_devices
 from .registration import resolve
 from .reloaded_functions import number_all_as_in_files, number_as_in_file
 from .tracer import current_tracer
@@ -242,20 +243,24 @@ class LineProfiler(RecordedLines):
         records = self.records()
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
         entries = tuple(self._raw_line_records.entries(places))
-        bounds = {
-            one.device: (one.is_lower_bound, one.assumed_sizes)
-            for one in self._selection.peak_shares()
-        }
         facts = {
-            one.info.name: (
+            one.info.name: DeviceFacts(
                 one.capacity(),
                 one.taken(),
                 one.context(),
-                *bounds.get(one.info.name, (False, "")),
-                one.stats().get("num_alloc_retries", 0),
+                retries=one.stats().get("num_alloc_retries", 0),
             )
             for one in self._selection.devices()
         }
+        for share in self._selection.peak_shares():
+            if share.device in facts:
+                facts[share.device] = facts[share.device]._replace(
+                    is_lower_bound=share.is_lower_bound,
+                    assumed_sizes=share.assumed_sizes,
+                    peak_at_most=share.at_most,
+                    uncounted_at_most=uncounted_at_most(share.approximations),
+                    needed_at_most=uncounted_at_most(share.approximations, is_needed=True),
+                )
         peaks = self._recording().all_peak_holders()
         history = None
         if self._keeps_history and with_history:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -29,10 +29,18 @@ if TYPE_CHECKING:
     from .line_store import LineStore
 
 
-_Facts = tuple[int, int | None, int | None, bool, str, int]
-"""Of a device: its bytes, those that the program cannot have, those of the context among them,
-whether its peak is a lower bound, what its assumed sizes are, and how often its cache was emptied
-for a request."""
+class DeviceFacts(NamedTuple):
+    """The fields of a ``MeasuredDevice`` that do not come from lines."""
+
+    capacity: int = 0
+    taken: int | None = None
+    context: int | None = None
+    is_lower_bound: bool = False
+    assumed_sizes: str = ""
+    retries: int = 0
+    peak_at_most: int | None = None
+    uncounted_at_most: int | None = None
+    needed_at_most: int | None = None
 
 
 class RunTime:
@@ -82,7 +90,7 @@ _PEAK_FIELDS = tuple(f"{kind}_bytes.all.peak" for kind in DevicePeaks._fields)
 
 def measured_devices(
     entries: Iterable[LineEntry],
-    facts: Mapping[str, _Facts],
+    facts: Mapping[str, DeviceFacts],
     peaks: Mapping[str, PeakHolders],
 ) -> tuple[MeasuredDevice, ...]:
     """The devices of lines, with the highest of the peaks of the lines and of the whole run."""
@@ -96,8 +104,6 @@ def measured_devices(
         readings[name][id(entry.stats)] = entry.stats
     found = []
     for name, device in devices.items():
-        nothing = (0, None, None, False, "", 0)
-        capacity, taken, context, is_lower_bound, sizes, retries = facts.get(name, nothing)
         peak_active, peak_allocated, peak_reserved = (
             max([0, *(stats.get(field, 0) for stats in readings[name].values())])
             for field in _PEAK_FIELDS
@@ -105,15 +111,10 @@ def measured_devices(
         found.append(
             MeasuredDevice(
                 device,
-                capacity,
-                peak_active,
-                peak_allocated,
-                peak_reserved,
-                taken,
-                context,
-                is_lower_bound,
-                sizes,
-                retries,
+                peak_active=peak_active,
+                peak_allocated=peak_allocated,
+                peak_reserved=peak_reserved,
+                **facts.get(name, DeviceFacts())._asdict(),
             )
         )
     active = {name: DevicePeaks(holders.peak.active, 0, 0) for name, holders in peaks.items()}
@@ -163,13 +164,16 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
     for device in devices:
         sizes.setdefault(device.device.name, set()).add(device.assumed_sizes)
     facts = {
-        one.device.name: (
+        one.device.name: DeviceFacts(
             one.capacity,
             one.taken,
             one.context,
             one.device.name in bounds,
             bound_of(sizes[one.device.name]),
             max(other.retries for other in devices if other.device == one.device),
+            one.peak_at_most,
+            one.uncounted_at_most,
+            one.needed_at_most,
         )
         for one in devices
     }

@@ -37,7 +37,9 @@ class Outcome(Enum):
     """The outcome of a program on the memory of a device."""
 
     FITS = "fits"
+    FITS_EITHER_WAY = "fits either way"
     FITS_AS_COUNTED = "fits as far as memory is counted"
+    MAY_NOT_FIT = "may not fit"
     FITS_AS_ASSUMED = "fits with the assumed sizes"
     FITTED_UNTIL_END = "fitted until the program ended early"
     HANDLED = "ran out of memory, which the program handled"
@@ -87,9 +89,27 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
         else:
             is_sure = one.assumed_sizes in ("", _AT_MOST)
             outcome = Outcome.FITS if is_sure else Outcome.FITS_AS_ASSUMED
-            outcome = Outcome.FITS_AS_COUNTED if name in uncounted else outcome
+            if name in uncounted:
+                outcome = _fits_with_uncounted(one, is_sure=is_sure)
         found.append(DeviceVerdict(one, outcome, _with_room(profile, one)))
     return tuple(found)
+
+
+def _fits_with_uncounted(measured: MeasuredDevice, *, is_sure: bool) -> Outcome:
+    """The outcome where some memory is not counted. See Note [Room for what is not counted]."""
+    needed = measured.needed_at_most
+    if needed is None:
+        return Outcome.FITS_AS_COUNTED
+    if DeviceVerdict(measured, Outcome.FITS).free < needed:
+        return Outcome.MAY_NOT_FIT
+    return Outcome.FITS_EITHER_WAY if is_sure else Outcome.FITS_AS_ASSUMED
+
+
+# Note [Room for what is not counted]
+# A library's workspace lives for one call. If the device has room for the largest one on top of all
+# that was ever reserved, each call finds room: what others left in the cache is either large enough
+# or given back. So the peaks of workspaces are not added up. A convolution needs no room: PyTorch
+# takes the next plan where there is none for the workspace of one (native/cudnn/Conv_v8.cpp).
 
 
 def _with_room(profile: RecordedProfile, measured: MeasuredDevice) -> int | None:
@@ -415,7 +435,8 @@ def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
         if growing is not None:
             at = Place(profile.functions[growing.function], growing.line)
         unprofiled = _unprofiled(profile, held) if held is not None and is_whole else ()
-        bound = bound_of([_AT_LEAST * (name in uncounted), measured.assumed_sizes])
+        is_at_least = name in uncounted and measured.peak_at_most is None
+        bound = bound_of([_AT_LEAST * is_at_least, measured.assumed_sizes])
         yield Headline(
             measured,
             place,

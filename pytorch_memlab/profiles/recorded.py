@@ -64,6 +64,13 @@ class MeasuredDevice:
     assumed_sizes: str = ""
     # how often the allocator gave its cache back to the device to serve a request
     retries: int = 0
+    # active bytes if all memory that is not counted is as large as it can be; None if that is not
+    # known
+    peak_at_most: int | None = None
+    # bytes that one call takes at most and that are not counted, and those of them without which
+    # it fails; None if that is not known
+    uncounted_at_most: int | None = None
+    needed_at_most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,10 @@ NO_TENSOR: Final = (
 )
 
 
+_FITS: Final = {"yes": "fits", "perhaps": "may fit", "so far": "fits so far"}
+"""Answers where a program fits as far as is known, with the words of the heading."""
+
+
 def text(report: FitReport, *, names_error: bool = True) -> str:
     """The verdicts of all GPUs; ``names_error`` is False where the traceback is shown too."""
     lines = [*heading(report)]
@@ -104,13 +108,15 @@ def heading(report: FitReport) -> Iterator[str]:
     elif report.stopped is not None and not report.fits_somewhere:
         yield from wrapped(f"no verdict: the program stopped with {_short(report.stopped)}")
     elif fitting:
-        shown = [one for one in fitting if not one.is_so_far] or fitting
-        so_far = " so far" * shown[0].is_so_far
+        answers = [*map(answer, fitting)]
+        best = next(one for one in _FITS if one in answers)
+        shown = [one for one, text in zip(fitting, answers, strict=True) if text == best]
         smallest = f"{shown[0].name} ({prose_size(shown[0].capacity)})"
         more = f"; the smallest is {smallest}" if len(verdicts) > 1 else f": {smallest}"
-        if len(shown) < len(fitting):
-            more += f"; so far on {len(fitting) - len(shown)} more"
-        yield from wrapped(f"fits{so_far} on {len(shown)} of {count}{more}")
+        for other in _FITS:
+            if other != best and other in answers:
+                more += f"; {other} on {answers.count(other)} more"
+        yield from wrapped(f"{_FITS[best]} on {len(shown)} of {count}{more}")
     elif not report.known:
         yield f"no verdict: the program failed on {'all ' * (len(verdicts) > 1)}{count}"
     else:
@@ -132,7 +138,7 @@ def answer(verdict: Verdict) -> str:
         return "failed"
     if not verdict.fits:
         return "no"
-    return "so far" if verdict.is_so_far else "yes"
+    return "so far" if verdict.is_so_far else "perhaps" if verdict.may_not_fit else "yes"
 
 
 def watched(verdict: Verdict) -> str:
@@ -216,6 +222,10 @@ def failures(report: FitReport) -> Iterator[str]:
             how = after_retries(one.retries, one.with_room)
             yield from wrapped(f"{one.name}: fits{so_far}{how}")
     yield from _growing(report)
+    for one in report.verdicts:
+        if one.may_not_fit:
+            room, more = prose_size(one.headroom), prose_size(one.trial.needed_at_most)
+            yield from wrapped(f"{one.name}: perhaps: {room} free, up to {more} not counted")
 
 
 def _growing(report: FitReport) -> Iterator[str]:

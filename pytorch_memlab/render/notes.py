@@ -215,7 +215,8 @@ def share(peak: PeakShare) -> str:
     if ops:
         uncounted.append(f"kernel memory of {_enumerated([*ops], 'ops')}")
     if uncounted:
-        parts.append(f"{', '.join(uncounted)} not counted")
+        most = "" if peak.at_most is None else f" (at most {prose_size(peak.at_most)} with them)"
+        parts.append(f"{', '.join(uncounted)} not counted{most}")
     if ApproximationKind.ASSUMED in found:
         parts.append("if the assumed values hold")
     if peak.assumed_sizes:
@@ -257,7 +258,10 @@ def _name(approximation: Approximation) -> str:
         case ApproximationKind.UNMODELLED:
             return f"{name} ({calls}, {size} of outputs{in_all})"
         case ApproximationKind.UNCOUNTED:
-            return f"{approximation.unknown} of {name} ({calls})"
+            bound = ""
+            if approximation.at_most is not None:
+                bound = f", at most {prose_size(approximation.at_most)}{' each' * (count > 1)}"
+            return f"{approximation.unknown} of {name} ({calls}{bound})"
         case ApproximationKind.ESTIMATED:
             return f"{name} ({calls}, {size} of kernel memory{in_all})"
     place = f" at {approximation.place}" if approximation.place else ""

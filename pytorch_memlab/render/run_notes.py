@@ -71,6 +71,8 @@ def sentence(verdict: DeviceVerdict) -> str:
     free = ""
     if verdict.outcome not in _WITHOUT_ROOM:
         free = after_retries(one.retries, verdict.with_room) or f", {prose_size(verdict.free)} free"
+        if one.is_lower_bound and one.uncounted_at_most:
+            free += f", up to {prose_size(one.uncounted_at_most)} not counted"
     at_most = "at most " * (one.assumed_sizes == "at most" and not one.is_lower_bound)
     return (
         f"peak {at_most}{prose_size(one.peak_reserved)} reserved{more} of"

@@ -185,6 +185,9 @@ def _profile(data: Checked) -> RecordedProfile:
             device=one.object("device").record(DeviceInfo),
             assumed_sizes=_assumed_sizes(one),
             retries=one.count("retries") if one.has("retries") else 0,
+            peak_at_most=_bound(one, "peak_at_most"),
+            uncounted_at_most=_bound(one, "uncounted_at_most"),
+            needed_at_most=_bound(one, "needed_at_most"),
         )
         for one in data.objects("devices")
     )
@@ -229,6 +232,11 @@ def _assumed_sizes(device: Checked) -> str:
     if sizes and sizes not in {kind.value for kind in ASSUMED_SIZES}:
         raise DamagedError(f"{quoted(sizes)} is no bound of assumed sizes")
     return sizes
+
+
+def _bound(data: Checked, name: str) -> int | None:
+    """Bytes, if they are known; older files do not have them."""
+    return data.count(name) if data.has(name) else None
 
 
 def _section(data: Checked) -> Section:
@@ -359,7 +367,13 @@ def _approximation(data: Checked) -> Approximation:
     if kind not in {one.value for one in ApproximationKind}:
         raise DamagedError(f"{quoted(kind)} is no kind of gap")
     unknown = data.text("unknown") if data.has("unknown") else ""
-    return data.record(Approximation, kind=ApproximationKind(kind), unknown=unknown)
+    return data.record(
+        Approximation,
+        kind=ApproximationKind(kind),
+        unknown=unknown,
+        at_most=_bound(data, "at_most"),
+        gives_way=data.has("gives_way") and data.flag("gives_way"),
+    )
 
 
 # Format 1

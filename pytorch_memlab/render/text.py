@@ -163,7 +163,9 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
     if measured.capacity and name != "cpu":  # the host has swap space too
         percent = _percent(measured.peak_active, measured.capacity)
         share = f", {percent} of {prose_size(measured.capacity)}"
-    peak = f"peak {bound}{prose_size(measured.peak_active)} on {name}{share}{kind}"
+    at_most = 0 if bound else measured.peak_at_most or 0
+    more = f" to {prose_size(at_most)}" if at_most > measured.peak_active else ""
+    peak = f"peak {bound}{prose_size(measured.peak_active)}{more} on {name}{share}{kind}"
     yield from _styled(wrapped(peak, room), "bold")
     for line in _where(headline):
         yield from _styled(fitted(line, room))

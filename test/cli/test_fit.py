@@ -103,6 +103,31 @@ def test_an_error_after_values_were_read(write, capsys):
     )
 
 
+SPECTRUM = """
+    import torch
+    x = torch.zeros(2**20, device="cuda")
+    spectrum = torch.fft.rfft(x)
+"""
+
+
+def test_memory_that_is_not_counted_may_have_no_room(write, capsys):
+    path = write(SPECTRUM)
+    code, out, _ = fitted(capsys, "--gpu", "40MiB,100MiB", path)
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[1:6] == [
+        "fits on 1 of 2 GPUs; the smallest is 100MiB (100.0 MiB); perhaps on 1 more",
+        "",
+        "GPU                       memory     context        peak        left  fits",
+        "40MiB                   40.0 MiB         0 B   20.0 MiB?    20.0 MiB  perhaps",
+        "100MiB                 100.0 MiB         0 B   20.0 MiB?    80.0 MiB  yes",
+    ]
+    assert lines[7] == "40MiB: perhaps: 20.0 MiB free, up to 64.0 MiB not counted"
+    code, out, _ = fitted(capsys, "--gpu", "40MiB", path)
+    assert code == 4
+    assert out.splitlines()[1] == "may fit on 1 of 1 GPU: 40MiB (40.0 MiB)"
+
+
 SIZES = """
     import torch
     x = torch.rand(2**20, 8, device="cuda")

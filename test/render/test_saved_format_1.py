@@ -88,6 +88,7 @@ def named(
     assumption: str = "",
     place: str = "",
     unknown: str = "",
+    at_most: int | None = None,
 ) -> dict[str, object]:
     return {
         "kind": kind,
@@ -97,6 +98,8 @@ def named(
         "assumption": assumption,
         "place": place,
         "unknown": unknown,
+        "at_most": at_most,
+        "gives_way": at_most is not None,
     }
 
 
@@ -106,7 +109,7 @@ def test_memory_of_unknown_size_is_saved_and_loaded() -> None:
     )
     [table] = json.loads(format_1.render(report))["tables"]
     assert table["gaps"] == {
-        "8": [named("uncounted", "convolution", 3, 0, unknown="cuDNN workspaces")]
+        "8": [named("uncounted", "convolution", 3, 0, unknown="cuDNN workspaces", at_most=4096)]
     }
     assert saved_profile.load_tables(format_1.render(report)) == report
 
@@ -117,7 +120,7 @@ def test_a_profile_saved_before_memory_of_unknown_size_was_told_loads() -> None:
     for table in saved["tables"]:
         for approximations in table["gaps"].values():
             for approximation in approximations:
-                del approximation["unknown"]
+                del approximation["unknown"], approximation["at_most"], approximation["gives_way"]
     assert saved_profile.load_tables(json.dumps(saved)) == report
 
 

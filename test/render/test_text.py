@@ -85,7 +85,7 @@ def test_memory_of_unknown_size_is_not_counted_and_makes_a_lower_bound() -> None
     lines = text.render(records.display(columns="hits").report).splitlines()
     assert [line.split()[:2] for line in lines if "8?" in line] == [["1", "8?"]]
     assert lines[-2:] == [
-        "line 8: not counted: cuDNN workspaces of convolution (3 calls)",
+        "line 8: not counted: cuDNN workspaces of convolution (3 calls, at most 4.0 KiB each)",
         "line 8: estimated: mean (1 call, 3.0 MiB of kernel memory)",
     ]
 

@@ -31,6 +31,16 @@ def gpu(index: int, **fields: Any) -> MeasuredDevice:
     return MeasuredDevice(info, **{**sizes, **fields})
 
 
+def uncounted(at_most: int | None, needed: int | None, reserved: int = 18) -> MeasuredDevice:
+    return gpu(
+        0,
+        is_lower_bound=True,
+        peak_reserved=reserved * GIB,
+        uncounted_at_most=at_most,
+        needed_at_most=needed,
+    )
+
+
 def told(devices: list[MeasuredDevice], run: Run = RUN, **stats: dict[str, int]) -> list[str]:
     """The verdict on devices, of which some have statistics or a gap."""
     approximation = Approximation(
@@ -111,3 +121,17 @@ def test_what_has_no_verdict():
     assert told([gpu(0, taken=None), gpu(1, capacity=0), gpu(2, peak_active=0), host]) == []
     profile = RecordedProfile((RUN, RUN), (gpu(0),), (), (), (), ())
     assert verdicts(profile) == ()
+
+
+@pytest.mark.parametrize(
+    ("device", "end"),
+    [
+        (uncounted(None, None), "fits as far as memory is counted, 5.00 GiB free"),
+        (uncounted(4 * GIB, 4 * GIB), "fits either way, 5.00 GiB free, up to 4.00 GiB not counted"),
+        (uncounted(6 * GIB, 6 * GIB), "may not fit, 5.00 GiB free, up to 6.00 GiB not counted"),
+        (uncounted(6 * GIB, 0), "fits either way, 5.00 GiB free, up to 6.00 GiB not counted"),
+    ],
+)
+def test_memory_that_is_not_counted_fits_up_to_its_bound(device, end):
+    [sentence] = told([device])
+    assert sentence.partition(": ")[2] == end

@@ -93,7 +93,12 @@ def sample_report(*notes: str) -> Report:
 
 QR = Approximation(ApproximationKind.UNMODELLED, "linalg_qr", 2, KIB)
 CONVOLUTION = Approximation(
-    ApproximationKind.UNCOUNTED, "convolution", 3, unknown="cuDNN workspaces"
+    ApproximationKind.UNCOUNTED,
+    "convolution",
+    3,
+    unknown="cuDNN workspaces",
+    at_most=4096,
+    gives_way=True,
 )
 MEAN = Approximation(ApproximationKind.ESTIMATED, "mean", 1, 3 * MIB)
 ITEM = Approximation(

@@ -22,7 +22,8 @@ exit codes:
      failed or used no GPU, or the option that varies changes nothing
   3  the program fits on none of the GPUs
   4  the program fits so far: what follows its loop was not reached, its memory
-     grows with every step, or its peak does not repeat
+     grows with every step, or its peak does not repeat; or it fits perhaps:
+     memory that is not counted may have no room
 """
 
 from __future__ import annotations
@@ -339,7 +340,7 @@ def _exit_code(verdicts: Iterable[Verdict | None]) -> int:
     fitting = [one for one in verdicts if one is not None and one.fits]
     if not fitting:
         return DOES_NOT_FIT
-    if not all(one.is_so_far for one in fitting):
+    if not all(one.is_so_far or one.may_not_fit for one in fitting):
         return 0
     return NO_VERDICT if any(one.trial.stopped for one in fitting) else FITS_SO_FAR
 

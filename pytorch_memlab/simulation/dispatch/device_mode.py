@@ -269,7 +269,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
                     info.memory(call)
                 call.alloc_outputs()
                 if call.unknown_workspace:
-                    self._uncounted(func, runs_on, call.unknown_workspace)
+                    self._uncounted(func, runs_on, call)
                 if call.estimated:
                     self._estimated(func, runs_on, call.estimated)
             finally:
@@ -344,13 +344,16 @@ class SimulatedDeviceMode(TorchDispatchMode):
             )
         self._machine.approximations[gpu.index].count_unmodelled(func, result)
 
-    def _uncounted(self, func: Any, gpu: SimulatedGPU, unknown: str) -> None:
+    def _uncounted(self, func: Any, gpu: SimulatedGPU, call: OpCall) -> None:
         if self._machine.strict:
             raise UnmodelledOpError(
-                f"{func} takes {unknown}, whose size is not known: the peak is a lower bound; "
-                "without strict=True (--strict) the rest is counted, and the line is marked ?"
+                f"{func} takes {call.unknown_workspace}, whose size is not known: the peak is a "
+                "lower bound; without strict=True (--strict) the rest is counted, and the line is "
+                "marked ?"
             )
-        self._machine.approximations[gpu.index].count_uncounted(func, unknown)
+        self._machine.approximations[gpu.index].count_uncounted(
+            func, call.unknown_workspace, call.workspace_bound, gives_way=call.workspace_gives_way
+        )
 
     def _estimated(self, func: Any, gpu: SimulatedGPU, nbytes: int) -> None:
         if self._machine.strict == "estimates":

@@ -20,9 +20,16 @@ class OpCount:
 
     calls: int = 0  # how many
     nbytes: int = 0  # bytes, of all of them together
+    # bytes that one of them takes at most and that are not counted; None if no bound is known
+    at_most: int | None = 0
+    gives_way: bool = True  # whether less does where there is no room for so much
 
     def __add__(self, other: OpCount) -> OpCount:
-        return OpCount(self.calls + other.calls, self.nbytes + other.nbytes)
+        bound = None
+        if self.at_most is not None and other.at_most is not None:
+            bound = max(self.at_most, other.at_most)
+        gives_way = self.gives_way and other.gives_way
+        return OpCount(self.calls + other.calls, self.nbytes + other.nbytes, bound, gives_way)
 
 
 _NO_CALLS = OpCount()
@@ -44,18 +51,19 @@ class OpApproximations:
         self._lock = threading.Lock()
 
     def count_unmodelled(self, op: Any, result: Any) -> None:
-        self._count(self.unmodelled, _name_of(op), _nbytes(result))
+        self._count(self.unmodelled, _name_of(op), OpCount(1, _nbytes(result), None, False))
 
-    def count_uncounted(self, op: Any, unknown: str) -> None:
-        self._count(self.uncounted, (_name_of(op), unknown), 0)
+    def count_uncounted(
+        self, op: Any, unknown: str, at_most: int | None = None, *, gives_way: bool = False
+    ) -> None:
+        self._count(self.uncounted, (_name_of(op), unknown), OpCount(1, 0, at_most, gives_way))
 
     def count_estimated(self, op: Any, nbytes: int) -> None:
-        self._count(self.estimated, _name_of(op), nbytes)
+        self._count(self.estimated, _name_of(op), OpCount(1, nbytes))
 
-    def _count(self, table: dict[_Key, OpCount], key: _Key, nbytes: int) -> None:
+    def _count(self, table: dict[_Key, OpCount], key: _Key, call: OpCount) -> None:
         with self._lock:
-            before = table.get(key, _NO_CALLS)
-            table[key] = OpCount(before.calls + 1, before.nbytes + nbytes)
+            table[key] = table.get(key, _NO_CALLS) + call
             self.events += 1
 
 

@@ -129,6 +129,7 @@ class SimulatedGPU:
         self._estimates: dict[int, int] = {}
         self._estimated = 0
         self._peak = (0, 0)
+        self._peak_at_most = 0
 
     def trace(self, trace: TraceCallbacks) -> None:
         """Tell callbacks what the allocator does from now on."""
@@ -241,6 +242,17 @@ class SimulatedGPU:
         their outputs, and outputs and workspaces of an estimated size. Sizes are those of blocks.
         """
         return self._peak
+
+    def note_uncounted(self, at_most: int) -> None:
+        """A kernel takes up to so many bytes on top of what is in use now, and none is counted."""
+        allocator = self.allocator
+        whole = self.driver.free_memory() + allocator.reserved_bytes
+        active = min(allocator.active_bytes + at_most, whole)
+        self._peak_at_most = max(self._peak_at_most, active)
+
+    def peak_at_most(self) -> int:
+        """The peak if all memory with a bound that is not counted is as large as that bound."""
+        return max(self._peak_at_most, self._peak[0])
 
     def _malloc(self, nbytes: int, stream: int, is_estimate: bool, is_data: bool) -> int:
         allocator = self.allocator

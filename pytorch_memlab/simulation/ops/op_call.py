@@ -54,6 +54,8 @@ class OpCall:
         estimated: bytes of temporaries so far that no recording confirms.
         unknown_workspace: memory whose size only a library knows, such as ``cuDNN workspaces``;
             empty if there is none.
+        workspace_bound: bytes that it has at most; None if no bound is known.
+        workspace_gives_way: whether less does where there is no room for so much.
     """
 
     machine: Machine
@@ -68,6 +70,8 @@ class OpCall:
     allocate_outputs: Callable[[], None] | None
     estimated: int = 0
     unknown_workspace: str = ""
+    workspace_bound: int | None = 0
+    workspace_gives_way: bool = False
     _temporaries: list[Allocation] = field(default_factory=list)
 
     @property
@@ -118,6 +122,26 @@ class OpCall:
     def alloc_temps(self, sizes: Sequence[int]) -> list[Allocation]:
         """Allocate as ``alloc_temp`` does, one after another."""
         return [self.alloc_temp(nbytes) for nbytes in sizes]
+
+    def leave_out(
+        self, unknown: str, at_most: int | None = None, *, gives_way: bool = False
+    ) -> None:
+        """A library takes memory here whose size only it knows, and none is counted.
+
+        Args:
+            unknown: what it is, such as ``cuDNN workspaces``.
+            at_most: the most bytes that it can be, on top of all that is in use now; None if no
+                bound is known.
+            gives_way: less does where there is no room for so much.
+        """
+        self.unknown_workspace = unknown
+        self.workspace_gives_way = gives_way
+        if at_most is None:
+            self.workspace_bound = None
+        else:
+            self.gpu.note_uncounted(at_most)
+            if self.workspace_bound is not None:
+                self.workspace_bound = max(self.workspace_bound, at_most)
 
     def alloc_copy(self, tensor: torch.Tensor) -> Allocation:
         """Allocate a contiguous copy of a tensor until the op ends."""

@@ -64,7 +64,9 @@ def _like_query(query: torch.Tensor, size: int) -> torch.Tensor:
 def _memory(call: OpCall) -> None:
     result = call.result
     call.alloc_outputs(result[6], result[7], result[0], result[1])
-    call.unknown_workspace = CUDNN_WORKSPACES
+    query, _key, value = call.args[:3]
+    of_output = _in_tiles(query, value.shape[-1])
+    call.leave_out(CUDNN_WORKSPACES, of_output + FLOAT * query.numel() // query.shape[-1])
 
 
 @_estimated(
@@ -76,7 +78,38 @@ def _backward_memory(call: OpCall) -> None:
     if call.args[0].stride(-1) != 1:
         call.alloc_copy(call.args[0])
     call.alloc_outputs()
-    query = call.args[1]
+    query, key, value = call.args[1:4]
     batch, heads, queries, size = query.shape
     call.alloc_temp(batch * heads * queries * (size + 1) * FLOAT)
-    call.unknown_workspace = CUDNN_WORKSPACES
+    call.leave_out(CUDNN_WORKSPACES, _most_backward(query, key, value))
+
+
+# Note [Bounds of cuDNN's attention]
+# cuDNN's frontend (scaled_dot_product_flash_attention.h) asks its engine for the gradients of keys
+# and values of each head of the queries, before heads of a group are added up, and for the matrix
+# of gradients of scores, if that has at most CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT (256 MiB).
+# What an engine accumulates with these is bounded by one number of 32 bits for each element of
+# queries, keys, values and of the output, with sizes of heads and lengths rounded up to whole
+# tiles.
+
+_SCORES_LIMIT: Final = 256 << 20
+_TILE: Final = 128
+
+
+def _most_backward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int:
+    """Bytes of a workspace at most. See Note [Bounds of cuDNN's attention]."""
+    batch, heads, queries, _size = query.shape
+    operands = ((query, query), (query, value), (key, key), (value, value))
+    accumulated = sum(_in_tiles(one, other.shape[-1], heads) for one, other in operands)
+    scores = 2 * batch * heads * _up(queries) * _up(key.shape[2])
+    return accumulated + min(scores, _SCORES_LIMIT)
+
+
+def _in_tiles(tensor: torch.Tensor, size: int, heads: int = 0) -> int:
+    """Bytes of a tensor in single precision, with another size of heads, in whole tiles."""
+    batch, own_heads, length, _size = tensor.shape
+    return FLOAT * batch * max(heads, own_heads) * _up(length) * _up(size)
+
+
+def _up(length: int) -> int:
+    return -(-length // _TILE) * _TILE

@@ -145,7 +145,7 @@ def _note_split_keys(call: OpCall, query: torch.Tensor, key: torch.Tensor) -> No
     """Keys in pages, and those of single queries of grouped heads, are shared out."""
     is_grouped = query.shape[-2] > key.shape[-2] and not call.argument("dropout_p")
     if (is_grouped and call.argument("max_q") == 1) or call.argument("block_table") is not None:
-        call.unknown_workspace = "parts of the keys"
+        call.leave_out("parts of the keys")
 
 
 @op(

@@ -5,7 +5,7 @@ name and that there is memory for; with ``torch.backends.cudnn.benchmark`` all p
 the first call of each shape, in one buffer of the largest workspace, and the cache is emptied
 after it (``native/cudnn/Conv_v8.cpp``). None of it can be told without cuDNN: but for one kind of
 convolutions (Note [Winograd workspace]) no bytes are counted, and the op is named among those that
-take memory of unknown size.
+take memory of unknown size, with a bound (Note [Bounds of cuDNN's workspaces]).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..op_call import CUDNN_WORKSPACES, FLOAT, OpCall
 from ..reduction_workspace import alloc_sum_workspace
 from ..registry import estimated
 from .backends import Backend, Convolution, convolution_of
+from .workspace_bounds import workspace_bound
 
 _SOURCE: Final = "aten/src/ATen/native/Convolution.cpp, native/cudnn/ConvShared.cpp"
 _ONE_SPATIAL: Final = 3
@@ -120,7 +121,8 @@ def _memory(call: OpCall) -> None:
         call.alloc_outputs(call.result)
         with call.scope():
             call.alloc_contiguous(convolution.weight, memory_format=layout)
-            _alloc_workspace(call, convolution, gradient=False)
+            if not _is_plain_product(convolution):
+                _alloc_workspace(call, convolution, call.result, gradient=False)
     elif backend is Backend.DEPTHWISE:
         call.alloc_contiguous(convolution.tensor, convolution.weight, call.args[2])
     elif backend is Backend.COLUMNS:
@@ -173,14 +175,14 @@ def _cudnn_gradients(call: OpCall, convolution: Convolution, grad_output: torch.
         with call.scope():
             call.alloc_contiguous(weight, memory_format=wanted)
             call.alloc_contiguous(grad_output, memory_format=wanted)
-            _alloc_workspace(call, convolution, gradient=True)
+            _alloc_workspace(call, convolution, grad_output, gradient=True)
     if grad_weight is not None:
-        call.unknown_workspace = CUDNN_WORKSPACES
         wanted = cudnn_conv_memory_format(tensor, grad_output)
         with call.scope():
             call.alloc_contiguous(grad_output, memory_format=wanted)
             call.alloc_contiguous(tensor, memory_format=wanted)
             call.alloc_outputs(grad_weight)
+            _leave_out_workspace(call, convolution, grad_output)
 
 
 # Note [Winograd workspace]
@@ -226,12 +228,37 @@ def _up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def _alloc_workspace(call: OpCall, convolution: Convolution, *, gradient: bool) -> None:
+def _is_plain_product(convolution: Convolution) -> bool:
+    """True for the product of pixels and a matrix, which takes no workspace.
+
+    A recording of a network of 1x1 convolutions shows it for single precision, forward
+    (https://github.com/octree-nca/octree-nca-groupeq, commit 3e8aa21).
+    """
+    return (
+        convolution.tensor.dtype == torch.float32
+        and not torch.backends.cudnn.benchmark
+        and convolution.groups == 1
+        and not convolution.transposed
+        and not any(convolution.padding)
+        and {*convolution.weight.shape[2:], *convolution.stride} == {1}
+    )
+
+
+def _alloc_workspace(
+    call: OpCall, convolution: Convolution, result: torch.Tensor, *, gradient: bool
+) -> None:
     nbytes = _winograd_workspace(convolution, call.model, gradient=gradient)
     if nbytes is None:
-        call.unknown_workspace = CUDNN_WORKSPACES
+        _leave_out_workspace(call, convolution, result)
     else:
         call.alloc_temp(nbytes)
+
+
+def _leave_out_workspace(call: OpCall, convolution: Convolution, result: torch.Tensor) -> None:
+    if result.dim() < convolution.tensor.dim():
+        result = result.unsqueeze(2)
+    most = workspace_bound(convolution, result, call.model)
+    call.leave_out(CUDNN_WORKSPACES, most, gives_way=True)
 
 
 def _depthwise_gradients(call: OpCall, convolution: Convolution, grad_output: torch.Tensor) -> None:

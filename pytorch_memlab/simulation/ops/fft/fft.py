@@ -181,13 +181,20 @@ def _transform(call: OpCall, plan: _Plan) -> None:
     """Run one plan: what its strides cannot tell is copied, its work area is not known."""
     permuted = plan.signal.permute(plan.order())
     shape = [-1, *permuted.shape[-len(plan.dims) :]]
-    call.unknown_workspace = "cuFFT work areas"
     with call.scope():
         if not can_view(permuted, shape):
             call.alloc_copy(plan.signal)
         collapsed = permuted.reshape(shape)
         if _must_be_cloned(collapsed, [plan.sizes[dim] for dim in plan.dims]):
             call.alloc_copy(plan.signal)
+        call.leave_out("cuFFT work areas", _most_work(plan))
+
+
+def _most_work(plan: _Plan) -> int:
+    """Bytes: eight complex numbers for each element, the worst case of cuFFT's documentation."""
+    complex_size = max(2 * plan.signal.dtype.to_real().itemsize, 8)
+    elements = max(plan.signal.numel(), prod(plan.sizes))
+    return 8 * elements * complex_size
 
 
 def _must_be_cloned(signal: torch.Tensor, sizes: Sequence[int]) -> bool:

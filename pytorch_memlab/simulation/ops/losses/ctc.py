@@ -13,7 +13,7 @@ from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
 from ..cuda_dispatch import values_of_dry_run
 from ..memory_formats import contiguous_like
-from ..op_call import CUDNN_WORKSPACES, INDEX, OpCall
+from ..op_call import CUDNN_WORKSPACES, FLOAT, INDEX, OpCall
 from ..registry import DataDependence, define, estimated, op
 
 Lengths = list[int] | torch.Tensor
@@ -179,4 +179,13 @@ def _cudnn_ctc_loss(call: OpCall) -> None:
                 call.alloc_copy(given)
     losses, gradient = call.result
     call.alloc_outputs(gradient, losses)
-    call.unknown_workspace = CUDNN_WORKSPACES
+    call.leave_out(CUDNN_WORKSPACES, _cudnn_bound(call.args[0]))
+
+
+def _cudnn_bound(probabilities: torch.Tensor) -> int:
+    """Probabilities of each label forward and backward, and a copy of those that are given.
+
+    Targets have 255 labels at most (``LossCTC.cpp``), with blanks between them.
+    """
+    steps, batch, _classes = probabilities.shape
+    return FLOAT * (2 * steps * batch * (2 * _MOST_LABELS + 1) + probabilities.numel())

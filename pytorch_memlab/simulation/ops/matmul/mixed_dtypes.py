@@ -202,9 +202,9 @@ def _scaled_mm_memory(call: OpCall) -> None:
     if recipes is None:
         recipes = [_ROW_WISE if scales.numel() > 1 else None]
     if recipes[0] == _ROW_WISE:
-        call.unknown_workspace = "workspaces of row-wise scaled products"
+        call.leave_out("workspaces of row-wise scaled products")
     elif recipes[0] == _BLOCKS_OF_32 and "float4" in str(first.dtype):
-        call.unknown_workspace = "workspaces of MSLK"
+        call.leave_out("workspaces of MSLK")
 
 
 _ALIGNMENT: Final = 16

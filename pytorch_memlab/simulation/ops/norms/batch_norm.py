@@ -13,7 +13,7 @@ import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
 from ..memory_formats import MAX_INT32, acc_type, can_view, has_channels_last, suggest_memory_format
-from ..op_call import CUDNN_WORKSPACES, OpCall
+from ..op_call import CUDNN_WORKSPACES, FLOAT, OpCall
 from ..reduction_workspace import last_power_of_2
 from ..registry import define, estimated, op
 from .parameter_types import refuse_mixed_statistics
@@ -232,7 +232,8 @@ def _cudnn_forward(*args: Any) -> Tensors:
 @estimated("aten::cudnn_batch_norm", source=_CUDNN, values=_cudnn_forward, writes=_RUNNING)
 def _cudnn_memory(call: OpCall) -> None:
     if call.argument("training"):
-        call.unknown_workspace = CUDNN_WORKSPACES
+        call.alloc_outputs()
+        _leave_out_workspace(call)
 
 
 def _cudnn_backward(
@@ -248,7 +249,13 @@ def _cudnn_backward(
 def _cudnn_backward_memory(call: OpCall) -> None:
     tensor, grad_output = call.args[:2]
     call.alloc_contiguous(grad_output, memory_format=suggest_memory_format(tensor))
-    call.unknown_workspace = CUDNN_WORKSPACES
+    call.alloc_outputs()
+    _leave_out_workspace(call)
+
+
+def _leave_out_workspace(call: OpCall) -> None:
+    """Sums of parts of the input, which are no more than its elements, in single precision."""
+    call.leave_out(CUDNN_WORKSPACES, FLOAT * call.args[0].numel())
 
 
 def _with_update(_gpu: SimulatedGPU, *args: Any) -> Tensors:

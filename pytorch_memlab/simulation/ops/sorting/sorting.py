@@ -184,7 +184,7 @@ def _isin(call: OpCall) -> None:
     if not elements.numel():
         return
     if among.numel() >= int(10 * elements.numel() ** 0.145):
-        call.unknown_workspace = "memory of sorts of distinct elements"
+        call.leave_out("memory of sorts of distinct elements")
         return
     compared = torch.empty((*elements.shape, among.numel()), dtype=torch.bool, device="meta")
     call.alloc_copy(compared)

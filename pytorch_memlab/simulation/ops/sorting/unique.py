@@ -143,7 +143,7 @@ def _compare(call: OpCall, unique: _Unique) -> None:
 
 def _compare_rows(call: OpCall, unique: _Unique) -> None:
     """Rows side by side, and their numbers; what Thrust takes to sort and compare is not known."""
-    call.unknown_workspace = "memory of Thrust"
+    call.leave_out("memory of Thrust")
     rows = unique.tensor.moveaxis(unique.dim or 0, 0)
     call.alloc_contiguous(rows)
     call.alloc_temp(len(rows) * INDEX)

@@ -77,7 +77,7 @@ def test_it_is_an_estimate_on_gpus_before_ampere(gpu):
     "options",
     [
         {"size": (2, 4, 8, 8)},
-        {"weight": (8, 4, 1, 1)},
+        {"weight": (8, 4, 1, 1), "padding": 1},
         {"weight": (8, 4, 5, 5)},
         {"weight": (8, 2, 3, 3), "groups": 2},
         {"stride": 2},
