@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -16,6 +16,15 @@ from .node_devices import gpu_of_zeros
 
 _CPU = torch.device("cpu")
 _untyped_storage = torch._C.TensorBase.untyped_storage
+
+_COMPARE_RESULTS_FIRST: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("all", "any", "aminmax", "cumprod", "cumsum", "max", "mean", "min", "norm", "prod"),
+        *("renorm", "sum"),
+    )
+)
+"""Structured ops whose generated code compares the device of ``out=`` before their kernel does."""
 
 
 class OutputDevices:
@@ -90,6 +99,10 @@ class OutputDevices:
         if on_cpu is None:
             return gpu
         if self._is_from_program(on_cpu):
+            if func._schema.name in _COMPARE_RESULTS_FIRST and _is_written(on_cpu, kwargs):
+                raise RuntimeError(
+                    f"Expected out tensor to have device {gpu.device}, but got cpu instead"
+                )
             raise mixed_devices(func, gpu, "cpu")
         return gpu
 
@@ -125,3 +138,7 @@ class OutputDevices:
             return gpu
         gpus = map(self._machine.gpu_of, tensors_in(args, kwargs))
         return next((one for one in gpus if one is not None), None)
+
+
+def _is_written(tensor: torch.Tensor, kwargs: Kwargs) -> bool:
+    return any(one is tensor for one in kwargs.values())

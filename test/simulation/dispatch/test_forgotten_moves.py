@@ -126,7 +126,7 @@ def number(value=1.0):
 OPS_THAT_TAKE_NO_NUMBER_OF_THE_CPU = {
     "a sum on the CPU": lambda: number().add_(zeros(3).sum()),
     "a result": lambda: torch.add(zeros(()), zeros(()), out=number()),
-    "a reduced result": lambda: torch.sum(zeros(3), 0, out=number()),
+    "a product": lambda: torch.dot(zeros(3), zeros(3), out=number()),
     "a bound": lambda: zeros(3).clamp(min=number()),
     "an addend": lambda: torch.addmm(number(), zeros(3, 3), zeros(3, 3)),
     "what is looked for": lambda: torch.isin(zeros(3), number()),

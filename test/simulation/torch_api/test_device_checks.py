@@ -111,6 +111,14 @@ CALLS = {
         lambda: torch._foreach_add_([on_gpu(3)], on_cpu(()), alpha=2.0),
         "scalar tensor is expected to be on cuda:0 but is on cpu",
     ),
+    "a sum on the CPU": (
+        lambda: torch.sum(on_gpu(3), 0, out=on_cpu(1)),
+        "Expected out tensor to have device cuda:0, but got cpu instead",
+    ),
+    "a maximum on the CPU": (
+        lambda: torch.max(on_gpu(3), 0, out=(on_cpu(()), on_gpu(()).long())),
+        "Expected out tensor to have device cuda:0, but got cpu instead",
+    ),
     "indices on another device": (
         lambda: torch.mode(on_cpu(3), out=(on_cpu(1), on_gpu(1).long())),
         "expected device 'cpu' but got 'cuda:0' for indices output",
