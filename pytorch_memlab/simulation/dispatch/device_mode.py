@@ -149,9 +149,12 @@ class SimulatedDeviceMode(TorchDispatchMode):
         info = op_info(func)
         if info.may_resize:
             check_room_of_op()
-        if info.composite is not None:
+        composite = info.composite
+        if info.composite_of_sparse is not None and args[0].layout is torch.sparse_coo:
+            composite = info.composite_of_sparse
+        if composite is not None:
             with self:
-                result = info.composite(*args, **kwargs)
+                result = composite(*args, **kwargs)
             if result is not NotImplemented:
                 return result
         if info.is_foreach and self._output_devices.of_lists_differ(args):

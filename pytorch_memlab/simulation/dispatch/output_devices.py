@@ -99,11 +99,7 @@ class OutputDevices:
         if on_cpu is None:
             return gpu
         if self._is_from_program(on_cpu):
-            if func._schema.name in _COMPARE_RESULTS_FIRST and _is_written(on_cpu, kwargs):
-                raise RuntimeError(
-                    f"Expected out tensor to have device {gpu.device}, but got cpu instead"
-                )
-            raise mixed_devices(func, gpu, "cpu")
+            raise _refusal(func, gpu, on_cpu, args, kwargs)
         return gpu
 
     def _number_written_in(self, info: OpInfo, args: Args, kwargs: Kwargs) -> torch.Tensor | None:
@@ -140,5 +136,16 @@ class OutputDevices:
         return next((one for one in gpus if one is not None), None)
 
 
-def _is_written(tensor: torch.Tensor, kwargs: Kwargs) -> bool:
-    return any(one is tensor for one in kwargs.values())
+def _refusal(
+    func: Any, gpu: SimulatedGPU, on_cpu: torch.Tensor, args: Args, kwargs: Kwargs
+) -> RuntimeError:
+    name = func._schema.name
+    if name in _COMPARE_RESULTS_FIRST and any(value is on_cpu for value in kwargs.values()):
+        return RuntimeError(f"Expected out tensor to have device {gpu.device}, but got cpu instead")
+    if name == "aten::add" and torch.sparse_coo in {term.layout for term in args[:2]}:
+        role = "self" if args[0] is on_cpu else "other"
+        words = "CUDA, but got CPU"  # ``SparseCUDATensorMath.cu``
+        if args[0].layout is torch.strided:
+            words = "a CUDA tensor, but got a CPU tensor"
+        return RuntimeError(f"add: expected '{role}' to be {words}")
+    return mixed_devices(func, gpu, "cpu")

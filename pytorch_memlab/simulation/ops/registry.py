@@ -136,6 +136,7 @@ class OpDefinition:
         composite: the same below autograd, for an op whose kernels call other ops; it returns
             ``NotImplemented`` where the CPU's kernel calls the ops that CUDA's does, or, of an op
             with a memory, where the op is to run as a whole.
+        composite_of_sparse: the same where the first argument is a sparse COO tensor.
         cpu_kernel: registered for the CPU while simulating, so that autograd keeps the op whole.
         writes: positions of arguments that it writes to though its schema does not say so.
         in_place_in: nodes whose formulas run it in place on a GPU, by name without a number; empty:
@@ -161,6 +162,7 @@ class OpDefinition:
     cuda_dispatch: Implementation | None = None
     takes_nested: bool = False
     composite: Implementation | None = None
+    composite_of_sparse: Implementation | None = None
     cpu_kernel: Implementation | None = None
     writes: tuple[int, ...] = ()
     in_place_in: frozenset[str] | None = None

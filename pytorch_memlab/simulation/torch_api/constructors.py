@@ -20,11 +20,12 @@ from ..dispatch.transfers import move
 from ..machine.cuda_generator import SimulatedGenerator
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import SimulatedGPU
-from ..machine.unsupported import refusal
+from ..machine.unsupported import mixed_devices, refusal
 from .compilers import make_known
 
 _FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor")
 _LAYOUTS = ("coo", "csr", "csc", "bsr", "bsc", "compressed")
+_CHECKS_PARTS = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default
 _SPARSE = tuple(f"sparse_{layout}_tensor" for layout in _LAYOUTS)
 _Generator = torch._C.Generator
 _DTYPES = {
@@ -125,7 +126,8 @@ def _sparse(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any
     def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
         gpu = _sparse_gpu(machine, device, args)
         if gpu is None:
-            return original(*args, device=device, **kwargs)
+            moved = (part.cpu() if isinstance(part, torch.Tensor) else part for part in args)
+            return original(*moved, device=device, **kwargs)
         if len(args) == 1 and not isinstance(args[0], torch.Tensor):  # a size: no elements
             kwargs.pop("check_invariants", None)
             return torch.zeros(*args, layout=torch.sparse_coo, device=gpu.device, **kwargs)
@@ -143,8 +145,12 @@ def _sparse(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any
 def _sparse_gpu(machine: Machine, device: Any, args: tuple[Any, ...]) -> SimulatedGPU | None:
     if device is not None:
         return machine.find_gpu(device)
-    gpus = [machine.gpu_of(part) for part in args if isinstance(part, torch.Tensor)]
-    return max(filter(None, gpus), key=lambda gpu: gpu.index, default=None)
+    gpus = {machine.gpu_of(part) for part in args if isinstance(part, torch.Tensor)}
+    for gpu in filter(None, gpus):
+        for other in gpus - {gpu}:
+            device = torch.device("cpu") if other is None else other.device
+            raise mixed_devices(_CHECKS_PARTS, gpu, str(device))
+    return gpus.pop() if gpus else None
 
 
 def _is_data(part: Any, position: int, args: tuple[Any, ...]) -> bool:

@@ -11,9 +11,12 @@ from typing import Any, Final
 
 import torch
 
+from ...machine import active
 from ...machine.tensor_values import Bound, TensorValues
 from ...machine.unsupported import unsupported
-from ..registry import DISTINCT, AssumedSize, as_on_cpu, define
+from ..registry import DISTINCT, AssumedSize, Implementation, as_on_cpu, define
+
+_CPU: Final = torch.device("cpu")
 
 
 def _same_elements(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -84,13 +87,68 @@ def _like(tensors: TensorValues, tensor: torch.Tensor, is_coalesced: bool) -> to
 
 
 def _assembled(
-    like: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, *, is_coalesced: bool
+    like: torch.Tensor,
+    indices: torch.Tensor,
+    values: torch.Tensor,
+    *,
+    is_coalesced: bool,
+    device: torch.device = _CPU,
 ) -> torch.Tensor:
     make = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default
     dims = like.sparse_dim(), like.dense_dim(), list(like.shape)
-    options = {"dtype": values.dtype, "layout": torch.sparse_coo, "device": torch.device("cpu")}
+    options = {"dtype": values.dtype, "layout": torch.sparse_coo, "device": device}
     assembled: torch.Tensor = make(*dims, indices, values, is_coalesced=is_coalesced, **options)
     return assembled
+
+
+def sparse_sum(first: torch.Tensor, second: torch.Tensor, *, alpha: Any = 1) -> Any:
+    """``add_out_sparse_cuda`` of ``SparseCUDATensorMath.cu``: elements of both, side by side.
+
+    The CPU merges them.
+    """
+    machine = active.machine
+    gpu = None if machine is None else machine.gpu_of(first)
+    if machine is None or gpu is None or not _are_alike(first, second):
+        return NotImplemented
+    if machine.gpu_of(second) is not gpu:
+        return NotImplemented  # which is refused
+    dtype = torch.result_type(first, second)
+    added = second._values().to(dtype)
+    indices = torch.cat((first._indices(), second._indices()), 1)
+    values = torch.cat((first._values().to(dtype), added if alpha == 1 else added * alpha))
+    kept = first if not second._nnz() else second
+    is_coalesced = kept.is_coalesced() and not (first._nnz() and second._nnz())
+    total = _assembled(first, indices, values, is_coalesced=is_coalesced, device=gpu.device)
+    if total._nnz() <= total.numel():
+        return total
+    distinct = total.coalesce()
+    parts = distinct._indices(), distinct._values()
+    return _assembled(first, *parts, is_coalesced=False, device=gpu.device)
+
+
+def sparse_difference(first: torch.Tensor, second: torch.Tensor, *, alpha: Any = 1) -> Any:
+    return sparse_sum(first, second, alpha=-alpha)
+
+
+def in_place(composite: Implementation) -> Implementation:
+    """A composite of sparse tensors whose result the first of them becomes."""
+
+    def replace(first: torch.Tensor, *others: Any, **named: Any) -> Any:
+        result = composite(first, *others, **named)
+        if result is NotImplemented or not torch.can_cast(result.dtype, first.dtype):
+            return NotImplemented
+        first.data = result.to(first.dtype)
+        return first
+
+    return replace
+
+
+def _are_alike(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return (
+        second.layout is torch.sparse_coo
+        and first.shape == second.shape
+        and first.sparse_dim() == second.sparse_dim()
+    )
 
 
 define("aten::_coalesce", sparse=_all_distinct, reference=_coalesced)
@@ -98,6 +156,8 @@ define("aten::_sparse_addmm", sparse=product)
 define("aten::_to_dense", sparse=_dense)
 define("aten::clone", sparse=_same_elements)
 define("aten::sparse_mask", sparse=_masked)
+define("aten::add_.Tensor", sparse=written, composite_of_sparse=in_place(sparse_sum))
+define("aten::sub_.Tensor", composite_of_sparse=in_place(sparse_difference))
 define("aten::add_.*", "aten::mul_.*", "aten::zero_", sparse=written)
 define(
     "aten::_sparse_coo_tensor_with_dims_and_tensors",

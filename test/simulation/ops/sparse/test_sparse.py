@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from support.computed_or_dry import computed_or_dry
@@ -115,3 +117,75 @@ def test_a_matrix_of_a_size_has_no_elements_and_takes_results(dtype, compute):
             torch.abs(matrix, out=empty)
             assert empty.is_cuda
             assert torch.equal(empty.to_dense(), torch.eye(3, 4, device="cuda", dtype=empty.dtype))
+
+
+@computed_or_dry
+def test_sparse_gradients_lie_side_by_side_until_they_are_coalesced(compute):
+    row = 64 * 4
+    with simulate("24GiB", compute=compute):
+        table = torch.nn.Embedding(1000, 64, sparse=True).cuda()
+        indices = torch.arange(100, device="cuda")
+        kept = []
+        for count in (100, 200, 300):
+            before = torch.cuda.memory_allocated()
+            table(indices).sum().backward()
+            assert (table.weight.grad._nnz(), table.weight.grad.is_coalesced()) == (count, False)
+            kept.append(torch.cuda.memory_allocated() - before)
+        sizes = [rounded(count * 8, count * row) for count in (0, 100, 200, 300)]
+        assert kept == [after - before for before, after in pairwise(sizes)]
+        if compute:
+            assert table.weight.grad.coalesce().values().unique().tolist() == [3.0]
+
+
+@computed_or_dry
+def test_sums_of_sparse_tensors_keep_all_elements(compute):
+    """``SparseCUDATensorMath.cu``; the CPU merges equal places."""
+    with simulate("24GiB", compute=compute):
+        positions = torch.tensor([[0, 1], [1, 0]], device="cuda")
+        values = torch.tensor([1.0, 2.0], device="cuda")
+        matrix = torch.sparse_coo_tensor(positions, values, (2, 3)).coalesce()
+        empty = torch.sparse_coo_tensor((2, 3), device="cuda")
+        total, difference = matrix + matrix, torch.sub(matrix, matrix, alpha=3)
+        matrix += matrix
+        for tensor, counts in ((total, 4), (difference, 4), (matrix, 4), (matrix + empty, 4)):
+            assert (tensor._nnz(), tensor.is_coalesced(), tensor.is_cuda) == (counts, False, True)
+        assert (empty + total.coalesce()).is_coalesced()
+        if compute:
+            assert total.to_dense().tolist() == [[0.0, 2.0, 0.0], [4.0, 0.0, 0.0]]
+            assert difference.to_dense().tolist() == [[0.0, -2.0, 0.0], [-4.0, 0.0, 0.0]]
+            assert torch.equal(matrix.to_dense(), total.to_dense())
+            many = total + total  # more elements than the matrix has places
+            assert (many._nnz(), many.is_coalesced()) == (2, False)
+            doubled = total + total.double()
+            assert doubled.dtype is torch.float64
+            assert torch.equal(doubled.to_dense(), 2 * total.to_dense().double())
+
+
+def test_sums_over_two_devices_name_the_operand_on_the_cpu():
+    dense = torch.ones(2, 2)
+    with simulate("24GiB"):
+        sparse = torch.eye(2, device="cuda").to_sparse()
+        for add, words in (
+            (lambda: dense + sparse, "'self' to be a CUDA tensor, but got a CPU tensor"),
+            (lambda: dense.cuda() + sparse.cpu(), "'other' to be a CUDA tensor, but got a CPU"),
+            (lambda: sparse + sparse.cpu(), "'other' to be CUDA, but got CPU"),
+            (lambda: sparse.cpu() + sparse, "'self' to be CUDA, but got CPU"),
+        ):
+            with pytest.raises(RuntimeError, match=f"add: expected {words}"):
+                add()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", None])
+@pytest.mark.parametrize("of_values", ["cpu", "cuda"])
+@pytest.mark.parametrize("of_indices", ["cpu", "cuda"])
+def test_indices_and_values_go_to_the_device_that_is_named(of_indices, of_values, device):
+    with simulate("24GiB"):
+        indices = torch.tensor([[0, 1], [1, 0]], device=of_indices)
+        values = torch.ones(2, device=of_values)
+        if device is None and of_indices != of_values:
+            with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu!"):
+                torch.sparse_coo_tensor(indices, values, (2, 2))
+            return
+        sparse = torch.sparse_coo_tensor(indices, values, (2, 2), device=device)
+        assert sparse.device.type == (device or of_values)
+        assert sparse.to_dense().tolist() == [[0.0, 1.0], [1.0, 0.0]]
