@@ -83,7 +83,7 @@ class JobRank:
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1  # 0 if that is not known
-    local_world_size: int = 1  # processes on this node, as far as that is known
+    local_world_size: int = 1  # processes on this node, or in all if that is not known
     node: int = 0
     launcher: str = ""  # empty for a process that nothing started as one of several
     job: str = ""  # what tells this job from others; empty if that is not known
@@ -132,11 +132,12 @@ def prints() -> bool:
 
 def _rank_of(launcher: Launcher, environment: Mapping[str, str]) -> JobRank:
     local_rank = _first(environment, launcher.local_rank, 0)
+    world_size = _first(environment, launcher.world_size, 0)
     return JobRank(
         _first(environment, launcher.rank, 0),
         local_rank,
-        _first(environment, launcher.world_size, 0),
-        max(_first(environment, launcher.local_world_size, 0), local_rank + 1),
+        world_size,
+        max(_first(environment, launcher.local_world_size, world_size), local_rank + 1),
         _first(environment, launcher.node, 0),
         launcher.name,
         ".".join(filter(None, (environment.get(name, "") for name in launcher.job))),

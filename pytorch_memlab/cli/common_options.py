@@ -186,7 +186,10 @@ def number_from(least: int, noun: str = "", *, most: int | None = None) -> Calla
     return read
 
 
-number_of_gpus = number_from(1, most=128)  # torch keeps the index of a device in 8 bits
+MOST_GPUS = 128
+"""PyTorch keeps the index of a device in 8 bits."""
+
+number_of_gpus = number_from(1, most=MOST_GPUS)
 
 
 def _gpu_index(text: str) -> int:

@@ -30,8 +30,10 @@ from .._common.shared_paths import private_names, shown
 from .._common.user_code import OWN_FOLDER, is_of_user
 from ..errors import UsageError
 from ..profiles.privacy import without_private_facts
+from ..profiles.rank_digest import digest_of
 from ..profiles.recorded import RecordedProfile
 from ..render import saved_profile
+from ..render.saved_job import digest_data
 from .folder import JobFolder
 
 SAVE_EVERY: Final = 30.0
@@ -135,7 +137,7 @@ class BlackBox:
         if self._is_private:
             profile = without_private_facts(profile)
         with private_names(self._is_private):
-            text = saved_profile.render(profile)
+            text = saved_profile.render(profile, digest_data(digest_of(profile)))
         name = self.folder.claim(rank)
         self.folder.write(text)
         return name

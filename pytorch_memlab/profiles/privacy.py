@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from .._common.shared_paths import private, private_text
 from ..records import NoteKind, Remark, Report
 from .changed_tests import MeasuredTest
+from .job import Job
 from .recorded import RecordedProfile, Run
 
 T = TypeVar("T")
@@ -63,10 +64,24 @@ def private_report(report: Report) -> Report:
     )
 
 
+def private_job(job: Job) -> Job:
+    """The answer for a job without messages of errors and folders."""
+    ends = (
+        replace(end, line=private(end.line), state=_private_state(end.state)) for end in job.ends
+    )
+    notes = tuple(map(private_text, job.notes))
+    return replace(job, program=private(job.program), ends=tuple(ends), notes=notes)
+
+
 def private_test(test: MeasuredTest) -> MeasuredTest:
     """The memory of a test without folders outside of its project."""
     lines = (replace(line, file=private(line.file)) for line in test.holders)
     return replace(test, holders=tuple(lines))
+
+
+def _private_state(state: str) -> str:
+    """The name of an error alone; other ends of a process have no message."""
+    return state.partition(":")[0]
 
 
 def _private_run(run: Run) -> Run:

@@ -64,12 +64,13 @@ _NEWER_FACTS: Final[dict[str, Any]] = {
 """Facts of a run that files of older releases do not have."""
 
 
-def render(profile: RecordedProfile) -> str:
-    """The profile as one JSON document."""
+def render(profile: RecordedProfile, digest: Mapping[str, Any] | None = None) -> str:
+    """The profile as one JSON document, of a rank with its digest near the beginning."""
     data = {
         "format": FORMAT,
         "version": VERSION,
         "written_by": __version__,
+        **({} if digest is None else {"job": digest}),
         "runs": [{**asdict(run), "program": stored(run.program)} for run in profile.runs],
         "devices": [asdict(device) for device in profile.devices],
         "columns": profile.columns,
@@ -199,7 +200,7 @@ def _profile(data: Checked) -> RecordedProfile:
     shown = data.value("shown")
     histories = data.by_name("histories", Checked.object) if data.has("histories") else {}
     return RecordedProfile(
-        tuple(_run(one) for one in data.objects("runs")),
+        tuple(run_of(one) for one in data.objects("runs")),
         devices,
         functions,
         tuple(_entries(data, len(functions), [one.device for one in devices])),
@@ -263,7 +264,8 @@ def _growing(data: Checked, functions: int, devices: Collection[str]) -> Growing
     return data.record(GrowingLoop, function=data.index("function", functions))
 
 
-def _run(data: Checked) -> Run:
+def run_of(data: Checked) -> Run:
+    """A run, of this or of an older release."""
     status = data.value("exit_status")
     status = None if status is None else data.number("exit_status")
     arguments = masked(data.texts("arguments"))  # an older release wrote them as they were

@@ -4,8 +4,12 @@ The devices have the label of their run, such as "rank0 cuda:0". The tables that
 it have the sums of hits and time, and of every other column the maximum and the minimum
 over the devices.
 
+Of the folder of a job it keeps what show tells of it, in a file that stays small with thousands of
+ranks.
+
 for example:
   pytorch-memlab merge -o all.memlab.json out.rank0.json out.rank1.json
+  pytorch-memlab merge -o job.json job.memlab
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ..common_options import add_private
+from ..jobs import is_job, prepared_merge
 from ..notices import tell_usage_error
 from ..output import is_profile
 from ..parser import CommandParser
@@ -29,12 +34,12 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.usage = "%(prog)s [options] FILE FILE ... -o OUTPUT"
+    parser.usage = "%(prog)s [options] (FILE FILE ... | FOLDER) -o OUTPUT"
     add = parser.group("output")
     add("-o --output FILE", "write this .json file", required=True)
     add("--force", "overwrite it if it is there already", action="store_true")
     add_private(add, "the file")
-    parser.add("FILE", "the saved profiles", dest="files", nargs="+")
+    parser.add("FILE", "the saved profiles, or the folder of a job", dest="files", nargs="+")
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
@@ -45,6 +50,8 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
     if not is_profile(options.output):
         raise UsageError(f"a profile is a .json file, not {options.output}")
+    if len(options.files) == 1 and is_job(options.files[0]):
+        return prepared_merge(options)
     if len(options.files) < 2:
         raise UsageError("give two files or more to merge")
     if len(set(options.files)) < len(options.files):

@@ -14,6 +14,7 @@ for example:
   pytorch-memlab run train.py --epochs 1
   pytorch-memlab run --gpu 24GiB -f Net.forward -c hits,delta train.py
   pytorch-memlab run -o train.memlab.json -m package.train
+  pytorch-memlab run -o job.memlab -- torchrun --nproc-per-node 4 train.py
 
 exit codes:
   that of the program, 1 after an error, 0 after --steps; and
@@ -45,13 +46,16 @@ from ..._common.optimizer_steps import ProgramDone
 from ..._common.own_frames import without_own_frames
 from ..._common.patches import Patches
 from ..._common.prose_size import prose_size
+from ..._common.ranks import this_rank
 from ..._common.switch import SWITCHED_OFF, is_switched_off
 from ..._common.whole_block import WholeStack
 from ...errors import UsageError
+from ...jobs.launch_names import is_launcher
 from ...simulation.inspect import DEFAULT_GPU
 from .. import notices
 from ..common_options import (
     GPU_SPEC,
+    MOST_GPUS,
     add_allow_writes,
     add_assume,
     add_functions_and_columns,
@@ -175,7 +179,11 @@ def add_arguments(parser: CommandParser) -> None:
         " its memory (24GiB), or a TOML file with its name, memory, compute_capability and"
         f" multiprocessors (default: the GPU of this machine, or {DEFAULT_GPU} if it has none)",
     )
-    add("--num-gpus N", "number of GPUs to simulate (default: 1)", type=number_of_gpus)
+    add(
+        "--num-gpus N",
+        "number of GPUs to simulate (default: 1, or as many as a launcher starts ranks here)",
+        type=number_of_gpus,
+    )
     add(
         "--dry-run",
         "simulate shapes only: nothing is computed and tensors take no host memory, so that a"
@@ -233,6 +241,10 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
         return partial(_run_plainly, partial(exec, found.code, vars(main)), process)
     parser = CommandParser("pytorch-memlab run", "")
     add_arguments(parser)
+    if is_launcher(options.script, is_module=options.is_module):
+        from ..run.jobs import prepared_launch
+
+        return prepared_launch(options, parser, process)
     add_configured(options, parser, _folder(options))
     steps = Steps(options.warmup, options.steps)
     limit = _MaxPeak(options.max_peak)
@@ -395,7 +407,7 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
     process.enter_context(
         simulate(
             options.gpu or DEFAULT_GPU,
-            options.num_gpus or 1,
+            _simulated_gpus(options),
             compute=not options.dry_run,
             strict=options.strict,
             allow_writes=options.allow_writes,
@@ -404,6 +416,13 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
             assume=assumptions(options),
         )
     )
+
+
+def _simulated_gpus(options: argparse.Namespace) -> int:
+    """The number of GPUs: without an option, one for each rank of this machine."""
+    own = this_rank()
+    of_ranks = min(own.local_world_size, MOST_GPUS) if own.is_one_of_several else 1
+    return options.num_gpus or of_ranks
 
 
 def _remedy_trials(options: argparse.Namespace, steps: Steps) -> RemedyTrials | None:
@@ -432,7 +451,7 @@ def _trial_program(
         machine.gpus[0].model,
         Settings(
             steps=steps.done + _STEPS_BEYOND,
-            num_gpus=options.num_gpus or 1,
+            num_gpus=_simulated_gpus(options),
             context=context,
             others=others,
         ),

@@ -3,11 +3,16 @@
 The file is one that run -o FILE.json or LineProfiler.save() wrote; a file of tables alone, as
 older releases wrote it, is shown too. So is a merged one, as tables. Nothing in it is executed.
 
+Of the folder of a job, also of one that goes on, show tells in at most 60 lines which rank needs
+most memory and why, which one failed first and where, which ranks are alike, and the lines that
+differ most between ranks.
+
 for example:
   pytorch-memlab show train.memlab.json
   pytorch-memlab show --sort peak --top 3 train.memlab.json
   pytorch-memlab show -c peak,delta,hits -f Net.forward train.memlab.json
   pytorch-memlab show -o train.html train.memlab.json
+  pytorch-memlab show job.memlab
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from ..common_options import (
     report_choice,
 )
 from ..exit_codes import USAGE_ERROR
+from ..jobs import is_job, prepared_job
 from ..output import LIMITS, Results, is_profile, results_of, writer_to
 from ..parser import CommandParser
 
@@ -54,7 +60,7 @@ def add_arguments(parser: CommandParser) -> None:
     )
     add("--force", "overwrite the .json file of an older run", action="store_true")
     add_private(add, "the file, or the text")
-    parser.add("FILE", "the saved profile")
+    parser.add("FILE", "the saved profile, or the folder of a job")
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
@@ -63,6 +69,8 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
     outputs = options.outputs or ()
     choice = report_choice(options)
+    if is_job(options.file):
+        return prepared_job(options)
     write = writer_to(outputs, force=options.force, is_private=options.private)
     text = read_text(options.file)
     if saved_profile.is_of_format_1(text):

@@ -1,0 +1,1 @@
+"""A folder for ``PYTHONPATH``: what Python processes of a job run when they start."""

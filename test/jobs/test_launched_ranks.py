@@ -1,0 +1,168 @@
+"""Ranks that real launchers start are profiled, and one answer is made of what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from support.run_command import ROOT
+
+needs_torchrun = pytest.mark.skipif(
+    not dist.is_available(), reason="this torch has no torch.distributed"
+)
+
+PROGRAM = """\
+import os, sys, time, torch
+
+def work(mebibytes):
+    return torch.ones(mebibytes << 18, device="cuda")
+
+def until(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+kept = work(2)
+if rank == 1:
+    more = work(62)
+    if sys.argv[1] == "killed":
+        until("job.memlab/rank1.attempt0.json")
+        os.kill(os.getpid(), 9)
+    if sys.argv[1] == "fails":
+        raise ValueError("bad batch")
+elif sys.argv[1] != "ends":
+    time.sleep(600)
+"""
+
+
+def launched(folder, *words, options=("-o", "job.memlab", "--save-every", "1")):
+    (folder / "train.py").write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytorch_memlab", "run", "--gpu", "24GiB", *options, *words]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def ends(folder):
+    files = sorted((folder / "job.memlab").glob("rank*.json"))
+    runs = [json.loads(file.read_text())["runs"][0] for file in files]
+    return [(run["rank"], run["attempt"], run["exit_status"], run["exception"]) for run in runs]
+
+
+ANSWER = """\
+job.memlab: 3 ranks of train.py, started by torchrun
+
+  exit status 0: ranks 0-2
+
+peak 64.0 MiB on rank 1 of 24.00 GiB
+  62.0 MiB above the median of 2.0 MiB (32.00 times)
+
+rank 1: 64.0 MiB, because train.py:4 holds 62.0 MiB more  return torch.ones(m...
+ranks 0, 2: 2.0 MiB
+
+"""
+
+
+@needs_torchrun
+@pytest.mark.parametrize("program", ["torchrun", "-m torch.distributed.run"])
+def test_all_ranks_that_torchrun_starts_are_profiled(program, tmp_path):
+    words = ["-m", "--", "torch.distributed.run"] if program.startswith("-m") else ["--", program]
+    done = launched(tmp_path, *words, "--nproc-per-node", "3", "train.py", "ends", options=())
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(ANSWER)
+    assert os.listdir(tmp_path) == ["train.py"]
+
+
+@needs_torchrun
+def test_a_killed_rank_leaves_its_last_file_and_the_others_their_end(tmp_path):
+    done = launched(tmp_path, "--", "torchrun", "--nproc-per-node", "3", "train.py", "killed")
+
+    assert done.returncode == 1
+    assert ends(tmp_path) == [(0, 0, 143, "SIGTERM"), (1, 0, None, ""), (2, 0, 143, "SIGTERM")]
+    assert "the process did not end\n" in done.stdout
+    assert "  SIGTERM: ranks 0, 2\n" in done.stdout
+
+
+@needs_torchrun
+def test_each_attempt_of_a_job_that_starts_again_is_kept(tmp_path):
+    torchrun = ("--", "torchrun", "--nproc-per-node", "2", "--max-restarts", "1")
+    done = launched(tmp_path, *torchrun, "train.py", "fails")
+
+    assert done.returncode == 1
+    assert ends(tmp_path) == [
+        (0, 0, 143, "SIGTERM"),
+        (0, 1, 143, "SIGTERM"),
+        (1, 0, 1, "ValueError: bad batch"),
+        (1, 1, 1, "ValueError: bad batch"),
+    ]
+    for attempt in (1, 2):
+        assert f"attempt {attempt}: rank 1 failed first, at " in done.stdout
+
+
+LAUNCHER = """\
+#!{python}
+import os, subprocess, sys
+variables = {variables}
+def start(rank):
+    own = {{name: str(value(rank)) for name, value in variables.items()}}
+    return subprocess.Popen(sys.argv[1:], env={{**os.environ, **own}})
+ranks = [start(0), start(1)]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+VARIABLES = {
+    "srun": "{'SLURM_PROCID': int, 'SLURM_LOCALID': int, 'SLURM_NTASKS': lambda r: 2,"
+    " 'SLURM_JOB_ID': lambda r: 5}",
+    "mpirun": "{'OMPI_COMM_WORLD_RANK': int, 'OMPI_COMM_WORLD_LOCAL_RANK': int,"
+    " 'OMPI_COMM_WORLD_SIZE': lambda r: 2, 'OMPI_COMM_WORLD_LOCAL_SIZE': lambda r: 2}",
+    "deepspeed": "{'RANK': int, 'LOCAL_RANK': int, 'WORLD_SIZE': lambda r: 2,"
+    " 'LOCAL_SIZE': lambda r: 2, 'CROSS_RANK': lambda r: 0, 'CROSS_SIZE': lambda r: 1}",
+}
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_ranks_of_other_launchers_are_told_by_their_variables(name, tmp_path):
+    """The launchers are not installed: a program of their name sets what they set."""
+    launcher = tmp_path / name
+    launcher.write_text(LAUNCHER.format(python=sys.executable, variables=VARIABLES[name]))
+    launcher.chmod(0o755)
+    (tmp_path / "own.py").write_text(
+        "import torch\nkept = torch.ones(1 << 18, device='cuda:1')\n"  # one GPU for each rank
+    )
+
+    done = launched(tmp_path, "--", str(launcher), sys.executable, "-u", "own.py")
+
+    assert done.returncode == 0, done.stderr
+    assert ends(tmp_path) == [(0, 0, 0, ""), (1, 0, 0, "")]
+    assert "2 ranks of own.py" in done.stdout
+
+
+def test_a_launcher_that_is_not_there_is_an_error(tmp_path):
+    done = launched(tmp_path, "--", "deepspeed", "train.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("error: there is no command deepspeed on the PATH\n")
+
+
+def test_processes_that_a_rank_starts_are_no_ranks(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import os, subprocess, sys, torch\n"
+        "assert 'PYTORCH_MEMLAB_RUN' not in os.environ\n"
+        "subprocess.run([sys.executable, 'tool.py'], check=True)\n"
+    )
+    (tmp_path / "tool.py").write_text("import sys; print(sys.argv, 'torch' in sys.modules)\n")
+    launcher = tmp_path / "mpirun"
+    launcher.write_text(LAUNCHER.format(python=sys.executable, variables=VARIABLES["mpirun"]))
+    launcher.chmod(0o755)
+
+    done = launched(tmp_path, "--", str(launcher), sys.executable, "own.py")
+
+    assert done.stdout.count("['tool.py'] False\n") == 2
+    assert len(list(Path(tmp_path, "job.memlab").glob("rank*"))) == 2
