@@ -248,7 +248,7 @@ def _end(digest: RankDigest, now: datetime) -> RankEnd:
 
 
 def _state(run: Run, now: datetime) -> tuple[str, bool]:
-    """How a process ended, and whether it failed by itself."""
+    """The end of a process, and whether it failed by itself."""
     if run.exit_status is None:
         # Twice the time between two files, and that to write one on a slow disk.
         age = (now - datetime.fromisoformat(run.written)).total_seconds() if run.written else 0

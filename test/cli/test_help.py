@@ -95,7 +95,8 @@ simulation:
                         a TOML file with its name, memory, compute_capability
                         and multiprocessors (default: the GPU of this machine,
                         or h100 if it has none)
-  --num-gpus N          number of GPUs to simulate (default: 1)
+  --num-gpus N          number of GPUs to simulate (default: 1, or as many as
+                        a launcher starts ranks here)
   --dry-run             simulate shapes only: nothing is computed and tensors
                         take no host memory, so that a step of any model takes
                         seconds or minutes. Lines that read values are marked.
