@@ -17,7 +17,7 @@ def measure(figure: Figure) -> dict[str, int]:
     import torch
 
     program = importlib.import_module(f"benchmarks.published.{figure.source}.program")
-    with simulate(figure.gpu, compute=False):
+    with simulate(figure.gpu, compute=False, context=figure.context):
         returned: Mapping[str, int] | None = getattr(program, figure.call)(**figure.arguments)
         free, total = torch.cuda.mem_get_info()
         counters = {

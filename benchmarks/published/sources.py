@@ -57,6 +57,7 @@ class Figure:
         call: the function of ``program.py``.
         arguments: of the function.
         environment: variables of its process, such as ``RANK``.
+        context: size of the CUDA context, where it is published too.
         value: the key of what the function returns; the counter that ``counts`` names without it.
         kinds: some of ``KINDS``.
         reason: why the prediction differs by more than 1 %.
@@ -74,6 +75,7 @@ class Figure:
     kinds: tuple[str, ...]
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    context: str | None = None
     value: str = ""
     reason: str = ""
 
@@ -89,7 +91,14 @@ class Figure:
     @property
     def run(self) -> str:
         """The settings of its process, which other figures may share."""
-        settings = [self.source, self.call, self.arguments, self.environment, self.gpu]
+        settings = [
+            self.source,
+            self.call,
+            self.arguments,
+            self.environment,
+            self.gpu,
+            self.context,
+        ]
         return json.dumps(settings, sort_keys=True)
 
     def error(self, predicted: int) -> float:

@@ -26,7 +26,7 @@ NAMED = {
 }
 """What stands in the text, and where it is: each was looked up."""
 
-HOSTS = {"github.com", "docs.pytorch.org", "pytorch.org", "docs.nvidia.com"}
+HOSTS = {"github.com", "huggingface.co", "docs.pytorch.org", "pytorch.org", "docs.nvidia.com"}
 
 
 @cache

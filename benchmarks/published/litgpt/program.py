@@ -1,0 +1,112 @@
+"""LitGPT's fine-tuning and generation, with its own models, losses and quantization."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+_PROMPT = 5  # tokens of "Hello, my name is"
+
+
+def _fabric(quantize: str, devices: int = 1) -> Any:
+    from lightning.fabric import Fabric
+    from lightning.fabric.plugins import BitsandbytesPrecision
+    from lightning.fabric.strategies import FSDPStrategy
+    from litgpt.lora import Block
+
+    if quantize:
+        plugin = BitsandbytesPrecision(quantize, torch.bfloat16)
+        return Fabric(accelerator="cuda", devices=1, plugins=plugin)
+    if devices == 1:
+        return Fabric(accelerator="cuda", devices=1, precision="bf16-true")
+    strategy = FSDPStrategy(
+        auto_wrap_policy={Block},
+        activation_checkpointing_policy={Block},
+        state_dict_type="full",
+        limit_all_gathers=True,
+        cpu_offload=False,
+    )
+    fabric = Fabric(accelerator="cuda", devices=devices, strategy=strategy, precision="bf16-true")
+    fabric.launch()
+    return fabric
+
+
+def _lora(name: str) -> tuple[Any, Any, Any]:
+    from litgpt.lora import GPT, Config, mark_only_lora_as_trainable
+
+    settings = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.05}
+    config = Config.from_name(name, lora_query=True, lora_value=True, **settings)
+    return GPT, config, mark_only_lora_as_trainable
+
+
+def _adapter(name: str) -> tuple[Any, Any, Any]:
+    from litgpt.adapter import GPT, Config, mark_only_adapter_as_trainable
+
+    return GPT, Config.from_name(name), mark_only_adapter_as_trainable
+
+
+def _adapter_v2(name: str) -> tuple[Any, Any, Any]:
+    from litgpt.adapter_v2 import GPT, Config, mark_only_adapter_v2_as_trainable
+
+    return GPT, Config.from_name(name), mark_only_adapter_v2_as_trainable
+
+
+_METHODS = {"lora": _lora, "adapter": _adapter, "adapter_v2": _adapter_v2}
+
+
+def finetune(
+    model: str, method: str, batch: int, length: int, quantize: str = "", devices: int = 1
+) -> None:
+    """The first step, whose batch has the longest text of the data, and the optimizer's."""
+    fabric = _fabric(quantize, devices)
+    make, config, mark_trainable = _METHODS[method](model)
+    with fabric.init_module(empty_init=devices > 1):
+        network = make(config)
+    mark_trainable(network)
+    network = fabric.setup_module(network)
+    optimizer = fabric.setup_optimizers(_optimizer(network, quantize))
+    network.max_seq_length = length
+    tokens = torch.randint(config.vocab_size, (batch, length)).pin_memory()
+    for accumulates in (True, False):
+        inputs, labels = fabric.to_device((tokens, tokens.clone().pin_memory()))
+        with fabric.no_backward_sync(network, enabled=accumulates):
+            _backward(fabric, network, inputs, labels)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _optimizer(network: nn.Module, quantize: str) -> Any:
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    if quantize:
+        from bitsandbytes.optim import PagedAdamW
+
+        return PagedAdamW(trainable, lr=3e-4, weight_decay=0.01)
+    return torch.optim.AdamW(trainable, lr=3e-4, weight_decay=0.01)
+
+
+def _backward(fabric: Any, network: Any, inputs: torch.Tensor, labels: torch.Tensor) -> None:
+    from litgpt.utils import chunked_cross_entropy
+
+    scores = network(inputs, lm_head_chunk_size=128)
+    scores[-1] = scores[-1][..., :-1, :]
+    fabric.backward(chunked_cross_entropy(scores, labels[..., 1:]) / 128)
+
+
+def generate(model: str, quantize: str = "") -> None:
+    """Fifty tokens after a short prompt, with a cache for as many."""
+    from litgpt.generate.base import generate as sample
+    from litgpt.model import GPT, Config
+
+    fabric = _fabric(quantize)
+    config = Config.from_name(model)
+    with fabric.init_module(empty_init=True):
+        network = GPT(config)
+    network.eval()
+    network = fabric.setup_module(network)
+    tokens = torch.randint(config.vocab_size, (_PROMPT,)).to(fabric.device)
+    with fabric.init_tensor():
+        network.max_seq_length = _PROMPT + 50
+        network.set_kv_cache(batch_size=1)
+    sample(network, tokens, _PROMPT + 50, temperature=0.8, top_k=200)
