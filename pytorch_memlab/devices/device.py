@@ -20,6 +20,12 @@ def reserved_bytes(stats: Stats) -> int:
     return int(stats.get("reserved_bytes", {}).get("all", {}).get("current", 0))
 
 
+def private_bytes(stats: Stats) -> int:
+    """Bytes that private pools hold, such as those of CUDA graphs; releases before 2.11 tell 0."""
+    pools = stats.get("reserved_bytes_by_private_pools", {}).values()
+    return sum(int(pool["all"]["current"]) for pool in pools)
+
+
 Approximations = Mapping[Hashable, Approximation]
 """Approximations of a simulated device so far; each entry only grows. Two devices that share an
 entry, as those of one simulation do, have it under the same key."""

@@ -43,10 +43,11 @@ class FitFrame(_ReportFrame):
 
     Sizes are in bytes. ``capacity``: of the GPU. ``context``: what the allocator does not get, the
     CUDA context and other processes. ``peak``: the most that PyTorch's allocator takes, its cache
-    included. ``active_peak``: the most bytes in use. ``headroom``: the rest of the memory,
-    negative where memory lacks. ``fits``: None where the program failed. ``fails_at`` and
-    ``request``: the line whose request does not fit, and its bytes. ``assumed_at``: the lines
-    whose sizes a dry run assumed, or that were given, with commas between them.
+    included. ``active_peak``: the most bytes in use. ``graphs``: what of the peak is in pools of
+    CUDA graphs, which serve no other code. ``headroom``: the rest of the memory, negative where
+    memory lacks. ``fits``: None where the program failed. ``fails_at`` and ``request``: the line
+    whose request does not fit, and its bytes. ``assumed_at``: the lines whose sizes a dry run
+    assumed, or that were given, with commas between them.
 
     Selections of rows or columns are plain frames. ``report`` has the verdicts, with the recorded
     allocations.

@@ -45,6 +45,7 @@ class Verdict:
     # takes from a GPU on which it need not; None if it never does
     retries: int = 0
     with_room: int | None = None
+    private: int = 0  # bytes of ``reserved_peak`` in private pools, such as of CUDA graphs
     growth: Growth | None = None  # of a program whose steps leave more and more memory
     is_settled: bool = True  # whether all loops that ended early repeated, or grow evenly
 
@@ -151,6 +152,7 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "context": verdict.taken,
         "peak": verdict.reserved_peak,
         "active_peak": verdict.active_peak,
+        "graphs": verdict.private,
         "headroom": verdict.headroom,
         "fails_at": f"{frame.filename}:{frame.line}" if frame else "",
         "request": 0 if failure is None else failure.size,
@@ -188,6 +190,7 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
         reserved_peak=0 if shown is None else shown.peak_reserved + later * bool(fits),
         active_peak=0 if shown is None else shown.peak_active,
         taken=taken,
+        private=0 if shown is None else shown.private_at_peak,
         failure=failure,
         retries=retries,
         with_room=unlimited.peak_reserved if unlimited is not None and retries else None,

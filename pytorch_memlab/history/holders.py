@@ -152,6 +152,11 @@ class PeakHolders:
             details.append(LineDetails(holder, tuple(part.by_category()), tuple(part.by_module())))
         return details
 
+    def private_lines(self) -> tuple[tuple[str, int], ...]:
+        """Files and lines whose requests let private pools take memory, as far as known."""
+        frames = (innermost_of_user(self.stacks[stack]) for stack in self.peak.private_stacks)
+        return tuple(dict.fromkeys((frame.filename, frame.line) for frame in frames))
+
     def by_category(self) -> list[Share]:
         """Bytes by category, the largest first; they add up to the peak."""
         return self._shares(lambda block: block.category.value)

@@ -14,8 +14,8 @@ import torch
 from .._common.call_stacks import TakenStack, call_stacks, capture
 from .._common.forward_ops import ForwardOps
 from .._common.garbage_collection import no_garbage_collection
-from ..simulation.inspect import LoggedBlock
-from .model import Category, EventLog, Segment
+from ..simulation.inspect import NO_PRIVATE_MEMORY, LoggedBlock, PrivateMemory
+from .model import Category, EventLog, PoolId, Segment
 from .module_paths import ModulePaths
 
 NOT_SEEN, FORWARD, FORWARD_WITH_NODE, BACKWARD = range(4)
@@ -173,7 +173,9 @@ class PeakBlocks:
     large as the blocks at the peak and the blocks now, however many events there were.
     """
 
-    __slots__ = ("_live", "died", "event", "first", "highest", "initial", "is_on", "reserved")
+    __slots__ = (
+        *("_live", "died", "event", "first", "highest", "initial", "is_on", "private", "reserved"),
+    )
 
     def __init__(self, live: LiveBlocks, initial: Sequence[Segment] = ()) -> None:
         self._live = live
@@ -183,10 +185,12 @@ class PeakBlocks:
         self.is_on = False
         self.highest = -1
         self.reserved = 0
+        self.private = NO_PRIVATE_MEMORY
         self.event = -1
 
-    def set_peak(self, active: int, reserved: int, event: int) -> None:
-        self.highest, self.reserved, self.event = active, reserved, event
+    def set_peak(self, active: int, event: int) -> None:
+        self.highest, self.event = active, event
+        self.reserved, self.private = self._live.reserved(), self._live.private()
         if self.died:
             self.died.clear()
 
@@ -209,9 +213,11 @@ class LiveBlocks:
         in_use: Mapping[int, LiveBlock],
         waiting: Mapping[int, LiveBlock],
         locked: Locked = lambda work: work(),
+        private: Callable[[], PrivateMemory] = lambda: NO_PRIVATE_MEMORY,
     ) -> None:
         self.state = state
         self.reserved = reserved
+        self.private = private
         self.in_use = in_use
         self._waiting = waiting
         self.locked = locked
@@ -233,7 +239,7 @@ class LiveBlocks:
             self.peaks = (*self.peaks, peak)
         peak.is_on = True
         if self.active > peak.highest:
-            peak.set_peak(self.active, self.reserved(), self.events - 1)
+            peak.set_peak(self.active, self.events - 1)
 
     def drop_peak(self, peak: PeakBlocks) -> None:
         self.peaks = tuple(one for one in self.peaks if one is not peak)
@@ -265,7 +271,7 @@ class LiveBlocks:
         self.events, self.active = events, active
         for peak in self.peaks:
             if active > peak.highest and peak.is_on:
-                peak.set_peak(active, self.reserved(), event)
+                peak.set_peak(active, event)
 
     def freed(self, block: LiveBlock, *, has_waited: bool = False) -> None:
         """A block is free again: the program gives it back in this thread, if it has not waited."""
@@ -312,10 +318,14 @@ class LiveBlocks:
         """A block that a stream still used is free again."""
         self.freed(block, has_waited=True)
 
-    def happened(self, action: str, address: int, size: int, stream: int) -> None:
+    def happened(
+        self, action: str, address: int, size: int, stream: int, pool_id: PoolId | None
+    ) -> None:
         events = self.events + 1
         if self.log is not None:
             self.log.happened(action, address, size, stream)
+            if pool_id is not None:
+                self.log.events.pools[self.events - self.log.earlier] = pool_id
         self.events = events
 
     def settle(self) -> None:
@@ -323,7 +333,7 @@ class LiveBlocks:
         self.active = active = sum(block.size for block in self.blocks())
         for peak in self.peaks:
             if active > peak.highest and peak.is_on:
-                peak.set_peak(active, self.reserved(), self.events - 1)
+                peak.set_peak(active, self.events - 1)
 
 
 # Note [Categories of freed blocks]

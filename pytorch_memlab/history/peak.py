@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from .._common.prose_size import counted, prose_size
 from ..errors import AllocatorSettingsError
 from ..simulation.allocator.events import GROWTH, RELEASES
+from ..simulation.allocator.out_of_memory import NO_PRIVATE_MEMORY, PrivateMemory
 from ..simulation.allocator.replay import AllocationTrace, RecordedSegment
 from ..simulation.allocator.settings import (
     MIN_BLOCK_SIZE,
@@ -286,6 +287,9 @@ class Peak:
     # requests that the GPU had no room for: index of each event, and the event
     failures: tuple[tuple[int, Event], ...] = ()
     run: str = ""  # label of the run in a merged profile, such as ``rank0``; empty in one of a run
+    private: PrivateMemory = NO_PRIVATE_MEMORY  # of private pools then
+    # indexes of the stacks of requests for whose sake private pools took memory, as far as known
+    private_stacks: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -318,7 +322,37 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
     in_use = tuple(blocks[address] for address in sorted(blocks))
     failures = tuple((index, log[index]) for index in log.indexes("oom"))
     figures = active[moment + 1], reserved[moment + 1]
-    return Peak(device, *figures, moment, len(log), in_use, failures)
+    private, stacks = _private_memory(one, settings, moment, in_use)
+    return Peak(
+        *(device, *figures, moment, len(log), in_use, failures),
+        private=private,
+        private_stacks=stacks,
+    )
+
+
+def _private_memory(
+    device: DeviceHistory, settings: AllocatorSettings, moment: int, in_use: Sequence[Block]
+) -> tuple[PrivateMemory, tuple[int, ...]]:
+    """The memory of private pools after an event, and the stacks that took it."""
+    first, log = first_state(device, settings), device.events
+    if not first.pools and all(segment.pool_id is None for segment in first.segments):
+        return NO_PRIVATE_MEMORY, ()
+    segments, taken_at = SegmentMap(first.segments), dict[int, int]()
+    for index, (action, address, size, stream) in enumerate(islice(log.changes(), moment + 1)):
+        if action in GROWTH:
+            pool_id = first.pools.get(index)
+            segments.add(address, size, stream, action == "segment_map", pool_id)
+            if pool_id is not None:  # a simulation tells the stack with the block alone
+                block = log.stacks[index + 1] if index + 1 < len(log) else 0
+                taken_at[address] = log.stacks[index] or block
+        elif action in RELEASES:
+            segments.remove(address, size)
+            taken_at.pop(address, None)
+    reserved = sum(segment.size for segment in segments if segment.pool_id)
+    homes = ((block, segments.at(block.address)) for block in in_use)
+    used = sum(block.size for block, home in homes if home is not None and home.pool_id)
+    stacks = tuple(dict.fromkeys(filter(None, taken_at.values())))
+    return PrivateMemory(reserved, reserved - used), stacks
 
 
 def counters_of(device: DeviceHistory, settings: AllocatorSettings) -> tuple[list[int], list[int]]:

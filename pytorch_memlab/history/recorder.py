@@ -249,7 +249,7 @@ def live_holders(device: int = 0) -> PeakHolders | None:
         if live is None:
             return None
         now = PeakBlocks(live)
-        now.set_peak(live.active, live.reserved(), live.events - 1)
+        now.set_peak(live.active, live.events - 1)
         return _holders(followed, device, now)
     finally:
         followed.leave()
@@ -286,7 +286,9 @@ def _holders(followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHol
         for block in blocks
     )
     before, events = event - peak.first, live.events - peak.first
-    moment = Peak(device, active_bytes, reserved, before, events, described)
+    moment = Peak(
+        *(device, active_bytes, reserved, before, events, described), private=peak.private
+    )
     return PeakHolders(moment, numbers.stacks)
 
 

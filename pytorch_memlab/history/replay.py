@@ -88,6 +88,7 @@ class ReplayResult(Figures):
     taken: int  # bytes of the GPU that the allocator does not get
     # how many events of the history were replayed: all, or those before the request that failed
     events: int
+    private_at_peak: int = 0  # bytes of private pools while the reserved bytes were highest
 
 
 def replay(
@@ -128,6 +129,7 @@ def replay(
         capacity=capacity,
         taken=taken,
         events=events,
+        private_at_peak=done.private_at_peak,
     )
 
 

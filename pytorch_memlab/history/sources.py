@@ -178,7 +178,8 @@ class SimulatedBlocks(FollowedSource):
             followed.append(cast("dict[int, LiveBlock]", blocks))
         in_use, waiting = followed
         live = LiveBlocks(
-            program.state, lambda: gpu.allocator.reserved_bytes, in_use, waiting, gpu.locked
+            *(program.state, lambda: gpu.allocator.reserved_bytes, in_use, waiting, gpu.locked),
+            private=gpu.private_memory,
         )
         log.follower, log.block_class = live, LiveBlock
         self.live[gpu.index] = live

@@ -14,6 +14,7 @@ from .._common.uninterrupted import uninterrupted
 from .._common.whole_exit import WholeExit
 from .._common.wrapping import within
 from ..devices import find_devices, get_device
+from ..devices.device import private_bytes
 from ..errors import HistoryError
 from ..profiles.merging import added_up
 from ..profiles.recorded import RecordedProfile
@@ -249,6 +250,7 @@ class LineProfiler(RecordedLines):
                 one.taken(),
                 one.context(),
                 retries=one.stats().get("num_alloc_retries", 0),
+                private=private_bytes(one.stats()),
             )
             for one in self._selection.devices()
         }

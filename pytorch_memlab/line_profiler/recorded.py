@@ -41,6 +41,7 @@ class DeviceFacts(NamedTuple):
     peak_at_most: int | None = None
     uncounted_at_most: int | None = None
     needed_at_most: int | None = None
+    private: int = 0
 
 
 class RunTime:
@@ -174,6 +175,7 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
             one.peak_at_most,
             one.uncounted_at_most,
             one.needed_at_most,
+            max(other.private for other in devices if other.device == one.device),
         )
         for one in devices
     }

@@ -71,6 +71,8 @@ class MeasuredDevice:
     # it fails; None if that is not known
     uncounted_at_most: int | None = None
     needed_at_most: int | None = None
+    # bytes of private pools, such as those of CUDA graphs: no other code gets what is free there
+    private: int = 0
 
 
 @dataclass(frozen=True, slots=True)

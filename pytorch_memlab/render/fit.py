@@ -286,6 +286,10 @@ def notes(report: FitReport) -> Iterator[str]:
         return
     if any(one.fits is not None for one in report.verdicts):
         yield COLUMNS
+    graphs = sorted({one.private for one in report.verdicts if one.private})
+    if graphs:
+        sizes = " to ".join(map(prose_size, dict.fromkeys((graphs[0], graphs[-1]))))
+        yield f"{sizes} of the peak: reserved by CUDA graphs; no other code gets what is free there"
     yield from _about_steps(report)
     yield from summary_of_runs(report.trials)
 

@@ -20,9 +20,9 @@ from ..advice.trials import Advice, Result, untried_advice
 from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, Place
 from ..profiles.recorded import ProgramError, ShownRemedy
-from ..simulation.inspect import PrivateMemory
 from .advice import lines_of, outcome, untried
 from .page import notebook_text
+from .private_pools import keepers, made_at
 from .rows import WIDTH, cut, file_and_line, filled, wrapped
 
 LINES: Final = 24
@@ -30,7 +30,6 @@ _HOLDERS: Final = 4
 _LEAST_HOLDERS: Final = 2
 _GROWN: Final = 2
 _MANY: Final = 4
-_PLACES: Final = 2
 _NAME: Final = 22
 _PLACE: Final = 32
 
@@ -157,19 +156,11 @@ def _head(oom: OutOfMemory) -> Iterator[str]:
     allowed = "" if request.allowed is None else f", {prose_size(request.allowed)} allowed"
     yield f"  of {prose_size(request.capacity)}{allowed}; {taken}"
     if request.private.unused:
-        yield from wrapped(f"  {_private_memory(request.private)}")
-
-
-def _private_memory(private: PrivateMemory) -> str:
-    """A sentence on memory that is free, and that other code does not get."""
-    what = "CUDA graphs" if private.captures else "CUDA graphs or memory pools"
-    captures = ""
-    if private.captures:
-        places = dict.fromkeys(file_and_line(*place, WIDTH) for place in private.captures)
-        more = ", …" if len(places) > _PLACES else ""
-        shown = ", ".join(list(places)[:_PLACES])
-        captures = f" ({counted(len(private.captures), 'capture')}: {shown}{more})"
-    return f"{what} keep {prose_size(private.unused)} more that no other code gets{captures}"
+        what = keepers(request.private)
+        size = prose_size(request.private.unused)
+        yield from wrapped(
+            f"  {what} keep {size} more that no other code gets{made_at(request.private)}"
+        )
 
 
 def _held(oom: OutOfMemory) -> list[str]:

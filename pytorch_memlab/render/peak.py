@@ -15,14 +15,15 @@ from .._common.version import __version__
 from ..history.holders import NO_MODULE, Holder, PeakHolders, Share, innermost_of_user
 from ..history.model import Frame
 from ..history.peak import Peak
-from .rows import WIDTH, cut, document, place, source_line
+from .private_pools import at_peak
+from .rows import WIDTH, cut, document, place, source_line, wrapped
 
 _FAILURES = 3
 
 
 def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
     """The peak of one GPU, and what holds it."""
-    lines = [head(holders.peak), *failures(holders), "", *rows(holders, top, by)]
+    lines = [head(holders.peak), *pools(holders), *failures(holders), "", *rows(holders, top, by)]
     if by in ("line", "function"):
         lines += backward_calls(holders)
     return document(lines)
@@ -71,6 +72,11 @@ def peak_sentence(name: str, active: int, reserved: int, event: int, events: int
         f"{name}: {prose_size(active)} in use at the peak, "
         f"{prose_size(reserved)} reserved ({moment} of {events:,})"
     )
+
+
+def pools(holders: PeakHolders) -> list[str]:
+    """The memory of private pools at the peak."""
+    return wrapped(at_peak(holders))
 
 
 def failures(holders: PeakHolders) -> Iterator[str]:

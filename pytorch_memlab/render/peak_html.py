@@ -14,6 +14,7 @@ from ..history.holders import NO_MODULE, Call, ModuleNode, PeakHolders, Share, c
 from ..history.model import Stack
 from .page import Fragment, fill, page
 from .peak import failures, head
+from .private_pools import at_peak
 from .rows import source_line
 
 _MOST_LINES: Final = 500
@@ -57,6 +58,7 @@ def table(holders: PeakHolders, number: int) -> Fragment:
         "peak.html",
         device=number,
         head=head(holders.peak),
+        pools=at_peak(holders),
         total=max(holders.peak.active, 1),
         categories=holders.by_category(),
         lines=details[:_MOST_LINES],
@@ -183,7 +185,7 @@ def notebook_fragment(holders: PeakHolders) -> str:
     return fill(
         "notebook_peak.html",
         head=head(holders.peak),
-        failures=list(failures(holders)),
+        failures=[*filter(None, [at_peak(holders)]), *failures(holders)],
         total=max(holders.peak.active, 1),
         lines=lines[:_MOST_NOTEBOOK_LINES],
         rest=lines[_MOST_NOTEBOOK_LINES:],

@@ -73,9 +73,10 @@ def sentence(verdict: DeviceVerdict) -> str:
         free = after_retries(one.retries, verdict.with_room) or f", {prose_size(verdict.free)} free"
         if one.is_lower_bound and one.uncounted_at_most:
             free += f", up to {prose_size(one.uncounted_at_most)} not counted"
+    graphs = f" ({prose_size(one.private)} of it by CUDA graphs)" if one.private else ""
     at_most = "at most " * (one.assumed_sizes == "at most" and not one.is_lower_bound)
     return (
-        f"peak {at_most}{prose_size(one.peak_reserved)} reserved{more} of"
+        f"peak {at_most}{prose_size(one.peak_reserved)} reserved{graphs}{more} of"
         f" {prose_size(one.capacity)}: {verdict.outcome.value}{free}"
     )
 

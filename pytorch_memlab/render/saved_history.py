@@ -26,6 +26,7 @@ from ..history.model import (
     category_named,
 )
 from ..history.peak import Peak
+from ..simulation.inspect import NO_PRIVATE_MEMORY, PrivateMemory
 from .checked_json import Checked, DamagedError
 
 _LARGEST: Final = 4 << 30
@@ -189,6 +190,7 @@ def holders_data(holders: PeakHolders) -> dict[str, Any]:
         "reserved": peak.reserved,
         "event": peak.event,
         "events": peak.events,
+        "private": _private_data(peak.private, texts) if peak.private.reserved else None,
         "stacks": [_stack_data(stack, texts) for stack in holders.stacks],
         "blocks": [_block_data(block, texts) for block in peak.blocks],
         "texts": list(texts),
@@ -211,8 +213,26 @@ def read_holders(data: Checked, run: str = "") -> PeakHolders:
         data.count("events"),
         blocks,
         run=run,
+        private=_private(data.object("private"), texts)
+        if data.has("private")
+        else NO_PRIVATE_MEMORY,
     )
     return PeakHolders(peak, stacks)
+
+
+def _private_data(private: PrivateMemory, texts: Texts) -> dict[str, Any]:
+    """The memory of private pools at a peak."""
+    places = [[texts[stored(source_name(file))], line] for file, line in private.captures]
+    return {"reserved": private.reserved, "unused": private.unused, "captures": places}
+
+
+def _private(data: Checked, texts: tuple[str, ...]) -> PrivateMemory:
+    index, count = data.index, data.count
+    captures = tuple(
+        (restored(texts[index("captures", len(texts), file)]), count("captures", line))
+        for file, line in data.rows("captures", 2)
+    )
+    return PrivateMemory(count("reserved"), count("unused"), captures)
 
 
 def _stack_data(stack: Stack, texts: Texts) -> list[list[int]]:

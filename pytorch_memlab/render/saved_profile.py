@@ -189,6 +189,7 @@ def _profile(data: Checked) -> RecordedProfile:
             peak_at_most=_bound(one, "peak_at_most"),
             uncounted_at_most=_bound(one, "uncounted_at_most"),
             needed_at_most=_bound(one, "needed_at_most"),
+            private=one.count("private") if one.has("private") else 0,
         )
         for one in data.objects("devices")
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .allocator.driver import SimulatedDriver as SimulatedDriver
     from .allocator.generations import Generation as Generation, Generations as Generations
     from .allocator.out_of_memory import (
+        NO_PRIVATE_MEMORY as NO_PRIVATE_MEMORY,
         FailedRequest as FailedRequest,
         FreeBlock as FreeBlock,
         PrivateMemory as PrivateMemory,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "allocator.driver": ("SimulatedDriver",),
     "allocator.generations": ("Generation", "Generations"),
-    "allocator.out_of_memory": ("FailedRequest", "FreeBlock", "PrivateMemory"),
+    "allocator.out_of_memory": ("NO_PRIVATE_MEMORY", "FailedRequest", "FreeBlock", "PrivateMemory"),
     "allocator.settings": ("AllocatorSettings", "split_settings", "read_alloc_conf"),
     "hardware.gpu": ("DEFAULT_GPU", "GPU"),
     "hardware.presets": ("PRESETS", "find_gpu"),

@@ -78,13 +78,15 @@ def _at_end(snapshot: MemorySnapshot, record: Reconciliation) -> Iterator[tuple[
 
 def _at_peak(holders: PeakHolders) -> dict[str, int]:
     peak = holders.peak
+    graphs = peak.private.unused
     sizes = {share.name: share.size for share in holders.by_category()}
     if "workspaces" in sizes:
         sizes[_WORKSPACES] = sizes.pop("workspaces")
     return {
         **sizes,
         "= allocated": peak.active,
-        "cached": peak.reserved - peak.active,
+        **({_GRAPHS: graphs} if graphs else {}),
+        "cached": peak.reserved - peak.active - graphs,
         "= reserved": peak.reserved,
     }
 

@@ -273,8 +273,12 @@ class CachingAllocator:
         """The memory of private pools, without the places of captures."""
         pools = [pool for private in self.private for pool in (private.small, private.large)]
         free = (block for pool in pools for block in pool.free_blocks() if block.mapped)
-        reserved = sum(private.reserved_bytes["all"].current for private in self.private)
-        return PrivateMemory(reserved, sum(block.size for block in free))
+        return PrivateMemory(self.private_reserved_bytes, sum(block.size for block in free))
+
+    @property
+    def private_reserved_bytes(self) -> int:
+        """The bytes of all private pools."""
+        return sum(private.reserved_bytes["all"].current for private in self.private)
 
     def change_settings(self, settings: AllocatorSettings) -> None:
         """Work by other settings from now on.

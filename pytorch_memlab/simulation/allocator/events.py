@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Final, Protocol
 
-from .blocks import BlockPool
+from .blocks import BlockPool, PoolId
 
 GROWTH: Final = frozenset({"segment_alloc", "segment_map"})
 RELEASES: Final = frozenset({"segment_free", "segment_unmap"})
@@ -33,7 +33,9 @@ class BlockLog(Protocol):
     def completed(self, address: int) -> None:
         """A block that waited is free."""
 
-    def happened(self, action: str, address: int, size: int, stream: int) -> None:
+    def happened(
+        self, action: str, address: int, size: int, stream: int, pool_id: PoolId | None
+    ) -> None:
         """Another event: of a segment, or out of memory."""
 
     def settle(self, in_use: Container[int], waiting: Container[int]) -> None:
@@ -69,7 +71,9 @@ class AllocatorEvents:
     ) -> None:
         """Call the log and the observers with an event that is not of one block."""
         if self.log is not None and action != "snapshot":
-            self.log.happened(action, address, size, stream)
+            private = None if pool is None else pool.private
+            pool_id = None if private is None else private.pool_id
+            self.log.happened(action, address, size, stream, pool_id)
         self.tell_observers(action, address, size, stream, pool)
 
     def tell_observers(

@@ -87,6 +87,7 @@ class Replay:
     # bytes reserved and not in use while the reserved bytes were highest; the least, if that was
     # so at several moments
     unused_at_peak: int = 0
+    private_at_peak: int = 0  # bytes of private pools then
     calls: DriverCalls = field(default_factory=DriverCalls)  # of the allocator to its driver
 
 
@@ -112,6 +113,7 @@ class RequestReplay:
         self.allocator.reset_peak_stats()
         self._highest = self.allocator.reserved_bytes
         self.result.unused_at_peak = self._highest - self.allocator.active_bytes
+        self.result.private_at_peak = self.allocator.private_reserved_bytes
 
     def malloc(self, size: int, stream: int, pool_id: PoolId | None) -> int:
         """Make a request.
@@ -127,6 +129,7 @@ class RequestReplay:
                 unused = reserved - self.allocator.active_bytes
                 if reserved > self._highest or unused < self.result.unused_at_peak:
                     self._highest, self.result.unused_at_peak = reserved, unused
+                    self.result.private_at_peak = self.allocator.private_reserved_bytes
 
     def release(self, pools: Iterable[PoolId | None], *, is_of_request: bool = False) -> None:
         """Empty the cache as it was when segments of these pools went back to the GPU.

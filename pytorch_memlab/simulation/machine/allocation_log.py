@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import Any, Final, Protocol
 
 from ..._common.call_stacks import SKIPPED, TakenStack, call_stacks, capture
+from ..allocator.blocks import PoolId
 
 CodeStack = tuple[tuple[CodeType, int], ...]  # code and line of each frame, innermost first
 
@@ -54,7 +55,9 @@ class Follower(Protocol):
     def completed(self, block: Any) -> None:
         """A block that other streams still used is free again."""
 
-    def happened(self, action: str, address: int, size: int, stream: int) -> None:
+    def happened(
+        self, action: str, address: int, size: int, stream: int, pool_id: PoolId | None
+    ) -> None:
         """Another event: of a segment, or out of memory."""
 
     def settle(self) -> None:
@@ -117,10 +120,12 @@ class AllocationLog:
         if block is not None and self.follower is not None:
             self.follower.completed(block)
 
-    def happened(self, action: str, address: int, size: int, stream: int) -> None:
+    def happened(
+        self, action: str, address: int, size: int, stream: int, pool_id: PoolId | None
+    ) -> None:
         """Another event: of a segment, or out of memory."""
         if self.follower is not None:
-            self.follower.happened(action, address, size, stream)
+            self.follower.happened(action, address, size, stream, pool_id)
 
     def settle(self, in_use: Container[int], waiting: Container[int]) -> None:
         """Give up blocks that are not at these addresses: an error kept their events away."""

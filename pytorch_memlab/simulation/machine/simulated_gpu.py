@@ -20,7 +20,13 @@ from ..._common.uninterrupted import STANDARD_SIGNALS, standard_signals_wait, un
 from ...errors import UsageError
 from ..allocator.caching_allocator import CachingAllocator
 from ..allocator.driver import SimulatedDriver
-from ..allocator.out_of_memory import FailedRequest, OutOfMemory, format_size
+from ..allocator.out_of_memory import (
+    NO_PRIVATE_MEMORY,
+    FailedRequest,
+    OutOfMemory,
+    PrivateMemory,
+    format_size,
+)
 from ..hardware.gpu import GPU
 from ..hardware.sizes import read_size
 from .allocation_log import AllocationLog, CodeStack, LoggedBlock, code_stack
@@ -185,7 +191,7 @@ class SimulatedGPU:
             allocator.reserved_bytes,
             blocks,
             tuple(allocator.free_blocks()),
-            allocator.private_memory()._replace(captures=tuple(self.captured_at.values())),
+            self.private_memory(),
         )
         log = self.log
         live = {address: log.live[address] for address in blocks if address in log.live}
@@ -195,6 +201,13 @@ class SimulatedGPU:
         return SimulatedFailure(
             request, code_stack(), name, live, requests, len(requests), log.is_whole
         )
+
+    def private_memory(self) -> PrivateMemory:
+        """The memory of private pools, with the places of captures."""
+        if not self.allocator.private.by_id:
+            return NO_PRIVATE_MEMORY
+        captures = tuple(self.captured_at.values())
+        return self.allocator.private_memory()._replace(captures=captures)
 
     def _call_observers(self, nbytes: int) -> None:
         """Call the out-of-memory observers, which may ask the allocator for anything."""
