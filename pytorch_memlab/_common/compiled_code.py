@@ -66,6 +66,11 @@ class CompiledCode:
         for follower in tuple(self.followers):
             follower.replaced(code, generated, is_start)
 
+    @property
+    def is_used(self) -> bool:
+        """True if generated code runs in place of the program's."""
+        return bool(self._generated)
+
     def forget(self) -> None:
         """No generated code runs any more."""
         self._generated.clear()

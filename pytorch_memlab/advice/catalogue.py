@@ -98,7 +98,8 @@ def chosen(names: Sequence[str] = ()) -> list[AroundProgram]:
     >>> [one.name for one in chosen(["checkpoint", "shard=4"])]
     ['checkpoint', 'shard=4']
     """
-    return [_one(name) for name in names or named_changes()]
+    by_default = [change.name for change in named_changes().values() if change.is_by_default]
+    return [change for name in names or by_default for change in _those(name)]
 
 
 def chosen_with_causes(names: Sequence[str]) -> tuple[list[AroundProgram], list[str]]:
@@ -107,6 +108,8 @@ def chosen_with_causes(names: Sequence[str]) -> tuple[list[AroundProgram], list[
     >>> changes, causes = chosen_with_causes(["checkpoint", "no_grad"])
     >>> [one.name for one in changes], causes
     (['checkpoint'], ['no_grad'])
+    >>> [one.name for one in chosen_with_causes(["memory_budget"])[0]]
+    ['memory_budget=0.5', 'memory_budget=0.75', 'memory_budget=0.25', 'memory_budget=0']
     """
     stripped = [name.strip() for name in names]
     twice = [name for name in stripped if stripped.count(name) > 1]
@@ -117,7 +120,7 @@ def chosen_with_causes(names: Sequence[str]) -> tuple[list[AroundProgram], list[
     return chosen(others) if others or not names else [], causes
 
 
-def _one(text: str) -> AroundProgram:
+def _those(text: str) -> list[AroundProgram]:
     name, equals, value = text.strip().partition("=")
     change = named_changes().get(name)
     if change is None:
@@ -125,7 +128,7 @@ def _one(text: str) -> AroundProgram:
         hint = f"did you mean {near}?" if near else f"there are {', '.join(_names())}"
         raise UsageError(f"there is no remedy {shortened(name) or text!r}: {hint}")
     if not equals:
-        return change.made(change.value)
+        return [change.made(change.value), *map(change.make, change.more)]
     if not change.unit:
         raise UsageError(f"the remedy {name} takes no value {shortened(value)!r}")
-    return change.make(value)
+    return [change.make(value)]

@@ -60,6 +60,8 @@ class NamedChange:
     make: Callable[..., AroundProgram]
     value: str = ""  # that it is made with; empty for none
     unit: str = ""  # of a value that people may give after the name and ``=``; empty for none
+    more: tuple[str, ...] = ()  # other values that it is made with where none is given
+    is_by_default: bool = True  # False for one that is tried only where it is named
 
     def made(self, value: str) -> AroundProgram:
         return self.make(value) if value else self.make()

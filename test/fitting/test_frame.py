@@ -55,6 +55,7 @@ def test_a_row_for_each_gpu_the_smallest_first(frame):
         "context": 0,
         "peak": 40 * MIB,
         "active_peak": 40 * MIB,
+        "graphs": 0,
         "headroom": 24 * MIB,
         "fails_at": "",
         "request": 0,

@@ -102,15 +102,17 @@ def add_arguments(parser: CommandParser) -> None:
     add_memory_overhead(add, "GPU")
     add_assume(add)
     add = parser.group("remedies")
-    changes = named_changes().values()
-    names = [f"{one.name}[={one.unit}]" if one.unit else one.name for one in changes]
+    names: dict[bool, list[str]] = {True: [], False: []}
+    for one in named_changes().values():
+        names[one.is_by_default].append(f"{one.name}[={one.unit}]" if one.unit else one.name)
     causes = ", ".join(causes_to_try())
     add(
         "--try LIST",
         "run the program with each of these remedies too, on one GPU, and show what it saves,"
         " what it changes and how it is written; without a list, the edits for what is wrong with"
         " the program, and all of them: "
-        + ", ".join(names)
+        + ", ".join(names[True])
+        + f"; only where it is named: {', '.join(names[False])}"
         + f"; the edit of a cause alone: {causes}"
         + f". --gpu names the GPU (default: {DEFAULT_GPU})",
         dest="remedies",

@@ -48,7 +48,7 @@ def install(machine: Machine, patches: Patches) -> None:
     itself compiles to run an op that takes functions.
     """
     compilation = _Compilation(machine, patches)
-    original, original_of_module = torch.compile, torch.nn.Module.compile
+    original = torch.compile
 
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
@@ -61,8 +61,8 @@ def install(machine: Machine, patches: Patches) -> None:
         return original(model, **options) if compilation.start() else model
 
     def compile_module(module: torch.nn.Module, *args: Any, **options: Any) -> None:
-        if compilation.start():
-            original_of_module(module, *args, **options)
+        if compilation.start():  # as nn.Module.compile does
+            module._compiled_call_impl = original(module._call_impl, *args, **options)
 
     imports = AfterImport()
     imports.call(_INDUCTOR, partial(_refuse_packages, patches))

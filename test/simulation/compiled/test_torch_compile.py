@@ -77,11 +77,22 @@ def convolutions() -> Tensors:
 
 
 def recurrent() -> Tensors:
-    class Last(nn.LSTM):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x)[0]
+    """A cell written out: Dynamo breaks the graph at nn.LSTM itself, which runs eagerly."""
 
-    return trained(Last(8, 16), 5, 3, 8)
+    class Cell(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gates, self.again = nn.Linear(8, 64), nn.Linear(16, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = state = x.new_zeros(x.shape[1], 16)
+            for step in x:
+                given, forgotten, new, shown = (self.gates(step) + self.again(hidden)).chunk(4, 1)
+                state = forgotten.sigmoid() * state + given.sigmoid() * new.tanh()
+                hidden = shown.sigmoid() * state.tanh()
+            return hidden
+
+    return trained(Cell(), 5, 3, 8)
 
 
 def lengths() -> Tensors:
@@ -209,6 +220,22 @@ def test_fused_intermediates_take_no_memory() -> None:
     assert kept[0] - kept[1] == wide
     if RELEASE >= (2, 13):  # before, cuBLASLt has a workspace apart from that of cuBLAS
         assert kept[1] == 2 * wide + 2 * row + narrow
+
+
+def test_a_module_that_compiles_itself_runs_the_same_graph() -> None:
+    kept = []
+    for compiles_itself in (False, True):
+        with simulate("h100", compute=False), recorded_graphs() as graphs:
+            step = module = layers().cuda()
+            if compiles_itself:
+                module.compile(dynamic=False)
+            else:
+                step = torch.compile(module, dynamic=False)
+            out = step(torch.ones(1024, 64, device="cuda"))
+            kept.append(torch.cuda.memory_allocated())
+            assert [graph.differences() for graph in graphs] == [[]]
+            del out
+    assert kept[0] == kept[1]
 
 
 def graphs_made() -> int:

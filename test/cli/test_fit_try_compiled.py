@@ -1,0 +1,99 @@
+"""``fit --try compile,memory_budget``: the whole table of a program, eager and compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab.advice.causes.compiled_activations import MemoryBudget
+from pytorch_memlab.cli.main import main
+from pytorch_memlab.errors import UsageError
+
+pytestmark = pytest.mark.skipif(RELEASE < (2, 13), reason="graphs of other releases are others")
+
+PROGRAM = """\
+import sys
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(256, 1024), nn.Linear(1024, 256)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+torch.set_float32_matmul_precision("high")
+net = nn.Sequential(Block(), Block()).cuda()
+if "compiled" in sys.argv:
+    net.compile()
+result = net(torch.randn(16384, 256, device="cuda"))
+result.backward(result.detach())
+"""
+
+EAGER = """\
+remedy                     peak       saves  fits  what it changes
+none                  444.0 MiB              no
+compile               398.0 MiB    46.0 MiB  yes   faster steps, time to
+                                                   compile, other rounding
+memory_budget=0.5     does not apply: no compiled graph has a backward pass
+"""
+
+EDIT = """\
+compile, train.py before line 17:
+    net.compile()
+"""
+
+COMPILED = """\
+remedy                     peak       saves  fits  what it changes
+none                  398.0 MiB              yes
+memory_budget=0       270.0 MiB   128.0 MiB  yes   time: what is not saved is
+                                                   computed a second time
+memory_budget=0.5     334.0 MiB    64.0 MiB  yes   time: what is not saved is
+                                                   computed a second time
+compile               already used: the program compiles
+
+memory_budget=0:
+    import torch._functorch.config
+    torch._functorch.config.activation_memory_budget = 0  # before the first compiled call
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder to work in, with a script."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Path("train.py").write_text(PROGRAM)
+    return "train.py"
+
+
+def table(capsys: pytest.CaptureFixture[str], names: str, *words: str) -> str:
+    main(["fit", "--gpu", "420MiB", "--cuda-context", "0B", "--try", names, *words])
+    return capsys.readouterr().out
+
+
+def test_a_program_is_compiled_and_its_edit_says_so(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = table(capsys, "compile,memory_budget=0.5", program)
+    assert EAGER in text
+    assert EDIT in text
+
+
+def test_each_budget_of_a_compiled_program_is_a_row(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = table(capsys, "compile,memory_budget=0.5,memory_budget=0", program, "compiled")
+    assert COMPILED in text
+
+
+@pytest.mark.parametrize("value", ["2", "-0.1", "half"])
+def test_a_budget_is_a_part(value: str) -> None:
+    with pytest.raises(UsageError, match="a part from 0 to 1"):
+        MemoryBudget(value)
