@@ -38,8 +38,8 @@ result.backward(result.detach())
 
 EAGER = """\
 remedy                     peak       saves  fits  what it changes
-none                  444.0 MiB              no
-compile               398.0 MiB    46.0 MiB  yes   faster steps, time to
+none                  554.0 MiB              no
+compile               398.0 MiB   156.0 MiB  yes   faster steps, time to
                                                    compile, other rounding
 memory_budget=0.5     does not apply: no compiled graph has a backward pass
 """

@@ -222,24 +222,25 @@ def test_fused_intermediates_take_no_memory() -> None:
         assert kept[1] == 2 * wide + 2 * row + narrow
 
 
+def graphs_made() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
 def test_a_module_that_compiles_itself_runs_the_same_graph() -> None:
     kept = []
     for compiles_itself in (False, True):
-        with simulate("h100", compute=False), recorded_graphs() as graphs:
+        with simulate("h100", compute=False):
             step = module = layers().cuda()
             if compiles_itself:
                 module.compile(dynamic=False)
             else:
                 step = torch.compile(module, dynamic=False)
+            made = graphs_made()
             out = step(torch.ones(1024, 64, device="cuda"))
             kept.append(torch.cuda.memory_allocated())
-            assert [graph.differences() for graph in graphs] == [[]]
+            assert graphs_made() == made + 1
             del out
     assert kept[0] == kept[1]
-
-
-def graphs_made() -> int:
-    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 def test_a_new_shape_compiles_again_as_often_as_on_a_gpu() -> None:
