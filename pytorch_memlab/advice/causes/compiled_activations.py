@@ -119,6 +119,8 @@ class Compiled(AroundProgram):
             return already_used("the program compiles")
         if not self._code:
             return does_not_apply("the program calls no module")
+        if not compiled_code.is_used:  # compile() leaves modules of PyTorch itself as they are
+            return does_not_apply("nothing is compiled by it: write model = torch.compile(model)")
         return applied([*self._code], self._edits)
 
     def _of_program(self, original: Callable[..., Any], *args: Any, **options: Any) -> Any:
