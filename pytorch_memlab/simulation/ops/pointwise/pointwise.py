@@ -16,7 +16,7 @@ from ..op_call import OpCall
 from ..pooling.pooling import formatted_inputs
 from ..reduction_workspace import alloc_extremes_workspace, alloc_sum_workspace
 from ..registry import define, op
-from ..sparse.sparse_rules import sparse_difference, sparse_sum
+from ..sparse.sparse_rules import sparse_difference, sparse_product, sparse_sum
 
 _CHUNK: Final = 65536
 """Elements that one block of threads takes."""
@@ -165,7 +165,7 @@ define(
 )
 define("aten::add.Tensor", in_place_in=frozenset(), composite_of_sparse=sparse_sum)
 define("aten::sub.Tensor", in_place_in=_MULTIPLIED, composite_of_sparse=sparse_difference)
-define("aten::mul.Tensor", in_place_in=_MULTIPLIED)
+define("aten::mul.Tensor", in_place_in=_MULTIPLIED, composite_of_sparse=sparse_product)
 define("aten::logical_and", in_place_in=_CLAMPED | _COMPARED)
 define("aten::logical_or", in_place_in=_CLAMPED)
 define("aten::_fused_adam_.tensor_lr", "aten::_fused_adamw_.tensor_lr", takes_cpu_tensors=True)

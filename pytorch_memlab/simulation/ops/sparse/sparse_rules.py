@@ -130,6 +130,18 @@ def sparse_difference(first: torch.Tensor, second: torch.Tensor, *, alpha: Any =
     return sparse_sum(first, second, alpha=-alpha)
 
 
+def sparse_product(first: torch.Tensor, second: torch.Tensor) -> Any:
+    """Of truths the CPU multiplies those only whose elements may come in any order."""
+    if not (first.dtype is second.dtype is torch.bool and _are_alike(first, second)):
+        return NotImplemented
+    gpu = None if active.machine is None else active.machine.gpu_of(first)
+    if gpu is None or not (first.is_coalesced() and second.is_coalesced()):
+        return NotImplemented
+    parts = first._indices(), first._values()
+    in_any_order = _assembled(first, *parts, is_coalesced=False, device=gpu.device)
+    return (in_any_order * second)._coalesced_(True)
+
+
 def in_place(composite: Implementation) -> Implementation:
     """A composite of sparse tensors whose result the first of them becomes."""
 

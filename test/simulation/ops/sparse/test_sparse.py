@@ -161,6 +161,16 @@ def test_sums_of_sparse_tensors_keep_all_elements(compute):
             assert torch.equal(doubled.to_dense(), 2 * total.to_dense().double())
 
 
+def test_truths_at_places_in_order_are_multiplied():
+    with simulate("24GiB"):
+        first, second = (
+            torch.tensor([[*row]], device="cuda") > 0 for row in ([1, 1, 0], [0, 1, 1])
+        )
+        product = first.to_sparse() * second.to_sparse()
+        assert (product.is_cuda, product.is_coalesced()) == (True, True)
+        assert product.to_dense().tolist() == [[False, True, False]]
+
+
 def test_sums_over_two_devices_name_the_operand_on_the_cpu():
     dense = torch.ones(2, 2)
     with simulate("24GiB"):
