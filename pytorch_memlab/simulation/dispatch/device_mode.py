@@ -150,7 +150,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         if info.may_resize:
             check_room_of_op()
         composite = info.composite
-        if info.composite_of_sparse is not None and args[0].layout is torch.sparse_coo:
+        if info.composite_of_sparse is not None and _is_sparse_coo(args[0]):
             composite = info.composite_of_sparse
         if composite is not None:
             with self:
@@ -430,6 +430,11 @@ class SimulatedDeviceMode(TorchDispatchMode):
         pinned = tensor.clone()
         self._machine.pin(_untyped_storage(pinned))
         return pinned
+
+
+def _is_sparse_coo(value: Any) -> bool:
+    """False of a number too, which compiled code puts in place of a tensor."""
+    return getattr(value, "layout", None) is torch.sparse_coo
 
 
 def _is_special(value: Any) -> bool:

@@ -112,3 +112,14 @@ def test_cudnn_convolves_no_bfloat16_on_older_gpus():
                 else:
                     assert call(x, x.expand(4, 4, 3, 3)).is_cuda
             assert torch.nn.functional.conv2d(x, x).shape == (1, 1, 1, 1)
+
+
+@computed_or_dry
+def test_a_number_may_stand_in_place_of_the_first_tensor(compute):
+    with simulate("a100", compute=compute):
+        for op, result in ((torch.ops.aten.mul, 2.0), (torch.ops.aten.add, 3.0)):
+            for device in ("cpu", "cuda"):
+                computed = op.Tensor(2, torch.ones(3, device=device))
+                assert (computed.device.type, computed.shape) == (device, (3,))
+                if compute:
+                    assert computed.tolist() == [result] * 3
