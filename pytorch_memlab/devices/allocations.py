@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -150,14 +150,28 @@ def _held_by_this_process(index: int) -> int | None:
     if machine is not None:
         return machine.gpu(index).driver.process_memory
     with suppress(Exception):  # no NVML, or another process namespace: the driver does not tell
-        pynvml = importlib.import_module("pynvml")  # of nvidia-ml-py, which is optional
-        pynvml.nvmlInit()
+        nvml = importlib.import_module("pynvml")  # of nvidia-ml-py, which is optional
+        nvml.nvmlInit()
         try:
-            uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
-            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                if process.pid == os.getpid() and process.usedGpuMemory is not None:
-                    return int(process.usedGpuMemory)
+            return _process_memory(nvml, str(torch.cuda.get_device_properties(index).uuid))
         finally:
-            pynvml.nvmlShutdown()
+            nvml.nvmlShutdown()
+    return None
+
+
+_PROCESSES: Final = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",  # clients of an MPS server
+)
+
+
+def _process_memory(nvml: Any, uuid: str) -> int | None:
+    """Bytes of this process on a GPU or a MIG instance; None if NVML does not tell, as on WSL."""
+    for kind in ("GPU", "MIG"):
+        with suppress(nvml.NVMLError):
+            handle = nvml.nvmlDeviceGetHandleByUUID(f"{kind}-{uuid}")
+            for name in _PROCESSES:
+                for process in getattr(nvml, name, lambda _handle: ())(handle):
+                    if process.pid == os.getpid() and process.usedGpuMemory is not None:
+                        return int(process.usedGpuMemory)
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -30,16 +30,24 @@ class CudaDevice(Device):
     def __init__(self, index: int) -> None:
         self._index = index
         self._counters: CounterFunctions | None = None
+        self._known_properties: Any = None
         self.name = f"cuda:{index}"
 
-    @cached_property
     def _properties(self) -> Any:
-        """Kept: a child that was forked, and a process whose GPU has failed, cannot ask again."""
-        return torch.cuda.get_device_properties(self._index)
+        """Its name and size; None while CUDA is not initialised, or does not answer.
+
+        They are kept: a process whose GPU has failed cannot ask again, nor can a forked child.
+        """
+        if self._known_properties is None and torch.cuda.is_initialized():
+            with suppress(Exception):
+                self._known_properties = torch.cuda.get_device_properties(self._index)
+        return self._known_properties
 
     @property
     def info(self) -> DeviceInfo:
-        return DeviceInfo(self.name, self._properties.name, simulated=False)
+        properties = self._properties()
+        name = "CUDA GPU" if properties is None else properties.name
+        return DeviceInfo(self.name, name, simulated=False)
 
     def stats(self) -> Stats:
         """Counters of the caching allocator; empty before CUDA is initialised."""
@@ -59,7 +67,7 @@ class CudaDevice(Device):
         # A simulation that begins later puts functions of its own in their place.
         if self._counters is None and torch.cuda.is_initialized():
             self._counters = counter_functions()
-            self._properties  # noqa: B018 - read while CUDA answers
+            self._properties()
         program_view.install(self._index, view)
 
     def remove_view(self, view: ProgramView) -> None:
@@ -67,11 +75,13 @@ class CudaDevice(Device):
         self._counters = None
 
     def capacity(self) -> int:
-        return int(self._properties.total_memory)
+        properties = self._properties()
+        return 0 if properties is None else int(properties.total_memory)
 
     def taken(self) -> int | None:
-        try:
-            free, total = torch.cuda.mem_get_info(self._index)
-        except Exception:  # after an illegal access of memory every call of CUDA fails
+        if not torch.cuda.is_initialized():
             return None
-        return max(total - free - reserved_bytes(self.stats()), 0)
+        with suppress(Exception):  # after an illegal access of memory every call of CUDA fails
+            free, total = torch.cuda.mem_get_info(self._index)
+            return max(total - free - reserved_bytes(self.stats()), 0)
+        return None

@@ -74,12 +74,12 @@ class Device(Protocol):
         """Set every peak to its current value."""
 
     def capacity(self) -> int:
-        """Bytes that it has."""
+        """Bytes that it has; 0 if it does not tell."""
 
     def taken(self) -> int | None:
         """Bytes of it that this process's allocator cannot have: of the context and of others.
 
-        None if it does not answer any more.
+        None if it does not tell.
         """
 
     def context(self) -> int | None:

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
@@ -17,9 +18,12 @@ _PACKAGES: Final = ("pytorch_memlab", "torch", "triton", "numpy", "pandas", "ric
 _VARIABLES: Final = (
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "PYTORCH_NVML_BASED_CUDA_CHECK",
     "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_MODULE_LOADING",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -68,19 +72,29 @@ def _gpus() -> Iterator[tuple[str, str]]:
         import torch
     except ImportError:
         return
-    build = torch.version.cuda or torch.version.hip
-    yield "torch is built for", f"CUDA {build}" if torch.version.cuda else build or "the CPU"
+    cuda, rocm = torch.version.cuda, torch.version.hip
+    build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "the CPU"
+    yield "torch is built for", build
     if torch.backends.cudnn.is_available():
         yield "cuDNN", str(torch.backends.cudnn.version())
-    yield "driver", _driver()
-    if not torch.cuda.is_available():
-        yield "GPU", "none: the simulation is used"
+    if not rocm:
+        yield "driver", _driver()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        is_available = torch.cuda.is_available()
+    if not is_available:
+        reason = f" that PyTorch can use ({_first_line(caught[0].message)})" if caught else ""
+        yield "GPU", f"none{reason}: the simulation is used"
         return
     from ..simulation.inspect import active
 
     simulated = "simulated " if active.machine is not None else ""
     for index in range(torch.cuda.device_count()):
-        found = torch.cuda.get_device_properties(index)
+        try:
+            found = torch.cuda.get_device_properties(index)
+        except Exception as error:  # of the driver, also one of an earlier call
+            yield f"cuda:{index}", f"not known: {_first_line(error)}"
+            continue
         memory = f"{found.total_memory:,} bytes"
         capability = f"compute capability {found.major}.{found.minor}"
         processors = f"{found.multi_processor_count} multiprocessors"
@@ -95,12 +109,21 @@ def _driver() -> str:
         return "not known: nvidia-ml-py is not installed"
     try:
         pynvml.nvmlInit()
+        try:
+            return _text(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         return f"not known: {error}"
-    try:
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    finally:
-        pynvml.nvmlShutdown()
+
+
+def _text(found: str | bytes) -> str:
+    """An answer of NVML; older packages give bytes."""
+    return found.decode() if isinstance(found, bytes) else found
+
+
+def _first_line(message: object) -> str:
+    return str(message).partition("\n")[0]
 
 
 def _settings() -> Iterator[tuple[str, str]]:

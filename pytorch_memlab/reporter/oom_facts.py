@@ -27,7 +27,7 @@ from .._common.call_stacks import FrameLine, call_stacks
 from .._common.garbage_collection import no_garbage_collection
 from .._common.user_code import is_of_user
 from ..devices import get_device, simulated_machine
-from ..devices.allocations import allocations_of
+from ..devices.allocations import allocations_of, workspaces_among
 from ..history.block_categories import TensorCategories, freed_category
 from ..history.live_blocks import LiveBlock
 from ..history.model import Category
@@ -205,15 +205,19 @@ class _Search:
         self, known: Mapping[int, BlockInUse], repeated: Sequence[CodeType]
     ) -> tuple[BlockInUse, ...]:
         """Every block in use, with what is known of it."""
-        machine, simulated = simulated_machine(), self._simulated
-        known = dict(known)
-        if machine is not None:
-            workspace = BlockInUse(0, Category.WORKSPACES, None)
-            known = {place.address: workspace for place in machine.workspaces.living()} | known
+        simulated = self._simulated
+        machine = None if simulated is None else simulated_machine()
         other, frames = BlockInUse(0, Category.TEMPORARIES, None), {}
-        if simulated is None:
+        if machine is not None:
+            workspaces = {place.address for place in machine.workspaces.living()}
+        else:
+            allocations = allocations_of(self._device) or []
+            found, _ = workspaces_among(allocations, self._device)
+            workspaces = {one.address for one in found}
             other = BlockInUse(0, Category.UNKNOWN, None)
-            frames = {one.address: one.frames for one in allocations_of(self._device) or ()}
+            frames = {one.address: one.frames for one in allocations}
+        workspace = BlockInUse(0, Category.WORKSPACES, None)
+        known = dict.fromkeys(workspaces, workspace) | dict(known)
         origins: dict[int, tuple[Place | None, bool]] = {}
         blocks = []
         for address, size in self._failed.blocks.items():

@@ -34,6 +34,7 @@ def test_devices_are_those_of_torch(taken_for_real: Any) -> None:
     assert [device.name for device in find_devices()] == ["cuda:0", "cuda:1"]
     device = get_device("cuda:1")
     assert isinstance(device, CudaDevice)
+    torch.cuda.init()
     assert device.info.description == "Simulated GPU (24.00 GiB)"
     assert not device.info.simulated
     assert device.capacity() == 24 * 2**30
@@ -167,6 +168,8 @@ def test_what_the_program_cannot_have_is_what_the_driver_counts_less_its_own(
 ) -> None:
     with simulate("24GiB", context="500MiB", others="2GiB"):
         device = CudaDevice(0)
+        assert device.taken() is None  # asking would initialise CUDA
+        torch.cuda.init()
         before = device.taken()
         kept = block(3 * KIB)
         block(64 * KIB)  # stays in the cache
