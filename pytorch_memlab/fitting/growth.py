@@ -51,8 +51,7 @@ class Growth:
     @property
     def later(self) -> int:
         """Bytes that the steps leave that were not run; 0 if their number is not known."""
-        total = self.repeated.total or 0
-        return max(total - len(self.repeated.ends), 0) * self.nbytes // self.cycle
+        return (self.repeated.skipped or 0) * self.nbytes // self.cycle
 
 
 def growth_of(
@@ -88,6 +87,46 @@ def growth_of(
     return Growth(nbytes, history.stacks[stack], last_step, cycle, repeated)
 
 
+def growing_loops(
+    history: AllocationHistory, device: int, loops: Sequence[Repeated]
+) -> list[Repeated]:
+    """The loops that grow by themselves, each with the steps until its memory is freed.
+
+    Note [Loops within loops]
+    The loop within a loop ends early many times. What its steps leave may stay: then its first
+    end counts, for all steps of all loops. Or it is gone when it begins again, such as a list of
+    the losses of an epoch: then each end counts, for the rest of that loop alone.
+    """
+    log = history.of_device(device).events
+    ends = {loop.nest: loop.ends[-1] for loop in loops if loop.are_steps}
+    found: list[Repeated] = []
+    staying: dict[int, bool] = {}
+    for loop in loops:
+        nest = loop.nest
+        if staying.get(nest):
+            continue
+        if (
+            not nest
+            or not loop.are_steps
+            or staying.setdefault(nest, _stays(log, loop, ends[nest]))
+        ):
+            found.append(loop)
+        else:
+            here = loop.skipped_here
+            total = None if here is None else len(loop.ends) + here
+            found.append(replace(loop, total=total, skipped=here))
+    return found
+
+
+def _stays(log: EventLog, loop: Repeated, until: int) -> bool:
+    """True if what the first half of some steps left is there at a time, most of it."""
+    times = [loop.ends[0], loop.ends[len(loop.ends) // 2], loop.ends[-1], until]
+    begin, middle, end, last = (bisect_right(log.times, time) for time in times)
+    early = sum(_Step(log, begin, middle).left_at(last).values())
+    late = sum(_Step(log, middle, end).left_at(end).values())
+    return early * 2 > late
+
+
 def _even_steps(log: EventLog, repeated: Repeated) -> tuple[int, list[_Step], Counter[int]] | None:
     """The steps of a cycle, the last cycles, and what each leaves; None if they do not grow alike.
 
@@ -110,15 +149,15 @@ def rise_to_the_end(
     """Bytes by which the peak rises as loops run to their ends; None if that is not known."""
     log = history.of_device(device).events
     rises: list[_Rise] = []
-    for loop in loops:
+    for loop in growing_loops(history, device, loops):
         even = _even_steps(log, loop)
-        if even is None or loop.total is None:
+        if even is None or loop.skipped is None:
             return None
         cycle, steps, _ = even
         first, end = steps[-1].first, steps[-1].end
         alive = dict(steps[-2].alive_at(end))
         nbytes = sum(-(-log.sizes[index] // _UNIT) * _UNIT for index in alive.values())
-        more = (loop.total - len(loop.ends)) * nbytes // cycle
+        more = loop.skipped * nbytes // cycle
         rises.append(_Rise(first, end, more, len(alive), set(alive)))
     sizes: dict[int, int] = {}
     in_use = recorded = whole = 0

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import count
 from time import time_ns
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -31,6 +32,8 @@ from .watched_source import BRANCH, LOOP, WHILE, calls_within, watched
 
 MOST_ITERATIONS: Final = 8
 """Iterations of a loop around the innermost one, until it ends though they do not repeat."""
+
+_numbers: Final = count(1)
 
 
 class Loop:
@@ -48,6 +51,7 @@ class Loop:
         self.peaks: StepPeaks | None = None  # of its iterations; None before its first step
         self.ends: list[int] = []  # times at which these ended, in microseconds
         self.frame = id(frame)  # a frame itself would keep what the program drops
+        self.number = next(_numbers)  # that no other loop has
 
     def is_around(self, frame: FrameType) -> bool:
         return (

@@ -46,6 +46,9 @@ class Repeated:
     total: int | None  # how many the program has; None if it is not known
     are_steps: bool = True  # of an optimizer
     holder: str = ""  # the variable of a container that has more tensors after each one
+    skipped: int | None = None  # those of the program that did not run, in all loops
+    skipped_here: int | None = None  # those of them that the innermost loop would have run
+    nest: int = 0  # number of the outermost loop that they are in; 0 for none
 
     def until(self, time: int) -> Repeated:
         """Those that ended before a time."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 import threading
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from time import time_ns
@@ -294,7 +295,7 @@ class _Run:
         self._loops = Loops(machine, request.settings.most_iterations)
         self._phase = 0  # steps before those of the loop that runs now
         self._step_times: list[int] = []
-        self._repeated: list[Repeated] = []
+        self._repeated: list[tuple[Repeated, Loop | None]] = []  # with the outermost loop
         self._held = Counter[str]()  # tensors that containers hold, one step before the last
         self._ending: Ending | None = None  # of the loops that ended first
         self._asked: set[int] = set()  # frames of libraries that were asked to end their loops
@@ -383,7 +384,8 @@ class _Run:
             if ending is Ending.UNSETTLED:
                 more = (held_in_containers(frame) - self._held).most_common(1)
                 holder = more[0][0] if more else ""
-            self._repeated.append(Repeated(times, _total(loops), holder=holder))
+            ended = Repeated(times, _total(loops), holder=holder, skipped_here=_left_of(loops))
+            self._repeated.append((ended, loops[0] if loops else None))
         if self._request.target.is_repeated:
             self._stop(())
         asked = stopped_library_loop(frame)
@@ -432,8 +434,6 @@ class _Run:
         if self._ending is not None and ending is not Ending.OUT_OF_MEMORY:
             stopped = problem
             ending, unreached = self._ending, (*self._loops.unreached(), *unreached)
-        for loop in self._loops.unsettled:
-            self._repeated.append(Repeated(tuple(loop.ends), loop.total, are_steps=False))
         with suppress(HistoryError):
             history = self._recording.history()
         self._trial = Trial(
@@ -443,7 +443,7 @@ class _Run:
             problem=problem,
             history=history,
             step_peaks=tuple(self._peaks.all),
-            repeated=tuple(self._repeated),
+            repeated=tuple(self._all_repeated()),
             unreached=unreached,
             stopped=stopped,
             approximations=_approximations(self._machine),
@@ -454,17 +454,42 @@ class _Run:
             files=_files(self._machine),
         )
 
+    def _all_repeated(self) -> Iterator[Repeated]:
+        """The steps and the iterations that ended early, with how many did not run in the end."""
+        for ended, outermost in self._repeated:
+            if outermost is None or ended.total is None:
+                yield ended
+                continue
+            skipped = max(ended.total - outermost.steps, 0)
+            yield replace(ended, skipped=skipped, nest=outermost.number)
+        for loop in self._loops.unsettled:
+            left = None if loop.total is None else max(loop.total - len(loop.ends), 0)
+            yield Repeated(
+                tuple(loop.ends), loop.total, are_steps=False, skipped=left, nest=loop.number
+            )
+
 
 def _total(loops: Sequence[Loop]) -> int | None:
     """The steps that some loops have, at most; None if that is not known."""
-    if not loops:
+    totals = [one.total for one in loops if one.total is not None]
+    if not loops or len(totals) < len(loops):
         return None
-    total = -(-loops[-1].steps // max(loops[-1].iterations, 1))
-    for one in loops:
-        if one.total is None:
-            return None
-        total *= one.total
-    return total
+    return _steps_of(loops[-1], math.prod(totals))
+
+
+def _left_of(loops: Sequence[Loop]) -> int | None:
+    """The steps that the innermost of some loops has left; None if that is not known."""
+    if not loops or loops[-1].total is None:
+        return None
+    return _steps_of(loops[-1], max(loops[-1].total - loops[-1].iterations, 0))
+
+
+def _steps_of(loop: Loop, iterations: int) -> int:
+    """The steps in a number of iterations: of several optimizers, or one in several iterations."""
+    begun = max(loop.iterations, 1)
+    if loop.steps >= begun:
+        return iterations * -(-loop.steps // begun)
+    return iterations // -(-begun // max(loop.steps, 1))
 
 
 def _behind(frame: FrameType | None) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +11,7 @@ from ..history.model import AllocationHistory, Stack
 from ..history.replay import ReplayResult, replay
 from ..records import Approximation
 from ..simulation.inspect import GPU
-from .growth import Growth, growth_of, rise_to_the_end
-from .settled import Repeated
+from .growth import Growth, growing_loops, growth_of, rise_to_the_end
 from .trial import Ending, ProgramError, Settings, Trial
 
 
@@ -203,12 +201,13 @@ def _growing(trial: Trial, limited: ReplayResult, gpu: GPU, taken: int) -> list[
     """The growth of each loop that ended early though it did not repeat; None where uneven."""
     history, capacity = trial.history, gpu.total_memory
     assert history is not None
-    repeated: Sequence[Repeated] = trial.repeated
+    repeated = growing_loops(history, limited.device, trial.repeated)
     if limited.out_of_memory is not None:
         # Of the loop in which memory runs out, what came before that.
         times = history.of_device(limited.device).events.times
         failed = times[min(limited.out_of_memory.index, len(times) - 1)]
-        repeated = [one.until(failed) for one in repeated if one.ends[0] < failed <= one.ends[-1]]
+        ends = {one.nest: one.ends[-1] for one in trial.repeated}
+        repeated = [one.until(failed) for one in repeated if one.ends[0] < failed <= ends[one.nest]]
     return [
         growth_of(history, limited.device, one, capacity=capacity, taken=taken) for one in repeated
     ]
