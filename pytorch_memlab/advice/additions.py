@@ -9,7 +9,15 @@ from dataclasses import dataclass
 
 from ..history.out_of_memory import OutOfMemory, Place, TensorGroup
 from .changes import EditedSource
-from .rewriting import Rewriting, changed_source, last_name, nodes_of, rewritings, with_method
+from .rewriting import (
+    Rewriting,
+    all_rewritings,
+    changed_source,
+    last_name,
+    nodes_of,
+    rewritings,
+    with_method,
+)
 
 _ADDERS = {"append": 0, "appendleft": 0, "add": 0, "put": 0, "extend": 0, "insert": 1}
 """Methods of containers, with the place of the value among their arguments."""
@@ -24,6 +32,7 @@ class AddingStatement:
     node: ast.stmt
     container: ast.expr
     value: ast.expr
+    levels: int = 1  # of indices from the variable to the value
 
     @property
     def line(self) -> int:
@@ -37,14 +46,15 @@ def adding_statement(oom: OutOfMemory, group: TensorGroup) -> AddingStatement | 
     another name there, such as a parameter, is filled by the only statement that keeps tensors.
     """
     name = re.split(r"[.\[]", group.name)[-1] if group.name else ""
-    all_of_them = [one for file in rewritings(oom) for one in _statements(file)]
-    keys = _keys_of(oom, group)
+    keys = {key for path in _keys_of(oom, group) for key in path}
     named = [
         one
-        for one in all_of_them
+        for file in all_rewritings(oom)
+        for one in _statements(file)
         if last_name(one.container) == name and _has_key(one.container, keys)
     ]
-    others = [one for one in all_of_them if not _is_number(one.value)]
+    statements = [one for file in rewritings(oom) for one in _statements(file)]
+    others = [one for one in statements if not _is_number(one.value)]
     is_other = not named and len(others) == 1 and group.tensors > 2
     return named[-1] if named else others[0] if is_other else None
 
@@ -62,14 +72,30 @@ def keeping_less(
     adding = adding_statement(oom, group)
     if adding is None:
         return None
-    for value in _tensors_of(adding.value, _keys_of(oom, group)):
+    inner = {path[adding.levels] for path in _keys_of(oom, group) if len(path) > adding.levels}
+    parts = _parts_of(adding.value, inner)
+    if parts is None:
+        adding.file.replace(adding.value, _with_parts(ast.unparse(adding.value), method, inner))
+        adding.file.ensure_import("torch")
+    for value in parts or ():
         text = with_method(value, method)
         if is_mixed:
-            kept = ast.unparse(value)
-            text = f"({text} if torch.is_tensor({kept}) else {kept})"
+            text = f"({_if_tensor(ast.unparse(value), text)})"
             adding.file.ensure_import("torch")
         adding.file.replace(value, text)
     return changed_source(adding.file)
+
+
+def _if_tensor(value: str, text: str) -> str:
+    return f"{text} if torch.is_tensor({value}) else {value}"
+
+
+def _with_parts(container: str, method: str, keys: set[str]) -> str:
+    """A tuple, a list or a dictionary with the results of a method of the tensors in it."""
+    part = _if_tensor("part", f"part.{method}()")
+    if all(key.isdigit() for key in keys):
+        return f"tuple({part} for part in {container})"
+    return f"{{key: {part} for key, part in {container}.items()}}"
 
 
 def _statements(file: Rewriting) -> Iterator[AddingStatement]:
@@ -78,10 +104,14 @@ def _statements(file: Rewriting) -> Iterator[AddingStatement]:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=method), args=args)):
                 if method in _ADDERS and len(args) > _ADDERS[method]:
                     value = args[_ADDERS[method]]
+                    levels = 1 + sum(1 for _ in nodes_of(owner, ast.Subscript))
                     if isinstance(owner, ast.Call) and last_name(owner.func) == "setdefault":
                         assert isinstance(owner.func, ast.Attribute)
                         owner = owner.func.value
-                    yield AddingStatement(file, node, owner, value)
+                        levels += 1
+                    if method == "extend":  # by the parts of the value
+                        levels -= 1
+                    yield AddingStatement(file, node, owner, value, levels)
             case ast.Assign(targets=[ast.Subscript(value=owner)], value=value):
                 yield AddingStatement(file, node, owner, value)
             case ast.AugAssign(target=owner, op=ast.Add(), value=ast.List(elts=[value])) | (
@@ -117,14 +147,14 @@ def _has_key(container: ast.expr, keys: set[str]) -> bool:
     return True
 
 
-def _keys_of(oom: OutOfMemory, group: TensorGroup) -> set[str]:
-    """Keys and indices behind the name of a container, of its tensors."""
+def _keys_of(oom: OutOfMemory, group: TensorGroup) -> set[tuple[str, ...]]:
+    """Keys and indices behind the name of a container that lead to its tensors, in order."""
     names = [block.name for block in oom.blocks if block.name.startswith(group.name)]
-    return {a or b for name in names for a, b in _KEY.findall(name[len(group.name) :])}
+    return {tuple(a or b for a, b in _KEY.findall(name[len(group.name) :])) for name in names}
 
 
-def _tensors_of(value: ast.expr, keys: set[str]) -> list[ast.expr]:
-    """The parts of a value that are tensors."""
+def _parts_of(value: ast.expr, keys: set[str]) -> list[ast.expr] | None:
+    """The parts of a value that are tensors; None for a container whose parts stand elsewhere."""
     match value:
         case ast.Dict(keys=names, values=values):
             parts = [
@@ -137,5 +167,5 @@ def _tensors_of(value: ast.expr, keys: set[str]) -> list[ast.expr]:
         case ast.Call(func=ast.Name(id="dict"), keywords=keywords) if keywords:
             parts = [one.value for one in keywords if one.arg in keys]
         case _:
-            return [value]
+            return None if keys else [value]
     return parts or [value]

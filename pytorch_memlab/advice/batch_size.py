@@ -14,7 +14,10 @@ from .changes import EditedSource
 from .rewriting import Rewriting, last_name, nodes_of, rewritings
 
 _BATCH: Final = re.compile(r"batch(?!es|norm)|(^|_)bs($|_)|samples_per", re.IGNORECASE)
-_NOT_OF_TRAINING: Final = re.compile(r"eval|valid|test|accum|step|max_batch", re.IGNORECASE)
+_TOKENS: Final = re.compile(r"(max|num|total|batch)_tokens|tokens_per", re.IGNORECASE)
+_NOT_OF_TRAINING: Final = re.compile(
+    r"eval|valid|test|accum|step|max_batch|token_id|sequence", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class BatchNumber:
     file: str
     value: int
     lines: tuple[int, ...]
+    is_of_tokens: bool = False
 
     def changed_to(self, value: int) -> tuple[Edit, ...]:
         file = Rewriting(self.file)
@@ -45,14 +49,21 @@ class SmallerBatch(EditedSource):
         return SmallerBatch(self.number, value)
 
 
-def batch_number(oom: OutOfMemory, dimensions: Sequence[int]) -> BatchNumber | None:
+def batch_number(
+    oom: OutOfMemory, dimensions: Sequence[int], tokens: Sequence[int] = ()
+) -> BatchNumber | None:
     """The number that is named as a batch, or that makes tensors of these first dimensions.
 
     Args:
         oom: the error.
         dimensions: first dimensions of the tensors that grow with the batch, the most bytes first.
+        tokens: products of the first two dimensions of tensors: of sequences and their length.
     """
     files = list(rewritings(oom))
+    for file in files:
+        for node in _named_batch(file.tree, _TOKENS):
+            if any(node.value // 2 < number <= node.value for number in tokens):
+                return BatchNumber(file.file, node.value, (node.lineno,), is_of_tokens=True)
     for file in files:
         named = [
             node
@@ -77,33 +88,33 @@ class _Number(ast.Constant):
     value: int
 
 
-def _is_batch(name: str) -> bool:
-    return bool(_BATCH.search(name)) and not _NOT_OF_TRAINING.search(name)
+def _is_batch(name: str, pattern: re.Pattern[str]) -> bool:
+    return bool(pattern.search(name)) and not _NOT_OF_TRAINING.search(name)
 
 
-def _named_batch(tree: ast.AST) -> list[_Number]:
+def _named_batch(tree: ast.AST, pattern: re.Pattern[str] = _BATCH) -> list[_Number]:
     """Numbers that a keyword, a variable, a key or an option names as a batch."""
     found: list[ast.expr | None] = []
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=[target], value=value) if _is_batch(last_name(target)):
+            case ast.Assign(targets=[target], value=value) if _is_batch(last_name(target), pattern):
                 found.append(value)
-            case ast.AnnAssign(target=target, value=value) if _is_batch(last_name(target)):
+            case ast.AnnAssign(target=target, value=value) if _is_batch(last_name(target), pattern):
                 found.append(value)
-            case ast.keyword(arg=str() as name, value=value) if _is_batch(name):
+            case ast.keyword(arg=str() as name, value=value) if _is_batch(name, pattern):
                 found.append(value)
             case ast.Dict(keys=keys, values=values):
                 found += [
                     value
                     for key, value in zip(keys, values, strict=True)
-                    if isinstance(key, ast.Constant) and _is_batch(str(key.value))
+                    if isinstance(key, ast.Constant) and _is_batch(str(key.value), pattern)
                 ]
             case ast.Call(func=ast.Attribute(attr="add_argument"), args=[option, *_]):
-                if _is_batch(str(getattr(option, "value", "")).replace("-", "_")):
+                if _is_batch(str(getattr(option, "value", "")).replace("-", "_"), pattern):
                     found += [one.value for one in node.keywords if one.arg == "default"]
             case ast.arguments(args=arguments, defaults=defaults) if defaults:
                 pairs = zip(arguments[-len(defaults) :], defaults, strict=True)
-                found += [value for one, value in pairs if _is_batch(one.arg)]
+                found += [value for one, value in pairs if _is_batch(one.arg, pattern)]
     return _numbers(found)
 
 
@@ -130,5 +141,6 @@ def _numbers(nodes: Sequence[ast.expr | None]) -> list[_Number]:
 
 
 def _constants(tree: ast.AST, value: int) -> list[ast.Constant]:
-    wanted = [*_named_batch(tree), *_first_dimensions(tree)]
+    named = [*_named_batch(tree), *_named_batch(tree, _TOKENS)]
+    wanted = [*named, *_first_dimensions(tree)]
     return [node for node in wanted if node.value == value]

@@ -130,6 +130,12 @@ def rewritings(oom: OutOfMemory) -> Iterator[Rewriting]:
         yield Rewriting(file)
 
 
+def all_rewritings(oom: OutOfMemory) -> Iterator[Rewriting]:
+    """Those, and the other files of the user that are imported."""
+    for file in dict.fromkeys([*program_files(oom), *oom.modules]):
+        yield Rewriting(file)
+
+
 def nodes_of(tree: ast.AST, kind: type[_Node]) -> Iterator[_Node]:
     for node in ast.walk(tree):
         if isinstance(node, kind):

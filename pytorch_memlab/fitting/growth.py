@@ -101,20 +101,17 @@ def growing_loops(
     ends = {loop.nest: loop.ends[-1] for loop in loops if loop.are_steps}
     found: list[Repeated] = []
     staying: dict[int, bool] = {}
-    for loop in loops:
-        nest = loop.nest
+    for ended in loops:
+        loop, nest = ended, ended.nest
         if staying.get(nest):
             continue
-        if (
-            not nest
-            or not loop.are_steps
-            or staying.setdefault(nest, _stays(log, loop, ends[nest]))
-        ):
-            found.append(loop)
-        else:
-            here = loop.skipped_here
-            total = None if here is None else len(loop.ends) + here
-            found.append(replace(loop, total=total, skipped=here))
+        if nest and loop.are_steps:
+            staying.setdefault(nest, _stays(log, loop, ends[nest]))
+            if not staying[nest]:
+                here = loop.skipped_here
+                total = None if here is None else len(loop.ends) + here
+                loop = replace(loop, total=total, skipped=here)
+        found.append(loop)
     return found
 
 

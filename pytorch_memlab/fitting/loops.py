@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from time import time_ns
 from types import CodeType, FrameType
@@ -204,8 +205,16 @@ def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def stopped_library_loop(frame: FrameType | None) -> int | None:
-    """Ask the library whose loop runs a step to end it; the ``id`` of its frame, None without."""
+@dataclass(frozen=True, slots=True)
+class LibraryLoop:
+    """A loop of a library that was asked to end."""
+
+    frame: int  # ``id`` of its frame
+    total: int | None  # steps that it has; None if it is not known
+
+
+def stopped_library_loop(frame: FrameType | None) -> LibraryLoop | None:
+    """Ask the library whose loop runs a step to end it; None if there is none."""
     while frame is not None:
         file = frame.f_code.co_filename.replace("\\", "/")
         if file.endswith("transformers/trainer.py"):
@@ -216,14 +225,23 @@ def stopped_library_loop(frame: FrameType | None) -> int | None:
                 # These would follow after more steps; this makes them follow now.
                 control.should_evaluate |= _is_wanted(arguments, "eval_strategy")
                 control.should_save |= _is_wanted(arguments, "save_strategy")
-                return id(frame)
+                total = getattr(getattr(trainer, "state", None), "max_steps", 0)
+                return LibraryLoop(id(frame), total if total > 0 else None)
         if file.endswith(("lightning/pytorch/trainer/trainer.py", _OLD_LIGHTNING)):
             trainer = frame.f_locals.get("self")
             if trainer is not None and hasattr(trainer, "should_stop"):
                 trainer.should_stop = True
-                return id(frame)
+                return LibraryLoop(id(frame), _steps_of_lightning(trainer))
         frame = frame.f_back
     return None
+
+
+def _steps_of_lightning(trainer: Any) -> int | None:
+    """The steps of its loop; None for a loop without end, or of several optimizers."""
+    if len(getattr(trainer, "optimizers", ())) != 1:
+        return None
+    total = trainer.estimated_stepping_batches
+    return total if isinstance(total, int) and total > 0 else None
 
 
 _OLD_LIGHTNING: Final = "pytorch_lightning/trainer/trainer.py"

@@ -378,6 +378,8 @@ class _Run:
                 self._held = held_in_containers(frame)
             return
         self._ending = self._ending or ending
+        is_repeated = self._request.target.is_repeated
+        asked = None if is_repeated else stopped_library_loop(frame)
         if ending is not Ending.SETTLED:
             times = tuple(self._step_times[self._phase :])
             holder = ""
@@ -385,12 +387,14 @@ class _Run:
                 more = (held_in_containers(frame) - self._held).most_common(1)
                 holder = more[0][0] if more else ""
             ended = Repeated(times, _total(loops), holder=holder, skipped_here=_left_of(loops))
-            self._repeated.append((ended, loops[0] if loops else None))
-        if self._request.target.is_repeated:
+            if asked is not None:
+                left = None if asked.total is None else max(asked.total - len(self._peaks.all), 0)
+                ended = replace(ended, total=asked.total, skipped=left)
+            self._repeated.append((ended, loops[0] if loops and asked is None else None))
+        if is_repeated:
             self._stop(())
-        asked = stopped_library_loop(frame)
-        if asked is not None and asked not in self._asked:
-            self._asked.add(asked)
+        if asked is not None and asked.frame not in self._asked:
+            self._asked.add(asked.frame)
         elif loops and asked is None:
             self._loops.end(loops)
         else:

@@ -357,7 +357,7 @@ def _may_lead_on(value: Any) -> bool:
     """False for what leads to no tensor, such as a function without variables of others."""
     kind = type(value)
     if kind is FunctionType:
-        parts = (part for _, part in _of_function(value))
+        parts = [part for _, part in _of_function(value)] + list(vars(value).values())
         return any(id(type(part)) not in _HAS_NO_TENSOR for part in parts)
     if kind is type:
         name = value.__module__
@@ -371,7 +371,8 @@ def _may_lead_on(value: Any) -> bool:
 def _pairs(value: Any) -> Iterable[tuple[str, object]]:
     kind = type(value)
     if kind is FunctionType:
-        return ((f"().{name}", part) for name, part in _of_function(value))
+        variables = ((f"().{name}", part) for name, part in _of_function(value))
+        return (*variables, *((f".{name}", part) for name, part in vars(value).items()))
     if kind is GeneratorType:
         return ((f"().{name}", part) for name, part in _of_generator(value))
     if kind is MethodType:

@@ -58,6 +58,7 @@ _NAMED: Final = 300
 _SMALL_NAMED: Final = 500
 """Number of small tensors of autograd that are named: they keep graphs."""
 _GRAPH_NODES: Final = 20_000
+_MOST_MODULES: Final = 100
 _ADDITIONS = frozenset({"AddBackward0", "AddBackward1"})
 _UNNAMED: Final = re.compile(r"saved by |[A-Z]\w*?\d+(\.\w+)*$")
 """Rows of tensors that no variable leads to."""
@@ -100,6 +101,7 @@ class _Search:
                     self._find(blocks=self._blocks({}, ()))
         with self._part("attention"):
             self._find(attention=self._attention(), softmaxes=self._softmaxes())
+        self._find(modules=_user_modules())
         with self._part("settings"):
             checks, unchecked = self._checks()
             self._find(checks=checks, unchecked=unchecked)
@@ -443,6 +445,13 @@ def _runs(stack: Stack, codes: Iterable[CodeType]) -> bool:
     )
 
 
+def _user_modules() -> tuple[str, ...]:
+    """Files of the modules of the user that are imported."""
+    files = (vars(module).get("__file__") for module in list(sys.modules.values()))
+    found = (file for file in files if isinstance(file, str) and is_of_user(file))
+    return tuple(islice(found, _MOST_MODULES))
+
+
 def _is_near_product(place: Place) -> bool:
     lines = range(max(1, place.line - _NEAR), place.line + _NEAR + 1)
     near = " ".join(linecache.getline(place.file, line) for line in lines)
@@ -494,10 +503,14 @@ def _storage_address(tensor: torch.Tensor) -> int:
 
 def _running_sums(node: Any) -> int:
     """The number of additions that follow one upon the other, from a node towards the leaves."""
-    count = 0
-    while node is not None and name_of(node) in _ADDITIONS and count < _GRAPH_NODES:
-        count += 1
-        node = next(iter(node.next_functions), (None, 0))[0]
+    count, level = 0, [node]
+    while count < _GRAPH_NODES:
+        level = [one for one in level if one is not None and name_of(one) in _ADDITIONS]
+        if not level:
+            break
+        count += 1  # the sum may be the left or the right operand
+        following = (one for each in level for one, _ in each.next_functions)
+        level = list({id(one): one for one in following}.values())
     return count
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from ..._common.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
-from ..batch_size import SmallerBatch, batch_number
+from ..batch_size import BatchNumber, SmallerBatch, batch_number
 from ..cause import Basis, Cause, Remedy
 from ..evidence import FIXED
 from ..rewriting import changed_code
@@ -38,7 +38,9 @@ class Batch(Cause):
         if size * 4 < oom.in_use:
             return None
         total = size + oom.request.requested
-        number = batch_number(oom, [batch, *(one for one, _ in sizes.most_common())])
+        tokens = {block.shape[0] * block.shape[1] for block in oom.blocks if len(block.shape) > 2}
+        lengths = [batch, *(one for one, _ in sizes.most_common())]
+        number = batch_number(oom, lengths, sorted(tokens))
         change = None
         if number is not None:
             room = oom.request.capacity - (oom.in_use - size)
@@ -48,7 +50,7 @@ class Batch(Cause):
             oom.shortage,
             f"tensors whose first dimension is {batch} or a multiple of it take {prose_size(total)}"
             if number is None
-            else f"{number.value} {_unit(oom, batch)} at a time take {prose_size(total)}",
+            else f"{number.value} {_unit(oom, number, batch)} at a time take {prose_size(total)}",
             *(
                 changed_code(change)
                 or ["a smaller batch  # pytorch-memlab fit --vary finds the largest that fits"]
@@ -58,8 +60,10 @@ class Batch(Cause):
         )
 
 
-def _unit(oom: OutOfMemory, batch: int) -> str:
+def _unit(oom: OutOfMemory, number: BatchNumber, batch: int) -> str:
     """The name of what a batch has several of."""
+    if number.is_of_tokens:
+        return "tokens"
     inputs = [
         block
         for block in oom.blocks

@@ -9,7 +9,7 @@ from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy, Results
 from ..changes import edited_source, sum_of_numbers
 from ..evidence import is_much, named_with_line
-from ..rewriting import last_name, nodes_of, rewritings
+from ..rewriting import all_rewritings, last_name, nodes_of
 
 
 class RunningSum(Cause):
@@ -37,7 +37,7 @@ class RunningSum(Cause):
 def _addition(oom: OutOfMemory, name: str) -> tuple[str, int, str]:
     """The file and the line that add to a sum, and its name there; nothing if none does."""
     own = name.rpartition(".")[2]
-    for file in rewritings(oom):
+    for file in all_rewritings(oom):
         for node in nodes_of(file.tree, ast.stmt):
             match node:
                 case (
