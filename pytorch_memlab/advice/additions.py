@@ -44,16 +44,19 @@ def adding_statement(oom: OutOfMemory, group: TensorGroup) -> AddingStatement | 
 
     It is the one whose container has the name that leads to the tensors. A container that has
     another name there, such as a parameter, is filled by the only statement that keeps tensors.
+    Other modules are searched where no file of the program names it.
     """
     name = re.split(r"[.\[]", group.name)[-1] if group.name else ""
     keys = {key for path in _keys_of(oom, group) for key in path}
-    named = [
-        one
-        for file in all_rewritings(oom)
-        for one in _statements(file)
-        if last_name(one.container) == name and _has_key(one.container, keys)
-    ]
+
+    def names_it(statement: AddingStatement) -> bool:
+        return last_name(statement.container) == name and _has_key(statement.container, keys)
+
     statements = [one for file in rewritings(oom) for one in _statements(file)]
+    named = [one for one in statements if names_it(one)]
+    if not named:
+        modules = all_rewritings(oom)
+        named = [one for file in modules for one in _statements(file) if names_it(one)]
     others = [one for one in statements if not _is_number(one.value)]
     is_other = not named and len(others) == 1 and group.tensors > 2
     return named[-1] if named else others[0] if is_other else None

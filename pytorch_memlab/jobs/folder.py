@@ -139,8 +139,8 @@ def _made(path: Path, content: str) -> bool:
         return False
     except OSError:  # a file system without links
         os.replace(beside, path)
-        return True
-    beside.unlink()
+    finally:
+        beside.unlink(missing_ok=True)
     return True
 
 

@@ -227,19 +227,20 @@ def test_each_process_of_torchrun_writes_its_own_file_and_one_prints(
         main(["run", "-c", "delta", name])
         said.append(capsys.readouterr())
 
+    of_two = NOTICE.replace("simulating ", "simulating 2 x ")  # one for each rank
     assert said[0] == ("", "")
     assert said[1].out.startswith("## <module>\n")
     written = [
         line
         for line in said[1].err.splitlines(keepends=True)
-        if line == NOTICE or "written to" in line
+        if line == of_two or "written to" in line
     ]
     assert written == [
-        NOTICE,
+        of_two,
         "memory profile written to out.rank0.html\n",
-        NOTICE,
+        of_two,
         f"memory profile written to 0-{os.getpid()}.txt\n",
-        NOTICE,
+        of_two,
     ]
     # The last run has no file: its report has the peak.
     assert said[1].err.count("peak 1.0 KiB on cuda:0, ") == 2

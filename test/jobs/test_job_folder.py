@@ -14,6 +14,7 @@ from pytorch_memlab._common.ranks import JobRank
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.jobs.folder import JobFolder, is_job_folder, rank_files
 
+SIZES = {"WORLD_SIZE": 4096, "LOCAL_WORLD_SIZE": 8}
 TAKEN = "job.memlab has files of an older run: --force (force=True) removes them"
 
 
@@ -25,7 +26,7 @@ def rank(monkeypatch, tmp_path):
 
     def be(rank, attempt=0, job="job 1"):
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", job)
-        for name, value in {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": 4096}.items():
+        for name, value in {"RANK": rank, "LOCAL_RANK": 0, **SIZES}.items():
             monkeypatch.setenv(name, str(value))
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(attempt))
         return JobRank(rank, attempt=attempt)

@@ -21,17 +21,21 @@ The devices have the label of their run, such as "rank0 cuda:0". The tables that
 it have the sums of hits and time, and of every other column the maximum and the minimum \
 over the devices.
 
+Of the folder of a job it keeps what show tells of it, in a file that stays small with thousands \
+of ranks.
+
 ```console
 $ pytorch-memlab merge -o all.memlab.json out.rank0.json out.rank1.json
+$ pytorch-memlab merge -o job.json job.memlab
 ```
 
 ```text
-pytorch-memlab merge [options] FILE FILE ... -o OUTPUT
+pytorch-memlab merge [options] (FILE FILE ... | FOLDER) -o OUTPUT
 ```
 
 | arguments | |
 |---|---|
-| `FILE` | the saved profiles |
+| `FILE` | the saved profiles, or the folder of a job |
 
 | output | |
 |---|---|

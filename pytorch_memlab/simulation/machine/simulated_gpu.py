@@ -258,14 +258,13 @@ class SimulatedGPU:
 
     def note_uncounted(self, at_most: int) -> None:
         """A kernel takes up to so many bytes on top of what is in use now, and none is counted."""
-        allocator = self.allocator
-        whole = self.driver.free_memory() + allocator.reserved_bytes
-        active = min(allocator.active_bytes + at_most, whole)
-        self._peak_at_most = max(self._peak_at_most, active)
+        self._peak_at_most = max(self._peak_at_most, self.allocator.active_bytes + at_most)
 
     def peak_at_most(self) -> int:
         """The peak if all memory with a bound that is not counted is as large as that bound."""
-        return max(self._peak_at_most, self._peak[0])
+        driver = self.driver
+        room = driver.total - driver.context - driver.other_processes
+        return max(min(self._peak_at_most, room), self._peak[0])
 
     def _malloc(self, nbytes: int, stream: int, is_estimate: bool, is_data: bool) -> int:
         allocator = self.allocator

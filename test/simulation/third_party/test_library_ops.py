@@ -169,7 +169,9 @@ def test_a_compiled_op_runs_by_its_fake_kernel_in_a_dry_run(count):
         same, twice = compiled(x)
         assert (same.shape, twice.shape) == ((count,), (2 * count,))
         assert twice.device == torch.device("cuda:0")
-        assert machine.unmodelled == {"somelib.compiled.default": OpCount(1, 12 * count)}
+        assert machine.unmodelled == {
+            "somelib.compiled.default": OpCount(1, 12 * count, None, False)
+        }
 
 
 def test_a_compiled_op_leaves_no_values_where_it_writes():
@@ -218,7 +220,7 @@ def test_a_python_kernel_of_the_cpu_may_name_its_tensors_device(compute):
         result = of_cpu(x)
         assert result.device == torch.device("cuda:0")
         assert result.tolist() == [2, 2, 2, 2]
-        assert machine.unmodelled == {"somelib.of_cpu.default": OpCount(1, 16)}
+        assert machine.unmodelled == {"somelib.of_cpu.default": OpCount(1, 16, None, False)}
         of_cpu_in_place(x)
         assert x.tolist() == [2, 2, 2, 2]
 
@@ -230,7 +232,7 @@ def test_boxes_without_values_do_not_overlap():
         assert (kept.shape, kept.dtype, kept.device.type) == ((2000,), torch.int64, "cuda")
         (read,) = machine.data_dependent_reads
         assert (read.name, read.assumption) == ("torchvision.ops.nms", "every box taken as kept")
-        assert machine.unmodelled == {"torchvision.nms.default": OpCount(1, 16_000)}
+        assert machine.unmodelled == {"torchvision.nms.default": OpCount(1, 16_000, None, False)}
         known = torch.tensor([[0.0, 0, 2, 2], [0, 0, 2, 2]], device="cuda")
         assert len(torch.ops.torchvision.nms(known, torch.ones(2, device="cuda"), 0.5)) == 1
 

@@ -257,7 +257,7 @@ def _alloc_workspace(
 def _leave_out_workspace(call: OpCall, convolution: Convolution, result: torch.Tensor) -> None:
     if result.dim() < convolution.tensor.dim():
         result = result.unsqueeze(2)
-    most = workspace_bound(convolution, result, call.model)
+    most = workspace_bound(convolution, result)
     call.leave_out(CUDNN_WORKSPACES, most, gives_way=True)
 
 

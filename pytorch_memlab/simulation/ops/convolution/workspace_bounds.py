@@ -13,7 +13,6 @@ from ..op_call import FLOAT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...hardware.gpu import GPU
     from .backends import Convolution
 
 # Note [Bounds of cuDNN's workspaces]
@@ -48,11 +47,14 @@ _WINOGRAD_FILTERS: Final = (3, 5)
 _WINOGRAD_STEP: Final = 4
 """Elements of the result that a tile of WINOGRAD_NONFUSED gives, in each dimension."""
 
-_SHARED: Final = 2 * 128 * 1024
-"""Bytes of parts of sums for each multiprocessor: two waves of 128 by 256 floats."""
+_SHARED: Final = 160 * 2 * 128 * 1024
+"""Bytes of parts of sums: two waves of 128 by 256 floats for each multiprocessor of a B300.
+
+Not those of the simulated GPU: a run of ``fit`` stands for all GPUs that decide alike.
+"""
 
 
-def workspace_bound(convolution: Convolution, result: torch.Tensor, gpu: GPU) -> int:
+def workspace_bound(convolution: Convolution, result: torch.Tensor) -> int:
     """Bytes that cuDNN takes at most, forward or backward.
 
     See Note [Bounds of cuDNN's workspaces].
@@ -60,7 +62,6 @@ def workspace_bound(convolution: Convolution, result: torch.Tensor, gpu: GPU) ->
     Args:
         convolution: what is convolved.
         result: the result of its forward pass, or the gradient of that.
-        gpu: that runs it.
     """
     image, places = convolution.tensor, result
     if convolution.transposed:
@@ -89,7 +90,7 @@ def workspace_bound(convolution: Convolution, result: torch.Tensor, gpu: GPU) ->
         spectra = _spectra(padded, size, taps, images, filters)
         largest = max(largest, spectra, width * _winograd(size, taps, images, filters))
     products = batch * prod(size) * filters * prod(taps)
-    shared = min(_SHARED * gpu.multi_processor_count, width * products)
+    shared = min(_SHARED, width * products)
     bound: int = copies + largest + shared
     return min(bound, _cap(bound))
 

@@ -101,7 +101,7 @@ def _assembled(
     return assembled
 
 
-def sparse_sum(first: torch.Tensor, second: torch.Tensor, *, alpha: Any = 1) -> Any:
+def sparse_sum(first: torch.Tensor, second: Any, *, alpha: Any = 1) -> Any:
     """``add_out_sparse_cuda`` of ``SparseCUDATensorMath.cu``: elements of both, side by side.
 
     The CPU merges them.
@@ -126,13 +126,13 @@ def sparse_sum(first: torch.Tensor, second: torch.Tensor, *, alpha: Any = 1) -> 
     return _assembled(first, *parts, is_coalesced=False, device=gpu.device)
 
 
-def sparse_difference(first: torch.Tensor, second: torch.Tensor, *, alpha: Any = 1) -> Any:
+def sparse_difference(first: torch.Tensor, second: Any, *, alpha: Any = 1) -> Any:
     return sparse_sum(first, second, alpha=-alpha)
 
 
-def sparse_product(first: torch.Tensor, second: torch.Tensor) -> Any:
+def sparse_product(first: torch.Tensor, second: Any) -> Any:
     """Of truths the CPU multiplies those only whose elements may come in any order."""
-    if not (first.dtype is second.dtype is torch.bool and _are_alike(first, second)):
+    if not (_are_alike(first, second) and first.dtype is second.dtype is torch.bool):
         return NotImplemented
     gpu = None if active.machine is None else active.machine.gpu_of(first)
     if gpu is None or not (first.is_coalesced() and second.is_coalesced()):
@@ -155,9 +155,10 @@ def in_place(composite: Implementation) -> Implementation:
     return replace
 
 
-def _are_alike(first: torch.Tensor, second: torch.Tensor) -> bool:
+def _are_alike(first: torch.Tensor, second: Any) -> bool:
     return (
-        second.layout is torch.sparse_coo
+        isinstance(second, torch.Tensor)
+        and second.layout is torch.sparse_coo
         and first.shape == second.shape
         and first.sparse_dim() == second.sparse_dim()
     )
