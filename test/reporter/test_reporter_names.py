@@ -27,7 +27,7 @@ NUMBERED = re.compile(r"[A-Za-z]*Tensor\d+(\.|$)")
 @pytest.fixture(autouse=True)
 def long_search(searches_end_early, monkeypatch):
     """Globals of other modules come last: those of all tests are there."""
-    monkeypatch.setattr(tensor_names, "LOOKED_INTO", 3_000)
+    monkeypatch.setattr(tensor_names, "LOOKED_INTO", 10_000)
 
 
 @pytest.fixture(autouse=True)
