@@ -6,6 +6,7 @@ import sys
 import traceback
 import weakref
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._common.switch import is_switched_off
@@ -17,7 +18,7 @@ from ..devices import find_devices, get_device
 from ..devices.device import private_bytes
 from ..errors import HistoryError
 from ..profiles.merging import added_up
-from ..profiles.recorded import RecordedProfile
+from ..profiles.recorded import MeasuredDevice, RecordedProfile
 from ..records import (
     Approximated,
     Approximation,
@@ -37,7 +38,7 @@ from .function_source import function_source
 from .intervals import FunctionIntervals
 from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_code_ids
 from .line_store import LineStore
-from .recorded import DeviceFacts, RunTime, calls_between, measured_devices
+from .recorded import RunTime, calls_between, measured_devices
 from .registration import resolve
 from .reloaded_functions import number_all_as_in_files, number_as_in_file
 from .tracer import current_tracer
@@ -244,9 +245,11 @@ class LineProfiler(RecordedLines):
         records = self.records()
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
         entries = tuple(self._raw_line_records.entries(places))
-        facts = {
-            one.info.name: DeviceFacts(
+        known = {
+            one.info.name: MeasuredDevice(
+                one.info,
                 one.capacity(),
+                *(0, 0, 0),
                 one.taken(),
                 one.context(),
                 retries=one.stats().get("num_alloc_retries", 0),
@@ -255,8 +258,9 @@ class LineProfiler(RecordedLines):
             for one in self._selection.devices()
         }
         for share in self._selection.peak_shares():
-            if share.device in facts:
-                facts[share.device] = facts[share.device]._replace(
+            if share.device in known:
+                known[share.device] = replace(
+                    known[share.device],
                     is_lower_bound=share.is_lower_bound,
                     assumed_sizes=share.assumed_sizes,
                     peak_at_most=share.at_most,
@@ -270,7 +274,7 @@ class LineProfiler(RecordedLines):
                 history = self._recording().history()
         return RecordedProfile(
             (self._time.run(is_dry_run=self._selection.is_dry_run),),
-            measured_devices(entries, facts, peaks),
+            measured_devices(entries, known, peaks),
             tuple(self._code_infos.values()),
             entries,
             added_up(calls_between(self._raw_line_records, self._codes, places)),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,21 +27,6 @@ if TYPE_CHECKING:
 
     from ..history.holders import PeakHolders
     from .line_store import LineStore
-
-
-class DeviceFacts(NamedTuple):
-    """The fields of a ``MeasuredDevice`` that do not come from lines."""
-
-    capacity: int = 0
-    taken: int | None = None
-    context: int | None = None
-    is_lower_bound: bool = False
-    assumed_sizes: str = ""
-    retries: int = 0
-    peak_at_most: int | None = None
-    uncounted_at_most: int | None = None
-    needed_at_most: int | None = None
-    private: int = 0
 
 
 class RunTime:
@@ -91,10 +76,16 @@ _PEAK_FIELDS = tuple(f"{kind}_bytes.all.peak" for kind in DevicePeaks._fields)
 
 def measured_devices(
     entries: Iterable[LineEntry],
-    facts: Mapping[str, DeviceFacts],
+    known: Mapping[str, MeasuredDevice],
     peaks: Mapping[str, PeakHolders],
 ) -> tuple[MeasuredDevice, ...]:
-    """The devices of lines, with the highest of the peaks of the lines and of the whole run."""
+    """The devices of lines, with the highest of the peaks of the lines and of the whole run.
+
+    Args:
+        entries: lines.
+        known: devices by name, of which all but the peaks counts.
+        peaks: of the whole run, by device.
+    """
     devices: dict[str, DeviceInfo] = {}
     readings: dict[str, dict[int, Mapping[str, int]]] = {}  # by identity: idle lines share theirs
     for entry in entries:
@@ -110,12 +101,12 @@ def measured_devices(
             for field in _PEAK_FIELDS
         )
         found.append(
-            MeasuredDevice(
-                device,
+            replace(
+                known.get(name, MeasuredDevice(device, 0, 0, 0, 0)),
+                device=device,
                 peak_active=peak_active,
                 peak_allocated=peak_allocated,
                 peak_reserved=peak_reserved,
-                **facts.get(name, DeviceFacts())._asdict(),
             )
         )
     active = {name: DevicePeaks(holders.peak.active, 0, 0) for name, holders in peaks.items()}
@@ -164,25 +155,20 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
     sizes: dict[str, set[str]] = {}
     for device in devices:
         sizes.setdefault(device.device.name, set()).add(device.assumed_sizes)
-    facts = {
-        one.device.name: DeviceFacts(
-            one.capacity,
-            one.taken,
-            one.context,
-            one.device.name in bounds,
-            bound_of(sizes[one.device.name]),
-            max(other.retries for other in devices if other.device == one.device),
-            one.peak_at_most,
-            one.uncounted_at_most,
-            one.needed_at_most,
-            max(other.private for other in devices if other.device == one.device),
+    known_devices = {
+        one.device.name: replace(
+            one,
+            is_lower_bound=one.device.name in bounds,
+            assumed_sizes=bound_of(sizes[one.device.name]),
+            retries=max(other.retries for other in devices if other.device == one.device),
+            private=max(other.private for other in devices if other.device == one.device),
         )
         for one in devices
     }
     peaks = _highest(parts)
     return RecordedProfile(
         parts[0].runs,
-        measured_devices(entries, facts, peaks),
+        measured_devices(entries, known_devices, peaks),
         tuple(functions),
         tuple(entries),
         tuple(calls),
