@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         preload_pytorch as preload_pytorch,
         reduce_mem_usage as reduce_mem_usage,
     )
+    from .integrations.scalars import MemoryScalars as MemoryScalars
     from .line_profiler.line_profiler import LineProfiler as LineProfiler
     from .line_profiler.profile import (
         clear_global_line_profiler as clear_global_line_profiler,
@@ -96,6 +97,7 @@ _NAMES = {
         "preload_pytorch",
         "reduce_mem_usage",
     ),
+    "integrations.scalars": ("MemoryScalars",),
     "line_profiler.line_profiler": ("LineProfiler",),
     "line_profiler.profile": (
         "clear_global_line_profiler",

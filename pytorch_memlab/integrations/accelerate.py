@@ -9,7 +9,7 @@ from accelerate import Accelerator
 
 from .._common.quoted import quoted
 from ..errors import UsageError
-from .measured_steps import MeasuredSteps, StepCallback
+from .measured_steps import Log, MeasuredSteps, StepCallback
 
 
 class GPUMemoryMonitor(StepCallback):
@@ -23,16 +23,30 @@ class GPUMemoryMonitor(StepCallback):
         accelerator: whose trackers get the figures.
         warmup: steps that are not measured.
         active: steps that are measured after them. Each gives an entry of the log.
+        every: measure ``active`` steps of each ``every`` ones, as long as the training goes on.
+        all_ranks: log also the highest peak of all ranks, and its rank.
+        log: gets the metrics of a step and its number in every process, instead of the trackers
+            in the main one.
 
     Raises:
         UsageError: ``accelerator`` is no Accelerator, or there is no such number of steps.
     """
 
-    def __init__(self, accelerator: Accelerator, *, warmup: int = 2, active: int = 1) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        *,
+        warmup: int = 2,
+        active: int = 1,
+        every: int | None = None,
+        all_ranks: bool = False,
+        log: Log | None = None,
+    ) -> None:
         if not isinstance(accelerator, Accelerator):
             raise UsageError(f"accelerator is an accelerate.Accelerator, not {quoted(accelerator)}")
         self._accelerator = accelerator
-        self._steps = MeasuredSteps(warmup, active)
+        self._steps = MeasuredSteps(warmup, active, every, all_ranks=all_ranks)
+        self._log = log
         self._steps.restart(accelerator.device)
 
     @contextmanager
@@ -54,5 +68,7 @@ class GPUMemoryMonitor(StepCallback):
             self._steps.pause()
             return
         measured = self._steps.end()
-        if measured is not None:
+        if measured is not None and self._log is not None:
+            self._log(measured.metrics(), self._steps.done if step is None else step)
+        elif measured is not None:
             self._accelerator.log(measured.metrics(), step=step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .measured_steps import MeasuredSteps, StepCallback
+from .measured_steps import Log, MeasuredSteps, StepCallback
 
 
 class LightningHooks(StepCallback):
@@ -19,14 +19,27 @@ class LightningHooks(StepCallback):
     Args:
         warmup: steps of each ``fit()`` that are not measured.
         active: steps that are measured after them. Each gives an entry of the log.
+        every: measure ``active`` steps of each ``every`` ones, as long as the training goes on.
+        all_ranks: log also the highest peak of all ranks, and its rank.
+        log: gets the metrics of a step and its number in every process, instead of Lightning's
+            loggers in the first one.
 
     Raises:
         UsageError: there is no such number of steps.
     """
 
-    def __init__(self, *, warmup: int = 2, active: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        warmup: int = 2,
+        active: int = 1,
+        every: int | None = None,
+        all_ranks: bool = False,
+        log: Log | None = None,
+    ) -> None:
         super().__init__()
-        self._steps = MeasuredSteps(warmup, active)
+        self._steps = MeasuredSteps(warmup, active, every, all_ranks=all_ranks)
+        self._log = log
         self._global_step = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -52,6 +65,9 @@ class LightningHooks(StepCallback):
             # The number that Lightning's own metrics of this batch have.
             loop = trainer.fit_loop.epoch_loop
             number = getattr(loop, "_batches_that_stepped", self._global_step)
+            if self._log is not None:
+                self._log(measured.metrics(), number)
+                return
             for logger in trainer.loggers:
                 logger.log_metrics(measured.metrics(logger.group_separator), step=number)
 

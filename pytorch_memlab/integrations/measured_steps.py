@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,14 +17,11 @@ from ..devices.failed_request import observe
 from ..errors import HistoryError, UsageError
 from ..history.model import Category
 from ..scopes import Window, peak_tracker
+from .scalars import GROWTH, HEADROOM, ON_CPU, PEAKS, headroom, named, over_ranks
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders
     from ..history.recorder import Recording
-
-
-PEAKS: Final = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "active_bytes.all.peak")
-"""The counters that are logged, by their names in ``torch.cuda.memory_stats()``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +34,24 @@ class StepMemory:
     # what held the memory when the active bytes were highest; None for an accelerator whose
     # allocations are not recorded
     holders: PeakHolders | None
+    headroom: int | None = None  # bytes; None for an accelerator that does not tell its size
+    # bytes in use at its end
+    allocated: int = 0
+    # bytes by which it is above that of the last measured step, a step; None for the first one
+    growth: int | None = None
+    # the highest peak of all ranks, and its rank, if they are asked for
+    ranks: Mapping[str, int] = field(default_factory=dict)
 
     def metrics(self, separator: str = "/") -> dict[str, int]:
         """The metrics for a logger, in bytes."""
         sizes = dict(self.peaks)
+        sizes |= {} if self.headroom is None else {HEADROOM: self.headroom}
+        sizes |= {} if self.growth is None else {GROWTH: self.growth}
+        sizes |= self.ranks
         if self.holders is not None:
             held = {share.name: share.size for share in self.holders.by_category()}
             sizes |= {one.value.replace(" ", "_"): held.get(one.value, 0) for one in Category}
-        return {f"memory{separator}{name}": size for name, size in sizes.items()}
+        return named(sizes, separator)
 
 
 class StepMeasurement:
@@ -53,6 +61,7 @@ class StepMeasurement:
         self._device = device
         self._window: Window | None = None
         self._peaks = dict.fromkeys(PEAKS, 0)
+        self._allocated = 0
         kind, _, index = device.name.partition(":")
         self._index = int(index or 0)
         self._recording: Recording | None = None
@@ -76,6 +85,7 @@ class StepMeasurement:
         if self._recording is not None:
             self._recording.end()
         if sample is not None:
+            self._allocated = sample.allocated
             self._peaks = {
                 name: max(most, sample.value(name)) for name, most in self._peaks.items()
             }
@@ -88,7 +98,8 @@ class StepMeasurement:
             with suppress(HistoryError):  # no block was in use
                 holders = self._recording.peak_holders(self._index)
             self._recording.forget()
-        return StepMemory(self._device.name, self._peaks, holders)
+        room = headroom(self._device, self._peaks["reserved_bytes.all.peak"])
+        return StepMemory(self._device.name, self._peaks, holders, room, self._allocated)
 
     def abandon(self) -> None:
         """End it without a result, and give back all that it took."""
@@ -97,35 +108,48 @@ class StepMeasurement:
             self._recording.forget()
 
 
-ON_CPU: Final = (
-    "the training runs on the CPU, and only the memory of GPUs is measured: "
-    "`pytorch-memlab run PROGRAM` simulates a GPU"
-)
+Log = Callable[[dict[str, int], int], object]
+"""Takes the metrics of a step, and its number."""
 
 
 class MeasuredSteps:
-    """Counts the steps of a training, and measures those after the warm-up.
+    """Counts the steps of a training, and measures some of those after the warm-up.
 
     A step is what ends with ``optimizer.step()``. Its batches are measured, and what comes between
-    them is not. The names of the arguments are those of ``torch.profiler.schedule``.
+    them is not. The names of the first arguments are those of ``torch.profiler.schedule``.
     """
 
-    def __init__(self, warmup: int, active: int) -> None:
-        for name, value, least in (("warmup", warmup, 0), ("active", active, 1)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    def __init__(
+        self, warmup: int, active: int, every: int | None = None, *, all_ranks: bool = False
+    ) -> None:
+        least = {"warmup": (warmup, 0), "active": (active, 1), "every": (every, 1)}
+        for name, (value, lowest) in least.items():
+            if name == "every" and value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
                 raise UsageError(
-                    f"{name} is a number of steps from {least} on, not {quoted(value)}"
+                    f"{name} is a number of steps from {lowest} on, not {quoted(value)}"
                 )
-        self._measured = range(warmup, warmup + active)
-        self._done = 0
+        self._warmup = warmup
+        self._active = active
+        self._every = every
+        self._all_ranks = all_ranks
+        self.done = 0  # steps of the training so far
         self._device: Device | None = None
         self._open: StepMeasurement | None = None
+        self._last: tuple[int, int] | None = None  # last measured step, bytes at its end
         self.highest: StepMemory | None = None
+
+    def _is_measured(self) -> bool:
+        after = self.done - self._warmup
+        place = after if self._every is None or after < 0 else after % self._every
+        return 0 <= place < self._active
 
     def restart(self, device: torch.device) -> None:
         """A training begins."""
         self.abandon()
-        self._done = 0
+        self.done = 0
+        self._last = None
         self.highest = None
         if device.type == "cpu":
             warnings.warn(ON_CPU, stacklevel=3)
@@ -136,7 +160,7 @@ class MeasuredSteps:
         if self._device is None:
             return
         observe()
-        if self._open is None and self._done in self._measured:
+        if self._open is None and self._is_measured():
             self._open = StepMeasurement(self._device)
         if self._open is not None:
             self._open.open()
@@ -148,22 +172,32 @@ class MeasuredSteps:
 
     def end(self) -> StepMemory | None:
         """A step has ended."""
-        self._done += 1
+        self.done += 1
         measurement, self._open = self._open, None
         if measurement is None:
             return None
-        found = measurement.result()
+        found = self._compared(measurement.result())
         if self.highest is None or _allocated(found) > _allocated(self.highest):
             self.highest = found
         return found
+
+    def _compared(self, found: StepMemory) -> StepMemory:
+        """The memory of a step beside that of the last measured one, and of other ranks."""
+        growth = None
+        if self._last is not None:
+            step, allocated = self._last
+            growth = round((found.allocated - allocated) / (self.done - step))
+        self._last = (self.done, found.allocated)
+        ranks = over_ranks(_allocated(found)) if self._all_ranks else {}
+        return replace(found, growth=growth, ranks=ranks)
 
     def finish(self) -> None:
         """The training has ended."""
         self.abandon()
         if self._device is not None and self.highest is None:
             warnings.warn(
-                f"no step was measured: the training ended after {self._done}, and the first "
-                f"{self._measured.start} are warm-up; warmup=0 measures the first one",
+                f"no step was measured: the training ended after {self.done}, and the first "
+                f"{self._warmup} are warm-up; warmup=0 measures the first one",
                 stacklevel=3,
             )
 
@@ -186,6 +220,7 @@ class StepCallback:
     """A callback that measures steps."""
 
     _steps: MeasuredSteps
+    _log: Log | None = None  # gets the metrics in every process, instead of the framework's logger
 
     @property
     def highest(self) -> StepMemory | None:

@@ -9,7 +9,7 @@ from transformers import Trainer, TrainerCallback
 
 from .._common.quoted import quoted
 from ..errors import UsageError
-from .measured_steps import MeasuredSteps, StepCallback
+from .measured_steps import Log, MeasuredSteps, StepCallback
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -29,15 +29,29 @@ class GPUMemoryCallback(StepCallback, TrainerCallback):
         trainer: whose ``log`` gets the figures.
         warmup: steps of each ``train()`` that are not measured.
         active: steps that are measured after them. Each gives an entry of the log.
+        every: measure ``active`` steps of each ``every`` ones, as long as the training goes on.
+        all_ranks: log also the highest peak of all ranks, and its rank.
+        log: gets the metrics of a step and its number in every process, instead of ``Trainer.log``
+            in the first one.
 
     Raises:
         UsageError: ``trainer`` is no Trainer, or there is no such number of steps.
     """
 
-    def __init__(self, trainer: Trainer, *, warmup: int = 2, active: int = 1) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        *,
+        warmup: int = 2,
+        active: int = 1,
+        every: int | None = None,
+        all_ranks: bool = False,
+        log: Log | None = None,
+    ) -> None:
         if not isinstance(trainer, Trainer):
             raise UsageError(f"trainer is a transformers.Trainer, not {quoted(trainer)}")
-        self._steps = MeasuredSteps(warmup, active)
+        self._steps = MeasuredSteps(warmup, active, every, all_ranks=all_ranks)
+        self._log = log
         # A Trainer holds its callbacks: without cycles its memory is freed when it goes.
         self._trainer = weakref.ref(trainer)
         self._patched = vars(trainer).get("train")
@@ -61,7 +75,9 @@ class GPUMemoryCallback(StepCallback, TrainerCallback):
         """Log what was measured."""
         measured = self._steps.end()
         trainer = self._trainer()
-        if measured is not None and trainer is not None:
+        if measured is not None and self._log is not None:
+            self._log(measured.metrics(), state.global_step)
+        elif measured is not None and trainer is not None:
             # This log must not replace one that is due at this step.
             is_due = control.should_log
             trainer.log(measured.metrics())

@@ -134,7 +134,9 @@ def test_what_is_logged_is_what_the_allocator_counted(accumulate):
     ]
     for _, entry in loop.log.entries:
         held = {name: entry[f"memory/{name}"] for name in CATEGORIES}
-        assert len(entry) == len(PEAKS) + len(CATEGORIES)
+        assert {*entry} - {"memory/growth"} == {
+            f"memory/{name}" for name in (*PEAKS, *CATEGORIES, "headroom")
+        }
         assert sum(held.values()) == entry["memory/active_bytes.all.peak"]
         assert held["parameters"] == 2 * MIB
         assert held["optimizer_state"] == 4 * MIB
@@ -230,3 +232,17 @@ def test_a_training_on_the_cpu_is_not_measured_and_says_so():
 def test_mistyped_arguments():
     with pytest.raises(UsageError, match=r"^accelerator is an accelerate.Accelerator, not 'cuda'$"):
         GPUMemoryMonitor("cuda")
+
+
+def test_steps_of_a_whole_training_go_to_a_function_of_the_user():
+    told = []
+    with simulate("24GiB", 2, compute=False):
+        loop = Loop()
+        monitor = GPUMemoryMonitor(
+            loop.accelerator, warmup=0, every=3, log=lambda *entry: told.append(entry)
+        )
+        loop.run(lambda step: monitor.batch(None if step == 3 else 10 * step))
+    # Without a number of the user it is that of the step.
+    assert [step for _, step in told] == [0, 4, 60]
+    assert [metrics.get("memory/growth") for metrics, _ in told] == [None, 0, 0]
+    assert loop.log.entries == []

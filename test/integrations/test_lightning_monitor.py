@@ -171,7 +171,9 @@ def test_what_is_logged_is_what_the_allocator_counted(library, options):
     assert [peaks_in(entry) for _, entry in logged] == counters.steps[2:]
     for _, entry in logged:
         held = {name: entry[f"memory/{name}"] for name in CATEGORIES}
-        assert len(entry) == len(PEAKS) + len(CATEGORIES)
+        assert {*entry} - {"memory/growth"} == {
+            f"memory/{name}" for name in (*PEAKS, *CATEGORIES, "headroom")
+        }
         assert sum(held.values()) == entry["memory/active_bytes.all.peak"]
         assert held["parameters"] == 2 * MIB
         assert held["optimizer_state"] == 4 * MIB
@@ -301,3 +303,15 @@ def test_a_training_on_the_cpu_is_not_measured_and_says_so(library):
 def test_mistyped_arguments(library):
     with pytest.raises(UsageError, match=r"^warmup is a number of steps from 0 on, not '2'$"):
         monitor_of(library, warmup="2")
+
+
+def test_steps_of_a_whole_training_go_to_a_function_of_the_user(library):
+    told = []
+    monitor = monitor_of(library, warmup=0, every=3, log=lambda *entry: told.append(entry))
+    logger = log_of(library)
+    with simulate("24GiB", compute=False):
+        trainer_of(library, [monitor], logger, max_epochs=2).fit(model_of(library))
+    assert [step for _, step in told] == [0, 3, 6]
+    # Lightning keeps the logged loss, 512 bytes, from the second of the first three steps on.
+    assert [metrics.get("memory/growth") for metrics, _ in told] == [None, round(512 / 3), 0]
+    assert logger.measured() == []

@@ -10,6 +10,7 @@ import torch
 
 from pytorch_memlab import simulate
 from pytorch_memlab.devices import get_device
+from pytorch_memlab.errors import UsageError
 from pytorch_memlab.history import recorder
 from pytorch_memlab.integrations import measured_steps
 from pytorch_memlab.integrations.measured_steps import MeasuredSteps, StepMeasurement
@@ -58,6 +59,7 @@ def test_categories_add_up_to_the_active_peak(gpu):
     found = result.metrics()
     for name in measured_steps.PEAKS:
         assert found.pop(f"memory/{name}") == stats[name]
+    assert found.pop("memory/headroom") == 24 * 2**30 - stats["reserved_bytes.all.peak"]
     assert sum(found.values()) == stats["active_bytes.all.peak"]
     held = {name.removeprefix("memory/"): size for name, size in found.items()}
     assert held["parameters"] == held["gradients"] == PARAMETERS
@@ -85,7 +87,9 @@ def test_a_step_without_any_memory():
     with simulate("24GiB"):
         measurement = StepMeasurement(get_device("cuda:0"))
         measurement.open()
-        assert set(measurement.result().metrics().values()) == {0}
+        metrics = measurement.result().metrics()
+        assert metrics.pop("memory/headroom") == 24 * 2**30
+        assert set(metrics.values()) == {0}
 
 
 def test_the_step_with_the_highest_peak_is_kept():
@@ -100,6 +104,40 @@ def test_the_step_with_the_highest_peak_is_kept():
             peaks.append(found and found.peaks["allocated_bytes.all.peak"] // MIB)
     assert peaks == [None, 2, 5, 3, None]
     assert steps.highest.peaks["allocated_bytes.all.peak"] == 5 * MIB
+
+
+def test_some_of_each_ten_steps_are_measured_and_their_growth_is_that_of_a_step():
+    with simulate("24GiB"):
+        steps = MeasuredSteps(warmup=2, active=2, every=5)
+        steps.restart(torch.device("cuda"))
+        kept, found = [], {}
+        for step in range(13):
+            steps.begin()
+            kept.append(take(2))
+            measured = steps.end()
+            if measured is not None:
+                found[step] = measured.metrics()
+    assert [*found] == [2, 3, 7, 8, 12]
+    assert "memory/growth" not in found[2]
+    assert {step: one["memory/growth"] for step, one in found.items() if step > 2} == {
+        3: 2 * MIB, 7: 2 * MIB, 8: 2 * MIB, 12: 2 * MIB,
+    }  # fmt: skip
+    assert found[12]["memory/allocated_bytes.all.peak"] == 26 * MIB
+    # Each two blocks of 2 MiB lie in 20 MiB that PyTorch takes at once.
+    assert found[12]["memory/headroom"] == 24 * 2**30 - 40 * MIB
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        ({"every": 0}, "every is a number of steps from 1 on, not 0"),
+        ({"every": 2.5}, "every is a number of steps from 1 on, not 2.5"),
+        ({"active": True}, "active is a number of steps from 1 on, not True"),
+    ],
+)
+def test_a_schedule_that_is_none(schedule, words):
+    with pytest.raises(UsageError, match=f"^{words}$"):
+        MeasuredSteps(**{"warmup": 2, "active": 1, **schedule})
 
 
 @pytest.mark.programs

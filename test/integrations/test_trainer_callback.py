@@ -131,12 +131,30 @@ def test_what_is_logged_is_what_the_allocator_counted(options, tmp_path):
     }
     for entry in logged.values():
         held = {name: entry[f"memory/{name}"] for name in CATEGORIES}
-        assert len(entry) == len(PEAKS) + len(CATEGORIES)
+        grown = {"memory/growth"} if entry is logged[4] else set()
+        names = {f"memory/{name}" for name in (*PEAKS, *CATEGORIES, "headroom")}
+        assert set(entry) == names | grown
         assert sum(held.values()) == entry["memory/active_bytes.all.peak"]
         assert held["parameters"] == 2 * MIB
         assert held["optimizer_state"] == 4 * MIB + 2 * 512  # fused Adam counts steps there
         assert held["unknown"] == 0
     assert callback.highest.metrics() in logged.values()
+
+
+def test_steps_of_a_whole_training_go_to_a_function_of_the_user(tmp_path):
+    steps, told = counted(tmp_path, max_steps=6), {}
+    with simulate("24GiB", compute=False):
+        trainer = trainer_of(tmp_path, max_steps=6)
+        callback = GPUMemoryCallback(
+            trainer, warmup=1, every=2, log=lambda metrics, step: told.update({step: metrics})
+        )
+        trainer.add_callback(callback)
+        trainer.train()
+    assert {step: peaks_in(entry) for step, entry in told.items()} == {
+        number: steps[number - 1] for number in (2, 4, 6)
+    }
+    assert [entry.get("memory/growth") for entry in told.values()] == [None, 0, 0]
+    assert measured(trainer) == {}
 
 
 def test_a_loss_that_is_due_at_the_same_step_is_logged_as_well(tmp_path):

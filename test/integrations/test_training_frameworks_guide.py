@@ -23,7 +23,9 @@ from transformers import TrainingArguments  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "guides" / "training-frameworks.md").read_text(encoding="utf-8")
-TRAINER, LIGHTNING, ACCELERATE, HIGHEST = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.M | re.S)
+TRAINER, LIGHTNING, ACCELERATE, HIGHEST, OWN_LOOP = re.findall(
+    r"^```python\n(.*?)^```$", GUIDE, re.M | re.S
+)
 COMMANDS = re.findall(r"^(pytorch-memlab .*)$", GUIDE, re.MULTILINE)
 
 
@@ -44,7 +46,7 @@ def named_in_the_guide():
 def test_the_table_has_every_figure():
     categories = {f"memory/{one.value.replace(' ', '_')}" for one in Category}
     peaks = {f"memory/{kind}_bytes.all.peak" for kind in ("allocated", "reserved", "active")}
-    assert named_in_the_guide() == categories | peaks
+    assert named_in_the_guide() == categories | peaks | {"memory/headroom"}
 
 
 class Model(torch.nn.Module):
@@ -126,6 +128,22 @@ def test_accelerate(capsys, monkeypatch):
     printed, table = capsys.readouterr().out.split("\n", 1)
     assert int(printed) == entry["memory/allocated_bytes.all.peak"]
     assert "Linear" in table
+
+
+def test_a_loop_of_ones_own():
+    logged, kept = {}, []
+
+    class Logger:
+        def log(self, scalars, step):
+            logged[step] = scalars
+
+    def train_step(batch):
+        kept.append(torch.zeros(batch, device="cuda"))
+
+    with simulate("24GiB"):
+        exec(OWN_LOOP, {"loader": [1024] * 20, "train_step": train_step, "logger": Logger()})
+    assert {step: one["memory/growth"] for step, one in logged.items()} == {9: 40960, 19: 40960}
+    assert logged[19]["memory/allocated_bytes.all.peak"] == 20 * 4096
 
 
 def test_every_command_works(tmp_path, monkeypatch, capsys):
