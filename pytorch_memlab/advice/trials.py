@@ -33,7 +33,7 @@ from ..fitting.child import Work, run_in_children
 from ..fitting.search import Search, TriedValue
 from ..fitting.target import Target
 from ..fitting.trial import Ending, Settings, Trial, TrialRequest, run_all
-from ..fitting.verdict import Verdict, rise_of_peak, verdict
+from ..fitting.verdict import Verdict, rise_of_peak, verdict, with_room
 from ..history.out_of_memory import OutOfMemory
 from ..simulation.inspect import GPU
 from .around_program import AroundProgram, Finding, Outcome
@@ -312,7 +312,8 @@ class _Trials:
             for index, trial in running:
                 if trial.asked_for_memory:
                     again = replace(requests[index], is_limited=True)
-                    [(_, trial)] = run_all([again])
+                    [(_, limited)] = run_all([again])
+                    trial = with_room(limited, trial)
                 yield numbers[index], self._end_of(trial)
 
     def _search_batch(self, index: int, guess: SmallerBatch) -> None:
@@ -380,7 +381,7 @@ class _Trials:
             fits = result.growth.is_over
         return _Ended(
             result.active_peak + (rise or 0),
-            rise is not None,
+            rise is not None and trial.ending is not Ending.OUT_OF_MEMORY,
             fits,
             is_whole,
             finding,

@@ -10,7 +10,7 @@ from typing import Any
 from ..fitting.change import Change
 from ..fitting.target import Target
 from ..fitting.trial import Settings, Trial, TrialRequest, run_all
-from ..fitting.verdict import Verdict, verdict
+from ..fitting.verdict import Verdict, verdict, with_room
 from ..history.out_of_memory import OutOfMemory
 from ..simulation.inspect import GPU
 from .around_program import AroundProgram, Finding, Outcome, applied, does_not_apply
@@ -75,7 +75,7 @@ class OneGPU:
         again = [index for index, trial in trials.items() if trial.asked_for_memory]
         limited = [replace(requests[index], is_limited=True) for index in again]
         for number, trial in run_all(limited):
-            trials[again[number]] = trial
+            trials[again[number]] = with_room(trial, trials[again[number]])
         found = [
             verdict(trials[index], self.gpu, self.name, self.settings)
             for index in range(len(requests))

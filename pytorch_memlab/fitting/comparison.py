@@ -20,7 +20,7 @@ from .change import Change
 from .growth import Growth
 from .target import Target
 from .trial import ENDED_ITSELF, Ending, Settings, Trial, TrialRequest, run_all
-from .verdict import FitReport, Verdict, needed_memory, verdict
+from .verdict import FitReport, Verdict, needed_memory, verdict, with_room
 from .watched_gpu import runs_alike
 
 _MOST_STEPS: Final = 200
@@ -223,7 +223,7 @@ def _compared(
 
     def judged(index: int, trial: Trial) -> Verdict:
         name, gpu = gpus[index]
-        return verdict(trial, gpu, name, settings)
+        return verdict(with_room(trial, runs.all[0]), gpu, name, settings)
 
     def known() -> Iterator[tuple[int, Verdict]]:
         """The verdicts that follow from the runs so far, but for those that need another run."""

@@ -237,6 +237,30 @@ def _room(replays: tuple[ReplayResult, ReplayResult]) -> tuple[bool, int]:
     return limited.out_of_memory is None, -unlimited.peak_reserved
 
 
+def with_room(limited: Trial, roomy: Trial) -> Trial:
+    """The run without a limit, where it stands for one that ran out of memory; else that one.
+
+    It stands for it if both made the same requests until then: how much memory there is decided
+    nothing.
+    """
+    if limited.ending is not Ending.OUT_OF_MEMORY or roomy.failed:
+        return limited
+    made, whole = _requests(limited), _requests(roomy)
+    is_alike = made.keys() == whole.keys() and all(
+        whole[device][: len(sizes)] == sizes for device, sizes in made.items()
+    )
+    return roomy if is_alike else limited
+
+
+def _requests(trial: Trial) -> dict[int, list[int]]:
+    """The sizes of all allocations that were made, in order, by GPU."""
+    devices = [] if trial.history is None else trial.history.devices
+    return {
+        one.device: [one.events.sizes[index] for index in one.events.indexes("alloc")]
+        for one in devices
+    }
+
+
 def rise_of_peak(trial: Trial, device: int) -> int | None:
     """Bytes by which loops that ended early raise the peak; None for a part that did not run."""
     if trial.unreached or trial.stopped is not None or trial.history is None:

@@ -77,9 +77,12 @@ def edited(one: OomProgram, change: EditedSource) -> str:
 
 
 @knows_saved_tensors
+@pytest.mark.parametrize("line", ["", "print(torch.cuda.mem_get_info())\n"])
 @pytest.mark.parametrize("name", ["no_grad", "running_sum"])
-def test_the_edited_program_has_the_peak_that_was_promised(name, tmp_path):
+def test_the_edited_program_has_the_peak_that_was_promised(name, line, tmp_path):
+    """That of the whole program, also where it asks for the memory of the GPU."""
     one = program(name)
+    one = replace(one, text=one.text.replace("import torch\n", f"import torch\n{line}", 1))
     facts, again = failed(one, tmp_path)
     advice = tried_advice(facts, again, 120)
 
@@ -87,6 +90,7 @@ def test_the_edited_program_has_the_peak_that_was_promised(name, tmp_path):
     assert isinstance(first.change, EditedSource)
     assert result is not None
     assert result.fits
+    assert result.is_exact
     assert result.before == peak_of(one.text, f"{name}.py")
     assert result.after == peak_of(edited(one, first.change), f"{name}.py")
     assert (tmp_path / f"{name}.py").read_text() == one.text
@@ -130,6 +134,7 @@ def test_values_stay_tensors_where_the_program_calls_methods_of_them(tmp_path, l
     )
     assert kept.code == (f"losses.append(loss.square().mean().{method}())",)
     assert result.fits
+    assert result.is_exact
     assert result.before == peak_of(text, "keeps.py")
     assert result.after == peak_of(edited(one, kept.change), "keeps.py")
 

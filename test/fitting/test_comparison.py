@@ -158,6 +158,16 @@ def test_a_program_that_asks_and_runs_out_does_not_fit(compare):
     )
 
 
+def test_a_program_that_only_shows_the_memory_has_the_peak_that_it_would_reach(compare):
+    text = """
+        import torch
+        print(torch.cuda.mem_get_info())
+        kept = [torch.empty(16 * 2**20, dtype=torch.uint8, device="cuda") for _ in range(10)]
+    """
+    small = compare(text, "64MiB")["64MiB"]
+    assert (small.fits, small.failure.size, small.active_peak) == (False, 16 * MIB, 160 * MIB)
+
+
 def test_a_program_that_fails_with_the_memory_of_no_gpu_runs_with_that_of_each(compare):
     text = """
         import torch
