@@ -87,7 +87,7 @@ class CompiledCode:
     def running(self, lines: frozenset[Frames], is_hit: bool) -> Iterator[None]:
         """Within: a compiled graph runs."""
         runs = tuple(follower.begin(lines, is_hit) for follower in tuple(self.followers))
-        outer = self._runs()
+        outer = self.runs()
         self._thread.runs = runs
         try:
             yield
@@ -100,12 +100,13 @@ class CompiledCode:
         """A function that tells that the graph arrives at a line of the program."""
 
         def arrive() -> None:
-            for run in self._runs():
+            for run in self.runs():
                 run.at(frames)
 
         return arrive
 
-    def _runs(self) -> tuple[RunFollower, ...]:
+    def runs(self) -> tuple[RunFollower, ...]:
+        """What follows the run of a graph that goes on in this thread."""
         runs: tuple[RunFollower, ...] = getattr(self._thread, "runs", ())
         return runs
 

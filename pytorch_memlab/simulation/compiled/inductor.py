@@ -67,7 +67,7 @@ def install(
     patches: Patches,
     folder: str,
     program_of: Callable[[Lowered], Run],
-    instead_of: Callable[[BaseException, GraphModule], Run],
+    instead_of: Callable[[BaseException, GraphModule, bool], Run],
 ) -> None:
     """Let Inductor lower graphs for simulated GPUs, until undone.
 
@@ -75,7 +75,8 @@ def install(
         patches: to be undone.
         folder: that keeps lowered graphs for the next process.
         program_of: makes a function of a lowered graph.
-        instead_of: makes one of a graph that Inductor fails to lower.
+        instead_of: makes one of a graph that Inductor fails to lower, True if it is no backward
+            pass.
     """
     for module, values in ((config, _CONFIG), (functorch_config, {"enable_autograd_cache": False})):
         changed = module.patch(values)
@@ -108,7 +109,7 @@ def install(
         except (RestartAnalysis, SkipFrame):
             raise
         except Exception as error:
-            return make_boxed_func(instead_of(error, source))
+            return make_boxed_func(instead_of(error, source, not kwargs.get("is_backward")))
         finally:
             sources.pop()
 

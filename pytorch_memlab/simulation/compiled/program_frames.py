@@ -23,6 +23,8 @@ from ..._common.compiled_code import Frame, Frames as Frames
 _FRAME: Final = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _CALLS: Final = "lambda function, *args, **kwargs: function(*args, **kwargs)"
 
+_OPS: Final = frozenset({"call_function", "call_method", "call_module"})
+
 _RESUMED: Final = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 """The name that Dynamo gives to what a function does after a graph break."""
 
@@ -46,7 +48,7 @@ def with_fused(frames: Frames, others: Iterable[Frames]) -> Frames:
 
 def frames_of_ops(graph: Graph) -> frozenset[Frames]:
     """The lines that the ops of a graph come from."""
-    traces = {node.meta.get("stack_trace") for node in graph.nodes if node.op == "call_function"}
+    traces = {node.meta.get("stack_trace") for node in graph.nodes if node.op in _OPS}
     return frozenset(frames_of(trace) for trace in traces if trace)
 
 

@@ -114,11 +114,12 @@ class _Compilation:
         with patches.suspended() as replaced:
             from torch._dynamo import eval_frame
 
-            from . import dynamo, graph_cache, inductor, labelled_fakes, values
+            from . import dynamo, eager_graphs, graph_cache, inductor, labelled_fakes, values
 
             dynamo.make_tables()
         labelled_fakes.install(machine, patches)
         dynamo.install(machine, replaced, patches)
+        eager_graphs.install(patches)
         folder = graph_cache.folder_for(machine.gpus[0].model)
         inductor.install(patches, folder, self._program, self._instead)
         if machine.values is None:
@@ -154,10 +155,12 @@ class _Compilation:
 
     def _backend(self, original: Any) -> Callable[[Any, list[Any]], Run]:
         """A backend that compiles as another one does, for this machine."""
-        from . import dynamo, inductor, labelled_fakes
+        from . import dynamo, eager_graphs, inductor, labelled_fakes
 
         chosen, is_timed = original, False
-        is_modelled = dynamo.is_named(original, "eager", "aot_eager")
+        is_modelled = is_op_by_op = dynamo.is_named(original, "eager")
+        if not is_op_by_op and dynamo.is_named(original, "aot_eager"):
+            is_modelled, chosen = True, dynamo.aot_eager(original, eager_graphs.boxed)
         if getattr(original, "compiler_name", "") == "inductor":
             is_modelled = True
             chosen, is_timed = inductor.without_timing(original)
@@ -166,7 +169,7 @@ class _Compilation:
             if not is_modelled:
                 name = getattr(original, "compiler_name", getattr(original, "__name__", ""))
                 self.warn(f"the backend {name!r} is not modelled")
-                return self._uncounted(module.forward)
+                return self._eagerly(module)
             skipped = inductor.graphs_not_recorded()
             try:
                 with labelled_fakes.Calls(self._machine):
@@ -177,6 +180,8 @@ class _Compilation:
                 return self._instead(error, module)
             if inductor.graphs_not_recorded() > skipped:  # CUDA records the parts that it can
                 return self._uncounted(compiled)
+            if is_op_by_op:
+                return eager_graphs.from_lines(module, is_hit=True)(compiled)
             return self._estimated(compiled) if is_timed else compiled
 
         return compile_graph
@@ -202,7 +207,7 @@ class _Compilation:
             except (MemlabError, torch.OutOfMemoryError):
                 raise
             except Exception as error:
-                eagerly = self._instead(error.with_traceback(None), source)
+                eagerly = self._instead(error.with_traceback(None), source, is_hit)
             args.clear()
             return eagerly(*inputs())
 
@@ -227,10 +232,16 @@ class _Compilation:
 
         return run
 
-    def _instead(self, error: BaseException, module: Any) -> Run:
+    def _instead(self, error: BaseException, module: Any, is_hit: bool = True) -> Run:
         """A function that runs a graph eagerly which cannot be compiled."""
         self.warn(error)
-        return self._uncounted(module.forward)
+        return self._eagerly(module, is_hit)
+
+    def _eagerly(self, module: Any, is_hit: bool = True) -> Run:
+        """A function that runs a graph op by op, and marks the line that calls it."""
+        from . import eager_graphs
+
+        return self._uncounted(eager_graphs.from_lines(module, is_hit=is_hit)(module.forward))
 
     def _uncounted(self, run: Run) -> Run:
         """A function that marks the line that calls it."""

@@ -15,9 +15,9 @@ from weakref import ref
 
 import torch
 
-from ..._common.compiled_code import Frames, compiled_code
+from ..._common.compiled_code import Frames
 from ..machine.machine import Machine
-from .program_frames import in_frames
+from .line_entries import LineEntries
 
 _GUARDS: Final = frozenset({"assert_size_stride", "assert_alignment"})
 _OWN: Final = frozenset({"reinterpret_tensor", "get_raw_stream", "copy_if_misaligned"})
@@ -56,8 +56,7 @@ def load(
     tree.body = [statement for statement in tree.body if _is_run(statement)]
     lines = _Lines(origins)
     code = compile(ast.fix_missing_locations(lines.visit(tree)), __file__, "exec")
-    names: dict[str, Any] = {"__name__": __name__, _KERNELS: _Kernels(), lines.NAME: lines.calls}
-    names[lines.ARRIVALS] = lines.arrivals
+    names: dict[str, Any] = {"__name__": __name__, _KERNELS: _Kernels(), **lines.entries.names()}
     exec(code, names)  # noqa: S102 - PyTorch's compiler wrote it
     names.update(constants)
     names["empty_strided_cuda"] = _Allocation(machine).empty_strided
@@ -114,13 +113,9 @@ class _Kernels:
 class _Lines(ast.NodeTransformer):
     """Lets each call that takes memory come from the line of the program that needs the buffer."""
 
-    NAME: Final = "_calls_from_lines"
-    ARRIVALS: Final = "_arrivals_at_lines"
-
     def __init__(self, origins: Mapping[str, Frames]) -> None:
         self._origins = origins
-        self.calls: list[Callable[..., Any]] = []
-        self.arrivals: list[Callable[[], None]] = []
+        self.entries = LineEntries()
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         call = node.value
@@ -138,9 +133,7 @@ class _Lines(ast.NodeTransformer):
             node.value = self._from_line(node.value, node.targets)
         if not frames:
             return [node]
-        self.arrivals.append(compiled_code.at(frames))
-        arrival = _entry(self.ARRIVALS, len(self.arrivals) - 1)
-        return [ast.Expr(ast.Call(arrival, [], [])), node]
+        return [self.entries.arrival(frames), node]
 
     def _from_line(self, call: ast.Call, written: Sequence[ast.expr]) -> ast.Call:
         name = call.func.id if isinstance(call.func, ast.Name) else ""
@@ -148,17 +141,11 @@ class _Lines(ast.NodeTransformer):
         frames = self._frames(written)
         if not frames or name in _OWN or is_launch:
             return call
-        self.calls.append(in_frames(frames))
-        caller = _entry(self.NAME, len(self.calls) - 1)
-        return ast.Call(caller, [call.func, *call.args], call.keywords)
+        return self.entries.call(frames, call)
 
     def _frames(self, written: Sequence[ast.expr]) -> Frames:
         names = (part.id for one in written for part in ast.walk(one) if isinstance(part, ast.Name))
         return next((self._origins[name] for name in names if name in self._origins), ())
-
-
-def _entry(name: str, place: int) -> ast.expr:
-    return ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(place), ast.Load())
 
 
 class _Allocation:

@@ -1,0 +1,40 @@
+"""Statements of generated code that tell which line of the program runs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..._common.compiled_code import Frames, compiled_code
+from .program_frames import in_frames
+
+_CALLS: Final = "_calls_from_lines"
+_ARRIVALS: Final = "_arrivals_at_lines"
+
+
+class LineEntries:
+    """What one generated function calls where it comes to lines of the program."""
+
+    def __init__(self) -> None:
+        self._calls: list[Callable[..., Any]] = []
+        self._arrivals: list[Callable[[], None]] = []
+
+    def arrival(self, frames: Frames) -> ast.stmt:
+        """A statement that tells that the code arrives at a line."""
+        self._arrivals.append(compiled_code.at(frames))
+        return ast.Expr(ast.Call(_entry(_ARRIVALS, len(self._arrivals) - 1), [], []))
+
+    def call(self, frames: Frames, call: ast.Call) -> ast.Call:
+        """A call as a line makes it."""
+        self._calls.append(in_frames(frames))
+        caller = _entry(_CALLS, len(self._calls) - 1)
+        return ast.Call(caller, [call.func, *call.args], call.keywords)
+
+    def names(self) -> dict[str, Any]:
+        """The names that the statements use."""
+        return {_CALLS: self._calls, _ARRIVALS: self._arrivals}
+
+
+def _entry(name: str, place: int) -> ast.expr:
+    return ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(place), ast.Load())
