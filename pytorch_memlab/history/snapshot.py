@@ -6,19 +6,19 @@ import gzip
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final
 
 from .._common.garbage_collection import no_garbage_collection
 from ..errors import SnapshotError
 from ..simulation.allocator.blocks import DEFAULT_POOL
-from .generated_code import named
+from .generated_code import frames_of
 from .model import (
     AllocationHistory,
     Block,
     DeviceHistory,
     EventLog,
-    Frame,
     PoolId,
     Segment,
     Stack,
@@ -205,7 +205,7 @@ class Stacks:
         self.all: list[Stack] = [()]
         self._by_stack: dict[Stack, int] = {(): 0}
         self._by_list: dict[int, tuple[Sequence[Any], int]] = {}
-        self._frames: dict[int, tuple[Mapping[str, Any], Frame]] = {}
+        self._frames: dict[int, tuple[Mapping[str, Any], Stack]] = {}
 
     def index_of(self, frames: Any) -> int:
         """Index of a stack: of a list of frames, or one that was read already."""
@@ -215,18 +215,17 @@ class Stacks:
             return 0
         known = self._by_list.get(id(frames))
         if known is None:
-            stack = tuple(self._frame(frame) for frame in frames)
+            stack = tuple(chain.from_iterable(map(self._frames_of, frames)))
             index = self._by_stack.setdefault(stack, len(self.all))
             if index == len(self.all):
                 self.all.append(stack)
             known = self._by_list[id(frames)] = (frames, index)
         return known[1]
 
-    def _frame(self, frame: Mapping[str, Any]) -> Frame:
+    def _frames_of(self, frame: Mapping[str, Any]) -> Stack:
         known = self._frames.get(id(frame))
         if known is None:
-            read = Frame(str(frame["filename"]), int(frame["line"]), str(frame["name"]))
-            known = self._frames[id(frame)] = (frame, named(read))
+            known = self._frames[id(frame)] = (frame, frames_of(frame))
         return known[1]
 
 
