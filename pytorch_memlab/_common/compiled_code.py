@@ -106,7 +106,7 @@ class CompiledCode:
         return arrive
 
     def runs(self) -> tuple[RunFollower, ...]:
-        """What follows the run of a graph that goes on in this thread."""
+        """The followers' part in the run of a graph that goes on in this thread."""
         runs: tuple[RunFollower, ...] = getattr(self._thread, "runs", ())
         return runs
 

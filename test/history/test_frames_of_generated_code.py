@@ -97,7 +97,12 @@ def snapshot_of(*stacks: list[dict[str, Any]]) -> dict[str, Any]:
             | {"state": "active_allocated", "frames": frames}
         )
         address += size * 2**20
-    segment = {"device": 0, "address": 2**30, "total_size": address - 2**30, "stream": 0}
+    segment: dict[str, Any] = {
+        "device": 0,
+        "address": 2**30,
+        "total_size": address - 2**30,
+        "stream": 0,
+    }
     segment |= {"segment_type": "large", "allocated_size": address - 2**30, "blocks": blocks}
     return {"segments": [segment], "device_traces": [events], "allocator_settings": {}}
 
@@ -110,7 +115,7 @@ def test_a_snapshot_of_another_machine_names_lines_and_never_a_cache(
 ) -> None:
     """Behind the file's frame are those that PyTorch found; without them the caller's line counts.
 
-    The backward pass has a thread of its own, which no line of the program calls.
+    The backward pass has its own thread, which no line of the program calls.
     """
     generated = frame(f"/tmp/torchinductor_you/lq/c{DIGITS}.py", 102, "call")
     library = frame(LIBRARY, 763, "__call__")

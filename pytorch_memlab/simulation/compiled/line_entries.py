@@ -14,7 +14,7 @@ _ARRIVALS: Final = "_arrivals_at_lines"
 
 
 class LineEntries:
-    """What one generated function calls where it comes to lines of the program."""
+    """Calls that one generated function makes where it comes to lines of the program."""
 
     def __init__(self) -> None:
         self._calls: list[Callable[..., Any]] = []
