@@ -22,6 +22,7 @@ from ..reduction_workspace import (
     alloc_sum_workspace,
 )
 from ..registry import as_on_cpu, define, estimated, op, recorded
+from ..sparse.sparse_rules import calls_others
 
 _REDUCE: Final = "aten/src/ATen/native/cuda/Reduce.cuh"
 _REDUCE_OPS: Final = "aten/src/ATen/native/ReduceOps.cpp, cuda/Reduce.cuh"
@@ -127,7 +128,11 @@ define("aten::count_nonzero", source=_SUMMARY, composite=as_on_cpu)
 define("aten::count_nonzero.dim_IntList", source=_SUMMARY, composite=_count_nonzero)
 
 for _name in ("sum", "sum.dim_IntList"):
-    _recorded(f"aten::{_name}", reference=_in_complex_single(overload_named(_name)))(_sums)
+    _recorded(
+        f"aten::{_name}",
+        reference=_in_complex_single(overload_named(_name)),
+        composite_of_sparse=calls_others(overload_named(_name)),
+    )(_sums)
 for _name in ("prod", "prod.dim_int"):
     _source(f"aten::{_name}", reference=_in_complex_single(overload_named(_name)))(_sums)
 _recorded("aten::max.dim")(_values_and_indices)

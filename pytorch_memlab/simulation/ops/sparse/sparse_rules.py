@@ -7,6 +7,7 @@ not zero, and gather indices and values. Without values, all elements are taken 
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import torch
@@ -14,6 +15,8 @@ import torch
 from ...machine import active
 from ...machine.tensor_values import Bound, TensorValues
 from ...machine.unsupported import unsupported
+from ..low_precision import in_complex_single
+from ..memory_formats import LOW_PRECISION
 from ..registry import DISTINCT, AssumedSize, Implementation, as_on_cpu, define
 
 _CPU: Final = torch.device("cpu")
@@ -41,16 +44,27 @@ def _all_distinct(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _coalesced(tensor: torch.Tensor) -> torch.Tensor:
-    """The CPU leaves room for elements that were equal.
+    """Equal elements are added in single precision, and leave no room.
 
+    ``coalesceValuesKernel`` of ``SparseCUDAApplyUtils.cuh`` adds in ``acc_type``; the CPU rounds
+    each sum, and has no kernel for complex half. The CPU leaves room for elements that were equal;
     CUDA does so for one row of indices only (``SparseCUDATensor.cu``).
     """
-    found = torch.ops.aten._coalesce.default(tensor)
-    indices, sums = found._indices(), found._values().clone()
+    dtype, added = tensor.dtype, tensor
+    if dtype in _SINGLE:
+        values = tensor._values().to(_SINGLE[dtype])
+        added = _assembled(tensor, tensor._indices(), values, is_coalesced=False)
+    found = torch.ops.aten._coalesce.default(added)
+    indices, sums = found._indices(), found._values().to(dtype, copy=True)
     room = torch.empty_like(tensor._indices() if len(indices) == 1 else indices)
     distinct = room.resize_(indices.shape).copy_(indices)
     return _assembled(tensor, distinct, sums, is_coalesced=True)
 
+
+_SINGLE: Final = {
+    **dict.fromkeys(LOW_PRECISION, torch.float32),
+    torch.complex32: torch.complex64,
+}
 
 _COALESCED: Final = AssumedSize("Tensor.coalesce", DISTINCT, Bound.AT_MOST, "coalesce")
 
@@ -142,6 +156,11 @@ def sparse_product(first: torch.Tensor, second: Any) -> Any:
     return (in_any_order * second)._coalesced_(True)
 
 
+def calls_others(op: Any) -> Implementation:
+    """A composite that runs the kernel of sparse tensors, which calls ops as CUDA's does."""
+    return functools.partial(op._op_dk, torch._C.DispatchKey.SparseCPU)
+
+
 def in_place(composite: Implementation) -> Implementation:
     """A composite of sparse tensors whose result the first of them becomes."""
 
@@ -166,7 +185,16 @@ def _are_alike(first: torch.Tensor, second: Any) -> bool:
 
 define("aten::_coalesce", sparse=_all_distinct, reference=_coalesced)
 define("aten::_sparse_addmm", sparse=product)
-define("aten::_to_dense", sparse=_dense)
+define(
+    "aten::_to_dense",
+    sparse=_dense,
+    reference=in_complex_single(torch.ops.aten._to_dense.default),
+)
+define(
+    "aten::_sparse_sum.dim",
+    source="aten/src/ATen/native/sparse/SparseTensorMath.cpp",
+    composite=as_on_cpu,
+)
 define("aten::clone", sparse=_same_elements)
 define("aten::sparse_mask", sparse=_masked)
 define("aten::add_.Tensor", sparse=written, composite_of_sparse=in_place(sparse_sum))

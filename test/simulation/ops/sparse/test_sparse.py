@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from support.computed_or_dry import computed_or_dry
+from support.op_memory import events, randn
 
 from pytorch_memlab import simulate
 
@@ -199,3 +200,50 @@ def test_indices_and_values_go_to_the_device_that_is_named(of_indices, of_values
         sparse = torch.sparse_coo_tensor(indices, values, (2, 2), device=device)
         assert sparse.device.type == (device or of_values)
         assert sparse.to_dense().tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "large"),
+    [(torch.float16, 2048), (torch.bfloat16, 256), (torch.complex32, 2048)],
+    ids=str,
+)
+def test_equal_elements_are_added_in_single_precision(dtype, large):
+    """The next number after the large one is two away: the CPU's sums stay where they are."""
+    with simulate("24GiB"):
+        values = torch.tensor([large, *[1] * 100]).to(dtype).cuda()
+        tensor = torch.sparse_coo_tensor(torch.zeros(1, 101).long().cuda(), values, (3,))
+        merged = tensor.coalesce()
+        assert (merged.is_cuda, merged.dtype, merged.is_coalesced()) == (True, dtype, True)
+        assert merged.values().cpu().to(torch.complex64).tolist() == [large + 100]
+
+
+@pytest.mark.parametrize("dims", [0, (0, 2)], ids=str)
+def test_a_sum_over_sparse_dimensions_adds_in_single_precision(dims):
+    with simulate("24GiB"):
+        values = torch.tensor([2048, *[1] * 100]).half().cuda().unsqueeze(1)
+        rows = torch.arange(101, device="cuda")
+        tensor = torch.sparse_coo_tensor(torch.stack((rows, rows * 0)), values, (101, 2, 1))
+        total = tensor.sum(dims)
+        assert total.dtype is torch.float16
+        assert total.to_dense().flatten().tolist() == [2148, 0]
+
+
+def test_a_sum_over_sparse_dimensions_takes_what_it_calls():
+    """``_sparse_sum`` of ``SparseTensorMath.cpp`` copies the values, and merges equal elements."""
+
+    def hybrid() -> torch.Tensor:
+        indices = torch.tensor([[0, 1, 1], [2, 0, 2]]).cuda()
+        return torch.sparse_coo_tensor(indices, randn(3, 1000), (2, 3, 1000))
+
+    values, row, sums = 3 * 1000 * 4, 3 * 8, 2 * 1000 * 4
+    assert events(lambda x: x.sum(0), hybrid) == [values, row, row, sums, -row, -values]
+    assert events(lambda x: x.sum((0, 1)), hybrid) == [values, 1000 * 4, -values]
+
+
+def test_complex_half_becomes_dense_as_on_cuda():
+    with simulate("24GiB"):
+        values = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex32).cuda()
+        tensor = torch.sparse_coo_tensor(torch.tensor([[2, 0]]).cuda(), values, (3,))
+        dense = tensor.to_dense()
+        assert (dense.is_cuda, dense.dtype) == (True, torch.complex32)
+        assert dense.cpu().to(torch.complex64).tolist() == [3 - 1j, 0, 1 + 2j]
