@@ -33,6 +33,7 @@ KINDS: Final = (
     "diffusion",
     "LoRA and QLoRA",
     "inference with a KV cache",
+    "inference without a cache",
     "several GPUs",
     "activation checkpointing",
     "optimizers",

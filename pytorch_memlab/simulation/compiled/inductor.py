@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._inductor import compile_fx, config, constant_folding, cudagraph_trees, scheduler
-from torch._inductor.fx_passes import joint_graph, pad_mm
+from torch._inductor.fx_passes import joint_graph
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import ComputedBuffer
 from torch.fx import GraphModule
@@ -26,7 +26,7 @@ from torch.utils import _triton
 
 from ..._common.compiled_code import compiled_code
 from ..._common.patches import Patches
-from . import graph_cache
+from . import graph_cache, padding
 from .labelled_fakes import OnCPU
 from .program_frames import Frames, frames_of, with_fused
 
@@ -85,7 +85,7 @@ def install(
     patches.before_undo(cudagraph_trees.reset_cudagraph_trees)
     patches.set(scheduler, "has_triton", lambda: True)
     patches.set(_triton, "triton_hash_with_backend", lambda: "simulated")
-    patches.set(pad_mm, "should_pad_bench", lambda *args, **kwargs: False)
+    padding.install(patches)
 
     @patches.around(constant_folding.ConstantFolder, "run_node")
     def fold(original: Any, self: Any, node: Any) -> Any:

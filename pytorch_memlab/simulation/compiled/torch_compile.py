@@ -91,6 +91,7 @@ class _Compilation:
         self._is_on: bool | None = None
         self._are_replaced = False
         self._callbacks: dict[int, tuple[Any, Any]] = {}
+        self._backends: list[tuple[Any, Callable[[Any, list[Any]], Run]]] = []
         self._codes: set[CodeType] = set()
         self._has_warned = False
 
@@ -147,11 +148,20 @@ class _Compilation:
         if isinstance(callback, dynamo.Callback):
             return callback
         if id(callback) not in self._callbacks:
-            backend = self._backend(dynamo.backend_of(callback))
-            inner = dynamo.with_backend(callback, backend)
+            original = dynamo.backend_of(callback)
+            inner = dynamo.with_backend(callback, self._backend_like(original))
             replacement = dynamo.Callback(inner, self._codes, self.warn)
             self._callbacks[id(callback)] = callback, replacement
         return self._callbacks[id(callback)][1]
+
+    def _backend_like(self, original: Any) -> Callable[[Any, list[Any]], Run]:
+        """One backend for all that are equal: a function with another one is compiled again."""
+        for known, backend in self._backends:
+            if known == original:
+                return backend
+        backend = self._backend(original)
+        self._backends.append((original, backend))
+        return backend
 
     def _backend(self, original: Any) -> Callable[[Any, list[Any]], Run]:
         """A backend that compiles as another one does, for this machine."""

@@ -254,6 +254,19 @@ def test_a_new_shape_compiles_again_as_often_as_on_a_gpu() -> None:
         assert made == [1, 0, 1, 0, 0]
 
 
+def test_layers_that_are_compiled_one_by_one_share_a_graph() -> None:
+    with simulate("h100", compute=False):
+        made = graphs_made()
+        alike = [torch.compile(nn.Linear(8, 8).cuda(), fullgraph=True) for _ in range(12)]
+        x = torch.ones(4, 8, device="cuda", requires_grad=True)
+        for layer in alike:
+            x = layer(x)
+        assert graphs_made() == made + 1
+        other = torch.compile(nn.Linear(8, 8).cuda(), options={"max_fusion_size": 1})
+        other(x)
+        assert graphs_made() == made + 2
+
+
 def test_calls_of_modules_that_are_followed_are_one_graph() -> None:
     paths = ModulePaths()
     with simulate("h100", compute=False):

@@ -1,0 +1,48 @@
+"""Generation with the book's language models: with and without a cache, eager and compiled."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+
+_NEW_TOKENS = 150
+
+
+def generate(
+    model: str, tokens: int, cached: bool = False, compiled: bool = False, batch: int = 1
+) -> None:
+    """One call eagerly; of the calls that a compiled model makes, the second counts."""
+    from llms_from_scratch import llama3, qwen3
+
+    config = {"llama3": llama3.LLAMA32_CONFIG_1B, "qwen3": qwen3.QWEN_CONFIG_06_B}[model]
+    package = "llms_from_scratch"
+    if cached:
+        package += ".kv_cache_batched" if batch > 1 else ".kv_cache"
+    classes = importlib.import_module(f"{package}.{model}")
+    make = {"llama3": "Llama3Model", "qwen3": "Qwen3Model"}[model]
+    with torch.device("cuda"):
+        network = getattr(classes, make)(config)
+    if compiled:
+        network = torch.compile(network)
+        _generate(network, config, package, tokens, cached, batch)
+    torch.cuda.reset_peak_memory_stats()
+    _generate(network, config, package, tokens, cached, batch)
+
+
+def _generate(
+    network: Any, config: Any, package: str, tokens: int, cached: bool, batch: int
+) -> None:
+    prompt = torch.randint(config["vocab_size"], (batch, tokens)).cuda()
+    if cached:
+        cache = importlib.import_module(f"{package}.generate")
+        cache.generate_text_simple(network, prompt, _NEW_TOKENS, config["context_length"])
+    elif batch > 1:
+        from llms_from_scratch.ch04 import generate_text_simple
+
+        generate_text_simple(network, prompt, _NEW_TOKENS, config["context_length"])
+    else:
+        from llms_from_scratch.ch05 import generate
+
+        generate(network, prompt, _NEW_TOKENS, config["context_length"], top_k=1)
