@@ -3,9 +3,11 @@
 Note [One rank for many]
 A process group has the size that the program asks for, and one process. The other ranks are assumed
 to hold what this one holds. So a broadcast changes nothing, a sum is a multiplication by the number
-of ranks, a gather repeats, and what only another rank can know (a receive, a scatter from another
-root) is zeros. Nothing is sent and nothing waits. NCCL's buffers come from the driver and are not
-counted; a warning says so. What the classes here for NCCL take is PyTorch's own.
+of ranks, and a gather repeats. A receive comes from the rank that sends, if that runs too: see Note
+[Ranks side by side]. Otherwise it is what this rank sends of the same shape, as in a ring. What
+only another rank can know has no value in a dry run, and is refused where tensors have values.
+NCCL's buffers come from the driver and are not counted; a warning says so. What the classes here
+for NCCL take is PyTorch's own.
 
 ``FakeProcessGroup`` of PyTorch is no replacement. It leaves sums as they were, so that the mean of
 gradients, which ``DistributedDataParallel`` makes of a sum, is a fraction of them; in torch 2.4 it
@@ -15,10 +17,14 @@ does not write the output of a reduce-scatter at all.
 from __future__ import annotations
 
 import functools
+import pickle
 import sys
+import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -31,11 +37,44 @@ from torch.futures import Future
 from ...._common.program_lines import is_of_program
 from ....errors import UnsupportedCUDACallError
 from ...machine import active
+from ...machine.tensor_values import is_small
+from .peers import peers
 
 Tensors = list[torch.Tensor]
 
 _HashStore: Any = vars(dist)["HashStore"]
 _ProcessGroup: Any = dist.ProcessGroup  # what its stubs say differs between versions of PyTorch
+
+
+class _InFlight(threading.local):
+    """What a function of PyTorch is about to receive: objects, as `objects` exchanges them."""
+
+    objects: deque[bytes] | None = None  # None while no such function runs
+
+    def __init__(self) -> None:
+        # The sizes of the objects, for each call of the function that receives some.
+        self.sizes: deque[Sequence[int]] = deque()
+
+    @contextmanager
+    def receiving(self, sizes: Sequence[Sequence[int]], objects: Sequence[bytes]) -> Iterator[None]:
+        self.objects, self.sizes = deque(objects), deque(sizes)
+        try:
+            yield
+        finally:
+            self.objects = None
+
+    def fill(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Fill tensors that are received; False where no objects are."""
+        if self.objects is None:
+            return False
+        if tensors[0].dtype == torch.int64 and self.sizes:
+            numbers = torch.tensor(self.sizes.popleft())
+            parts = numbers.split([tensor.numel() for tensor in tensors])
+            _fill(tensors, [part.view(one.shape) for part, one in zip(parts, tensors, strict=True)])
+        return True
+
+
+in_flight = _InFlight()
 
 
 class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
@@ -71,6 +110,9 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         self._size = size
         self._name: str | None = None
         self._options = options or self.Options()
+        self._coalesced: list[_Receipt] | None = None
+        # What this rank has sent last, of each shape and dtype.
+        self._sent: dict[tuple[Any, ...], weakref.ref[torch.Tensor]] = {}
         if device is not None:
             self.eager_connect_single_device(device)
         if size > 1 and not dist.is_initialized():
@@ -146,13 +188,19 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     _set_default_timeout = _add_ephemeral_timeout = set_timeout = _do_nothing
     abort = shutdown = _shutdown = _do_nothing  # torch 2.4 calls the third
-    monitored_barrier = _start_coalescing = _set_sequence_number_for_group = _do_nothing
+    monitored_barrier = _set_sequence_number_for_group = _do_nothing
 
     def barrier(self, *_args: Any, **_options: Any) -> Any:
         """All ranks are here."""
         return _done([])
 
-    _end_coalescing = barrier
+    def _start_coalescing(self, *_device: Any) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, *_device: Any) -> Any:
+        """One work for all calls since the start."""
+        receipts, self._coalesced = self._coalesced or [], None
+        return _Receipts(receipts) if receipts else _done([])
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         """All ranks get the sum, or what ``opts`` wants."""
@@ -169,11 +217,14 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:
         """All ranks get the root's, which are this one's."""
+        if opts is None or opts.rootRank != self._rank:
+            in_flight.fill(tensors)
         return _done(tensors)
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         for output, tensor in zip(outputs, inputs, strict=True):
-            _fill(output, [tensor] * self._size)
+            if not in_flight.fill(output):
+                _fill(output, [tensor] * self._size)
         return _done(outputs)
 
     def all_gather_single_coalesced(
@@ -201,8 +252,12 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return _done(outputs)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Any:
-        """Each rank gets one of the root's tensors; those of another root are unknown: zeros."""
-        _fill(outputs, [inputs[0][self._rank] if opts.rootRank == self._rank else None])
+        """Each rank gets one of the root's tensors; those of another root are unknown."""
+        if opts.rootRank == self._rank:
+            _fill(outputs, [inputs[0][self._rank]])
+        elif not in_flight.fill(outputs):
+            for output in outputs:
+                _leave_unknown(output, f"scatter from rank {self._global(opts.rootRank)}")
         return _done(outputs)
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Any:
@@ -251,18 +306,62 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
     alltoall_base = all_to_all_single
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
-        """No other rank receives it."""
+        """The other rank receives it, if it runs."""
+        others, rank = peers(), self._global(to)
+        for tensor in tensors:
+            self._sent[_kind_of(tensor)] = weakref.ref(tensor)
+            if (
+                in_flight.objects is None
+                and others is not None
+                and rank in others.beside
+                and _is_sent(tensor)
+            ):
+                others.send(self._channel(self._global(self._rank), rank, tag), _packed(tensor))
         return _done(tensors)
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
-        """Zeros: the tensors that another rank sends are unknown."""
-        _fill(tensors, [None] * len(tensors))
-        return _done(tensors)
+        """What another rank sends is there after ``wait()``."""
+        if in_flight.fill(tensors):
+            return _done(tensors)
+        receipt = _Receipt([self._receiving(tensor, source, tag) for tensor in tensors])
+        if self._coalesced is not None:
+            self._coalesced.append(receipt)
+        return receipt
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
         """The same of any rank: it was the next one."""
-        self.recv(tensors, 0)
-        return _Received((self._rank + 1) % self._size)
+        source = (self._rank + 1) % self._size
+        self.recv(tensors, source, tag).wait()
+        return _Received(source)
+
+    def _receiving(self, tensor: torch.Tensor, source: int, tag: int) -> Callable[[], None]:
+        """What fills a tensor with what another rank sends."""
+        others, rank = peers(), self._global(source)
+        if others is None or rank not in others.beside:
+            return functools.partial(self._take_own, tensor, rank)
+        if not _is_sent(tensor):
+            return functools.partial(_leave_unknown, tensor, "")
+        channel = self._channel(rank, self._global(self._rank), tag)
+        number = others.claim(channel)
+        call = f"recv from rank {rank}"
+        return lambda: _unpack(others.receive(channel, number, rank, call), tensor, call)
+
+    def _take_own(self, tensor: torch.Tensor, rank: int) -> None:
+        """The other rank is taken to send what this one sends of the same shape."""
+        reference = self._sent.get(_kind_of(tensor))
+        sent = None if reference is None else reference()
+        if sent is None:
+            _leave_unknown(tensor, f"recv from rank {rank}")
+        elif sent is not tensor:
+            _fill([tensor], [sent])
+
+    def _global(self, rank: int) -> int:
+        """The number that a rank of this group has among all."""
+        number: int = dist.get_global_rank(self, rank)
+        return number
+
+    def _channel(self, source: int, to: int, tag: int) -> str:
+        return f"{self.group_name}/{source}>{to}/{tag}"
 
     def _has_hooks(self) -> bool:
         return False  # nothing waits for collectives to end
@@ -335,6 +434,29 @@ class SimulatedGloo(SimulatedGroup):
     """A group with Gloo, or with Gloo for the CPU and NCCL for GPUs."""
 
 
+class _Receipt(vars(_c10d)["Work"]):  # type: ignore[misc]
+    """Tensors that are filled when the program waits for them."""
+
+    def __init__(self, fills: Sequence[Callable[[], object]]) -> None:
+        super().__init__()
+        self._fills = deque(fills)
+
+    def wait(self, timeout: Any = None) -> bool:
+        while self._fills:
+            self._fills.popleft()()
+        return True
+
+    is_completed = is_success = wait
+    synchronize = wait
+
+
+class _Receipts(_Receipt):
+    """Several of them, which one call waits for."""
+
+    def __init__(self, receipts: Sequence[_Receipt]) -> None:
+        super().__init__([receipt.wait for receipt in receipts])
+
+
 class _Received(vars(_c10d)["Work"]):  # type: ignore[misc]
     """A receipt that has come from some rank."""
 
@@ -349,6 +471,57 @@ class _Received(vars(_c10d)["Work"]):  # type: ignore[misc]
 
     def _source_rank(self) -> int:
         return self._source
+
+
+def _kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (*tensor.shape, tensor.dtype)
+
+
+def _is_sent(tensor: torch.Tensor) -> bool:
+    """True if the values of a tensor go from rank to rank: of a large one in a dry run they do not.
+
+    Sender and receiver decide by what both know, the number of elements and the dtype.
+    """
+    machine = active.machine
+    is_dry = machine is not None and machine.values is not None
+    return not is_dry or is_small(tensor.numel(), tensor.dtype)
+
+
+def _packed(tensor: torch.Tensor) -> bytes:
+    """A tensor with its values, if it has any, as a message."""
+    machine = active.machine
+    values = None if machine is None else machine.values
+    data = None
+    if values is None or values.is_known(tensor):
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            unlabelled = tensor.detach().clone(memory_format=torch.contiguous_format)
+            data = unlabelled.view(-1).view(torch.uint8).numpy().tobytes()
+    return pickle.dumps((tensor.numel(), tensor.dtype, data))
+
+
+def _unpack(message: bytes, tensor: torch.Tensor, call: str) -> None:
+    """Fill a tensor with the values of a message."""
+    count, dtype, data = pickle.loads(message)  # noqa: S301 - a rank of the same program sent it
+    if count != tensor.numel():
+        raise ValueError(f"{call}: it sends {count} elements, and {tensor.numel()} are expected")
+    if data is None:
+        _leave_unknown(tensor, call)
+    elif data:
+        received = torch.frombuffer(bytearray(data), dtype=dtype).view(tensor.shape)
+        _fill([tensor], [received])
+
+
+def _leave_unknown(tensor: torch.Tensor, call: str) -> None:
+    """Take the values from a tensor that another rank fills; refused where tensors have values."""
+    machine = active.machine
+    values = None if machine is None else machine.values
+    if values is None:
+        raise UnsupportedCUDACallError(
+            f"{call}: what another rank sends is not known, because this rank is simulated alone;"
+            " simulate the ranks together (pytorch-memlab fit --ranks all, or pytorch-memlab run"
+            " -- torchrun), or shapes only (--dry-run)"
+        )
+    values.forget_values(tensor)
 
 
 def _say_that_the_others_are_not_there(size: int) -> None:

@@ -6,9 +6,7 @@ import dataclasses
 import functools
 import inspect
 import os
-import pickle
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -19,12 +17,9 @@ import torch.distributed as dist
 
 from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
-from ....errors import UnsupportedCUDACallError
 from ...machine.machine import Machine
 from ...machine.unsupported import refusal
 from . import sharded_tensors
-
-_MOST_SENT = 8  # objects that are remembered until they come back
 
 _NCCL_VERSION = 2 << 32 | 29 << 16 | 7  # 2.29.7, which torch 2.13.0+cu130 is installed with
 
@@ -38,6 +33,7 @@ def install(machine: Machine, patches: Patches) -> None:
     """
     if not dist.is_available():
         return
+    from . import objects, peers
     from .one_rank import (
         SimulatedFileStore,
         SimulatedGloo,
@@ -54,11 +50,9 @@ def install(machine: Machine, patches: Patches) -> None:
         if hasattr(c10d, "_create_nccl2_process_group"):  # torch 2.14 and later
             patches.set(module, "ProcessGroupNCCL2", SimulatedNCCL2)
             patches.set(module, "ProcessGroupNCCLLazy", SimulatedNCCL2)
-    broadcast = _broadcast_object_list(dist.broadcast_object_list)
     replaced: list[tuple[Any, Any]] = [
         (SimulatedTCPStore.real, SimulatedTCPStore),
         (SimulatedFileStore.real, SimulatedFileStore),
-        (dist.broadcast_object_list, broadcast),
     ]
     init_rpc = getattr(sys.modules.get("torch.distributed.rpc"), "init_rpc", None)
     if init_rpc is not None:
@@ -73,7 +67,8 @@ def install(machine: Machine, patches: Patches) -> None:
     # From torch 2.15 on, collectives are recorded: by groups whose backend is an object of C++.
     patches.set(c10d, "_maybe_attach_flight_recorder", lambda *_arguments: None)
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
-    _install_objects(machine, patches)
+    objects.install(patches)
+    patches.before_undo(peers.leave)
     # With TORCH_DISTRIBUTED_DEBUG=DETAIL it tells in the log what groups of NCCL send.
     patches.set(torch._C._distributed_c10d, "_hash_tensors", _hash_of)
     patches.set(dist, "Reducer", _reducer(machine))
@@ -114,58 +109,6 @@ def _number(name: str, given: str | None) -> int:
             f"environment variable {name} expected, but not set; a simulated rank needs RANK and "
             "WORLD_SIZE, such as RANK=0 WORLD_SIZE=8"
         ) from None
-
-
-def _broadcast_object_list(original: Callable[..., None]) -> Callable[..., None]:
-    """Other ranks hold what this one holds: their objects are this rank's."""
-    from .one_rank import SimulatedGroup
-
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def broadcast_object_list(*args: Any, **kwargs: Any) -> None:
-        given = signature.bind(*args, **kwargs).arguments
-        group = given.get("group") or dist.group.WORLD
-        if isinstance(group, SimulatedGroup):
-            given.pop("group_src", None)
-            given["src"] = dist.get_rank()
-        original(**given)
-
-    return broadcast_object_list
-
-
-def _install_objects(machine: Machine, patches: Patches) -> None:
-    """Objects that collectives send in tensors, and give back out of such.
-
-    Without arithmetic a large tensor has no values; what comes out of it is what went in.
-    """
-    values = machine.values
-    sent: deque[tuple[int, Any]] = deque(maxlen=_MOST_SENT)
-
-    def lacks_values(tensor: torch.Tensor) -> bool:
-        return values is not None and not values.is_known(tensor)
-
-    @patches.around(dist.distributed_c10d, "_object_to_tensor")
-    def object_to_tensor(send: Callable[..., Any], obj: Any, *where: Any) -> Any:
-        tensor, size = send(obj, *where)
-        if lacks_values(tensor):
-            sent.appendleft((tensor.numel(), obj))
-        return tensor, size
-
-    @patches.around(dist.distributed_c10d, "_tensor_to_object")
-    def tensor_to_object(
-        receive: Callable[..., Any], tensor: torch.Tensor, tensor_size: Any, *group: Any
-    ) -> Any:
-        if tensor_size == 0:  # no pickle is as short: it is what a simulated rank receives
-            raise UnsupportedCUDACallError(
-                "objects that another rank sends or scatters are not known: one rank alone is "
-                "simulated; broadcast_object_list and all_gather_object take this rank's own"
-            )
-        if lacks_values(tensor):
-            for size, obj in sent:
-                if size == int(tensor_size):
-                    return pickle.loads(pickle.dumps(obj))  # noqa: S301 - our own
-        return receive(tensor, tensor_size, *group)
 
 
 def _install_checkpoints(patches: Patches, planner: Any) -> None:

@@ -1,0 +1,196 @@
+"""Messages between simulated ranks: what one process sends, others receive.
+
+Note [Ranks side by side]
+The ranks that ``torchrun`` starts, and those that ``fit --ranks`` runs, are processes that simulate
+one rank each. What they tell each other goes through a ``TCPStore``, that of ``torchrun`` or one of
+``fit``: objects, and tensors whose values the receiver can have. A tensor without values is not
+sent, and nobody waits for it. A rank that runs alone has no peers.
+
+The ranks that run are those between which a program differs. The others are taken to hold what this
+one holds, as in Note [One rank for many].
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import time
+from collections import Counter
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from ...._common.ranks import this_rank
+
+VARIABLE: Final = "PYTORCH_MEMLAB_PEERS"
+"""Of a rank that ``fit --ranks`` runs: the address of the store, and which ranks run."""
+
+_real_store: Any = vars(dist)["TCPStore"]
+_PrefixStore: Any = vars(dist)["PrefixStore"]
+_PART: Final = 4 * 2**20  # bytes of a value in the store, which takes at most 8 MiB
+_PATIENCE: Final = 600.0  # seconds that a rank waits for another one, as with NCCL
+_PAUSES: Final = (0.001, 0.05)  # seconds between two looks, at first and at most
+_MOST_REPEATED: Final = 65_536  # bytes of a message that a rank which has ended may send again
+_ENDED_WELL: Final = b"ended"
+
+
+class RankHasEndedError(RuntimeError):
+    """Another rank has ended without sending what this one waits for."""
+
+
+class Peers:
+    """The other ranks of a job, as far as they run.
+
+    Args:
+        store: where the messages are.
+        rank: of this process.
+        beside: the ranks that run at the same time.
+        before: the ranks that have run.
+    """
+
+    def __init__(
+        self, store: Any, rank: int, beside: Iterable[int], before: Iterable[int] = ()
+    ) -> None:
+        self._store = store
+        self._rank = rank
+        self.beside = frozenset(beside) - {rank}
+        self.known = self.beside | frozenset(before)
+        self._sent: Counter[str] = Counter()
+        self._taken: Counter[str] = Counter()
+        self._last: dict[str, bytes] = {}
+
+    def send(self, channel: str, message: bytes) -> None:
+        """Send the next message of a channel; nothing waits."""
+        name = f"{channel}/{self._sent[channel]}"
+        self._sent[channel] += 1
+        parts = range(_PART, len(message), _PART)
+        for begin in parts:
+            self._store.set(f"{name}+{begin}", message[begin : begin + _PART])
+        self._store.set(name, pickle.dumps((len(message), message[:_PART])))
+
+    def claim(self, channel: str) -> int:
+        """The number of the next message of a channel, for `receive`."""
+        number = self._taken[channel]
+        self._taken[channel] += 1
+        return number
+
+    def receive(self, channel: str, number: int, sender: int, call: str) -> bytes:
+        """Wait for a message of a rank.
+
+        Raises:
+            RankHasEndedError: the sender has ended, or nothing came for ten minutes.
+        """
+        name = f"{channel}/{number}"
+        deadline = time.monotonic() + _PATIENCE
+        pause, most = _PAUSES
+        while not self._store.check([name]):
+            if pause >= most:
+                ended = self._end_of(sender)
+                # What it sent before it ended may have come since the last look.
+                if ended is not None and not self._store.check([name]):
+                    return self._sent_before(channel, sender, call, ended)
+            if time.monotonic() > deadline:
+                raise RankHasEndedError(
+                    f"{call}: rank {self._rank} has waited for rank {sender} for {_PATIENCE:.0f} s"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, most)
+        message: bytes
+        size, message = pickle.loads(self._store.get(name))  # noqa: S301 - a rank of this job
+        for begin in range(_PART, size, _PART):
+            message += self._store.get(f"{name}+{begin}")
+        if len(message) <= _MOST_REPEATED:
+            self._last[channel] = message
+        return message
+
+    def _sent_before(self, channel: str, sender: int, call: str, ended: bytes) -> bytes:
+        """The last message of a rank whose steps repeat; a failed one sends nothing more."""
+        if ended == _ENDED_WELL and channel in self._last:
+            return self._last[channel]
+        reason = "" if ended == _ENDED_WELL else f": {ended.decode()}"
+        raise RankHasEndedError(
+            f"{call}: rank {sender}, from which rank {self._rank} receives, has ended{reason}"
+        )
+
+    def _end_of(self, rank: int) -> bytes | None:
+        key = _key_of_end(rank)
+        if not self._store.check([key]):
+            return None
+        ended: bytes = self._store.get(key)
+        return ended
+
+    def end(self, problem: str = "") -> None:
+        """Tell the others that this rank sends nothing more."""
+        tell_end(self._store, self._rank, problem)
+
+
+def _key_of_end(rank: int) -> str:
+    return f"ended/{rank}"
+
+
+def tell_end(store: Any, rank: int, problem: str = "") -> None:
+    """Let no rank wait for one that has ended, with an error or without."""
+    store.set(_key_of_end(rank), problem.encode() or _ENDED_WELL)
+
+
+def make_store() -> Any:
+    """A store for the ranks that this process will start; its address is in ``port``."""
+    return _real_store("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+
+
+def connect(port: int, prefix: str) -> Any:
+    """A store of one set of ranks, in that of this machine with some port."""
+    store = _real_store("127.0.0.1", port, None, is_master=False, wait_for_workers=False)
+    return _PrefixStore(prefix, store)
+
+
+def address(port: int, prefix: str, beside: Iterable[int], before: Iterable[int]) -> str:
+    """The value of ``VARIABLE`` for ranks that run beside each other."""
+    return json.dumps([port, prefix, sorted(beside), sorted(before)])
+
+
+_found: list[Peers | None] = []
+
+
+def peers() -> Peers | None:
+    """The other ranks, if any run; they are looked for once in a simulation."""
+    if not _found:
+        _found.append(_connected())
+    return _found[0]
+
+
+def leave() -> None:
+    """Tell the other ranks that the simulation has ended, and forget them."""
+    if _found:
+        own = _found.pop()
+        if own is not None:
+            try:
+                own.end()
+            except RuntimeError:  # the process with the store has ended before
+                return
+
+
+def _connected() -> Peers | None:
+    text = os.environ.get(VARIABLE)
+    if text:
+        port, prefix, beside, before = json.loads(text)
+        return Peers(connect(port, prefix), dist.get_rank(), beside, before)
+    own = this_rank()
+    if own.launcher != "torchrun" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    if (own.rank, own.world_size) != (dist.get_rank(), dist.get_world_size()):
+        return None
+    if own.world_size < 2:
+        return None
+    name, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    if not name or not port.isdecimal():
+        return None
+    try:
+        store = _real_store(name, int(port), None, is_master=False, timeout=timedelta(seconds=30))
+    except RuntimeError:  # the launcher has no store there: the variables are those of another job
+        return None
+    prefix = f"pytorch-memlab/{own.attempt}"
+    return Peers(_PrefixStore(prefix, store), own.rank, range(own.world_size))
