@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     )
     from .machine.tensor_values import DataDependentReads as DataDependentReads
     from .ops.attention import backends
+    from .torch_api.distributed import peers as peers
 
     attention_backends = backends
 
@@ -80,6 +81,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
     "attention_backends": "ops.attention.backends",
     "decisions": "hardware.decisions",
+    "peers": "torch_api.distributed.peers",
 }
 
 

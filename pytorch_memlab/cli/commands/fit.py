@@ -14,6 +14,7 @@ for example:
   pytorch-memlab fit --gpu 24GiB --steps 5 -m package.train
   pytorch-memlab fit --try --gpu rtx4090 train.py
   pytorch-memlab fit --vary "--batch-size=1:512" -o curve.svg train.py
+  pytorch-memlab fit --ranks all --mesh pp=4,dp=8,tp=2 --gpu h100 train.py
 
 exit codes:
   0  the program fits on one of the GPUs at least, or with one of the remedies
@@ -66,9 +67,12 @@ from ..notices import (
 from ..output import OutputFile
 from ..parser import CommandParser
 
+_GPUS_OF_NODE = 8
+
 if TYPE_CHECKING:
     from ...advice.around_program import AroundProgram
     from ...fitting.grid import GridSearch
+    from ...fitting.mesh import Mesh
     from ...fitting.target import ProgramTarget
     from ...fitting.trial import Settings
     from ...fitting.variable import Variable
@@ -97,8 +101,8 @@ def add_arguments(parser: CommandParser) -> None:
         " with name, memory, compute_capability and multiprocessors. Separated by commas,"
         " repeatable (default: all GPUs that have a name)",
     )
-    text = "number of GPUs that the program has, all alike (default: 1)"
-    add("--num-gpus N", text, type=number_of_gpus, default=1)
+    text = "number of GPUs that the program has, all alike (default: 1; with --ranks, those of"
+    add("--num-gpus N", text + " a node, 8 at most)", type=number_of_gpus)
     add_memory_overhead(add, "GPU")
     add_assume(add)
     add = parser.group("remedies")
@@ -123,6 +127,19 @@ def add_arguments(parser: CommandParser) -> None:
         " (default: that of the GPU). If the program needs more, fit looks for the fewest"
         " blocks whose activation checkpointing makes it fit; without --try, all remedies are"
         " tried",
+    )
+    add = parser.group("jobs of many ranks")
+    add(
+        "--ranks LIST",
+        "run the ranks of a job side by side, and show what each needs: all runs one of each kind"
+        " that differs, such as every stage of a pipeline, and the first and the last rank of other"
+        " dimensions; or numbers (0,3,8-11). --gpu names the GPU"
+        f" (default: {DEFAULT_GPU})",
+    )
+    add(
+        "--mesh NAME=N,...",
+        "the dimensions of the ranks, as init_device_mesh has them, the outermost first: pp=4,dp=8,"
+        "tp=2. Along pp every rank runs (default: WORLD_SIZE ranks, all of which run)",
     )
     add = parser.group("search")
     add(
@@ -160,6 +177,12 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
     tell_options_after_program(parser, options, source)
     script = "" if options.is_module else options.script
     is_tried = options.remedies is not None or options.budget is not None
+    if options.ranks is not None or options.mesh is not None:
+        if options.vary or is_tried:
+            raise UsageError("--ranks is a question by itself: give --vary or --try without it")
+        if options.output is not None or options.private:
+            raise UsageError("--output draws the curve of --vary: give that too")
+        return partial(_show, _ranks_of(options, gpus, target), settings, script)
     if options.vary:
         if options.private and options.output is None:
             raise UsageError("--private is for the picture of --output: give that too")
@@ -183,7 +206,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     context, others = memory_overhead(options)
     return Settings(
         steps=options.steps,
-        num_gpus=options.num_gpus,
+        num_gpus=options.num_gpus or 1,
         context=context,
         others=others,
         allow_writes=options.allow_writes,
@@ -335,6 +358,62 @@ def _try(
         return _Found(text(found), NO_VERDICT, found.unchanged.trial.error)
     shown = [found.unchanged, *(one.verdict for one in found.tried)]
     return _Found(text(found), _exit_code(shown))
+
+
+def _ranks_of(
+    options: argparse.Namespace, gpus: Sequence[tuple[str, GPU]], target: ProgramTarget
+) -> Callable[[Settings], _Found]:
+    """The runs of the ranks of a job, with the options checked."""
+    import torch.distributed
+
+    from ...fitting.mesh import read_mesh, read_ranks
+    from ...simulation.inspect import find_gpu
+
+    if not torch.distributed.is_available():
+        raise UsageError("--ranks is for a torch with torch.distributed, which this one has not")
+    if options.gpu and len(gpus) > 1:
+        raise UsageError("--ranks is for one GPU: name one with --gpu")
+    name, gpu = gpus[0] if options.gpu else (DEFAULT_GPU, find_gpu(DEFAULT_GPU))
+    mesh = read_mesh(options.mesh, os.environ.get("WORLD_SIZE"))
+    ranks = read_ranks(options.ranks or "all", mesh)
+    per_node = options.num_gpus or min(mesh.world_size, _GPUS_OF_NODE)
+    return partial(_run_ranks, target, name, gpu, mesh, ranks, per_node)
+
+
+def _run_ranks(
+    target: ProgramTarget,
+    name: str,
+    gpu: GPU,
+    mesh: Mesh,
+    ranks: tuple[int, ...] | None,
+    per_node: int,
+    settings: Settings,
+) -> _Found:
+    from ...fitting.ranks import RankSearch
+    from ...records import OF_VALUES
+    from ...render import fit_ranks
+
+    settings = replace(settings, num_gpus=per_node)
+    search = RankSearch(target, name, gpu, mesh, settings, only=ranks, ended=_tell_ranks)
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        runs = f"interrupted after {search.runs} runs of ranks"
+        return _Found("", INTERRUPTED, "", runs)
+    text = fit_ranks.text(search, names_error=False)
+    if search.failed is not None:
+        trial = search.failed.verdict.trial
+        assumes = any(one.kind in OF_VALUES for one in trial.approximations)
+        return _Found(text, NO_VERDICT, trial.error, assumes_values=assumes)
+    if not any(one.reserved_peak for one in search.verdicts):
+        return _Found(text, NO_VERDICT)
+    codes = {_exit_code([one]) for one in search.verdicts}
+    worst = next(code for code in (NO_VERDICT, DOES_NOT_FIT, FITS_SO_FAR, 0) if code in codes)
+    return _Found(text, worst)
+
+
+def _tell_ranks(runs: int) -> None:
+    tell_in_terminal(f"{runs} runs of ranks")
 
 
 def _exit_code(verdicts: Iterable[Verdict | None]) -> int:

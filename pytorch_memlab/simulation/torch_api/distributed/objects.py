@@ -24,6 +24,7 @@ _HOW: Final = (
     "simulate the ranks together (pytorch-memlab fit --ranks all, or pytorch-memlab run --"
     " torchrun)"
 )
+_MESH: Final = "--mesh takes the two to be alike: give it the dimensions that the program has"
 
 
 def install(patches: Patches) -> None:
@@ -91,9 +92,10 @@ class _Call:
             return self._original(**self.arguments)
 
     def refused(self, rank: int | str) -> UnsupportedCUDACallError:
+        how = _HOW if self.peers is None else _MESH
         return UnsupportedCUDACallError(
             f"{self.name}: the objects of rank {rank} are not known, because it is not simulated"
-            f" beside rank {self.own}; {_HOW}"
+            f" beside rank {self.own}; {how}"
         )
 
 

@@ -18,6 +18,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -122,18 +123,29 @@ class Peers:
         ended: bytes = self._store.get(key)
         return ended
 
-    def end(self, problem: str = "") -> None:
+    def end(self) -> None:
         """Tell the others that this rank sends nothing more."""
-        tell_end(self._store, self._rank, problem)
+        with suppress(RuntimeError):  # the process with the store has ended before
+            _tell_end(self._store, self._rank, "")
 
 
 def _key_of_end(rank: int) -> str:
     return f"ended/{rank}"
 
 
-def tell_end(store: Any, rank: int, problem: str = "") -> None:
-    """Let no rank wait for one that has ended, with an error or without."""
-    store.set(_key_of_end(rank), problem.encode() or _ENDED_WELL)
+def tell_end(store: Any, prefix: str, rank: int, problem: str = "") -> None:
+    """Let no rank wait for one that has ended, with an error or without; the first word counts."""
+    _tell_end(_PrefixStore(prefix, store), rank, problem)
+
+
+def tell_own_end(port: int, prefix: str, rank: int, problem: str) -> None:
+    """The same from another process than that of the store."""
+    with suppress(RuntimeError):  # the process with the store has ended before
+        _tell_end(connect(port, prefix), rank, problem)
+
+
+def _tell_end(store: Any, rank: int, problem: str) -> None:
+    store.compare_set(_key_of_end(rank), b"", problem.encode() or _ENDED_WELL)
 
 
 def make_store() -> Any:
@@ -167,10 +179,7 @@ def leave() -> None:
     if _found:
         own = _found.pop()
         if own is not None:
-            try:
-                own.end()
-            except RuntimeError:  # the process with the store has ended before
-                return
+            own.end()
 
 
 def _connected() -> Peers | None:

@@ -1,0 +1,105 @@
+"""The pipeline of a rank: its schedule, and how many micro-batches it holds at a time."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .._common.after_import import AfterImport
+from .._common.patches import Patches
+
+_STAGE: Final = "torch.distributed.pipelining.stage"
+_SCHEDULES: Final = "torch.distributed.pipelining.schedules"
+_SHARDING: Final = "torch.distributed.fsdp"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFacts:
+    """What was seen of the pipeline of a rank, and of its FSDP."""
+
+    schedule: str = ""  # name of its class; empty without a pipeline
+    micro_batches: int = 0
+    stages: tuple[int, ...] = ()  # the numbers of those that the rank has
+    in_flight: int = 0  # the most that were forward and not yet backward, of all its stages
+    keeps_unsharded: bool = False  # whether fully_shard was called with reshard_after_forward=False
+
+
+class PipelineWatch:
+    """Looks at the pipeline of the program that runs in this process."""
+
+    def __init__(self) -> None:
+        self._schedule = ""
+        self._micro_batches = 0
+        self._stages: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._numbers: set[int] = set()
+        self._most = 0
+        self._keeps_unsharded = False
+
+    def facts(self) -> PipelineFacts:
+        return PipelineFacts(
+            self._schedule,
+            self._micro_batches,
+            tuple(sorted(self._numbers)),
+            self._most,
+            self._keeps_unsharded,
+        )
+
+    def watch(self, patches: Patches) -> None:
+        """Look on until the patches are undone."""
+        imports = AfterImport()
+        imports.call(_STAGE, functools.partial(self._watch_stages, patches))
+        imports.call(_SCHEDULES, functools.partial(self._watch_schedules, patches))
+        imports.call(_SHARDING, functools.partial(self._watch_sharding, patches))
+        imports.start()
+        patches.before_undo(imports.stop)
+
+    def _watch_stages(self, patches: Patches, module: Any) -> None:
+        base = getattr(module, "_PipelineStageBase", None)
+        if base is None or not hasattr(base, "forward_one_chunk"):
+            return
+
+        @patches.around(base, "forward_one_chunk")
+        def forward_one_chunk(
+            forward: Callable[..., Any], stage: Any, *args: Any, **kw: Any
+        ) -> Any:
+            result = forward(stage, *args, **kw)
+            self._stages.add(stage)
+            self._numbers.add(stage.stage_index)
+            self._most = max(self._most, sum(map(_held, self._stages)))
+            return result
+
+    def _watch_schedules(self, patches: Patches, module: Any) -> None:
+        names = ("_PipelineSchedule", "PipelineSchedule")  # the second one before torch 2.5
+        base = next((vars(module)[name] for name in names if hasattr(module, name)), None)
+        if base is None:
+            return
+
+        @patches.around(base, "__init__")
+        def init(original: Callable[..., None], schedule: Any, *args: Any, **kw: Any) -> None:
+            original(schedule, *args, **kw)
+            self._schedule = type(schedule).__name__
+            self._micro_batches = schedule._n_microbatches
+
+    def _watch_sharding(self, patches: Patches, module: Any) -> None:
+        original = getattr(module, "fully_shard", None)
+        if original is None:
+            return
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def fully_shard(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            if given.get("reshard_after_forward") is False:
+                self._keeps_unsharded = True
+            return original(*args, **kwargs)
+
+        patches.set_by_name((original, fully_shard))
+
+
+def _held(stage: Any) -> int:
+    """Micro-batches that a stage holds: activations, or what a weight's gradient still needs."""
+    return len(set(stage.fwd_cache) | set(getattr(stage, "backward_state", ())))

@@ -1,0 +1,311 @@
+"""The ranks of a job that differ, one of each kind.
+
+Note [Ranks that differ]
+The stages of a pipeline differ, so all of them run, side by side: Note [Ranks side by side]. Along
+the other dimensions of a mesh, ranks run the same program with shards of the same tensors. Shards
+get smaller with the rank, or stay alike. So the first and the last rank of each dimension run; if
+these need the same, so do those between, and otherwise the ranks in the middle run too, until it is
+known where they begin to differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from .._common.optimizer_steps import ProgramDone
+from .._common.patches import Patches
+from ..errors import MemlabError
+from ..history.holders import peak_holders
+from ..simulation.inspect import GPU, peers
+from .change import Change
+from .mesh import Mesh
+from .pipeline_changes import changes_for
+from .pipeline_facts import PipelineFacts, PipelineWatch
+from .target import Target
+from .trial import Settings, TrialRequest, run_all
+from .verdict import Verdict, verdict
+
+_PORT: Final = "29500"  # that of torchrun; nothing listens there
+
+_LEAST: Final = 2**20
+"""Bytes by which a change lowers a peak, at least, to be said."""
+
+
+class RankOfJob(Change):
+    """The program runs as one rank of a job, beside others."""
+
+    def __init__(
+        self, rank: int, world_size: int, per_node: int, address: str, store: tuple[int, str]
+    ) -> None:
+        self.name = f"rank {rank}"
+        self.rank = rank
+        self._environment = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_RANK": str(rank % per_node),
+            "LOCAL_WORLD_SIZE": str(min(per_node, world_size)),
+            "GROUP_RANK": str(rank // per_node),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": _PORT,
+            peers.VARIABLE: address,
+        }
+        self._store = store
+        self._watch: PipelineWatch | None = None
+
+    def environment(self) -> Mapping[str, str]:
+        """As ``torchrun`` sets it."""
+        return self._environment
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        self._watch = PipelineWatch()
+        with Patches() as patches:
+            self._watch.watch(patches)
+            try:
+                yield
+            except ProgramDone:
+                raise
+            except BaseException as error:
+                if not isinstance(error, SystemExit) or error.code not in (None, 0):
+                    peers.tell_own_end(*self._store, self.rank, f"{type(error).__name__}: {error}")
+                raise
+
+    def finding(self) -> PipelineFacts:
+        return PipelineFacts() if self._watch is None else self._watch.facts()
+
+
+@dataclass(frozen=True, slots=True)
+class RankVerdict:
+    """The verdict on one rank that ran."""
+
+    rank: int
+    verdict: Verdict
+    facts: PipelineFacts
+    categories: Mapping[str, int]  # bytes by category at the peak
+
+    @property
+    def needs(self) -> tuple[int, int]:
+        return self.verdict.reserved_peak, self.verdict.active_peak
+
+
+@dataclass(frozen=True, slots=True)
+class RankClass:
+    """Ranks that are alike, of which one ran."""
+
+    place: tuple[tuple[str, int, int], ...]  # names of dimensions, with the first and the last
+    ranks: tuple[int, ...]
+    shown: RankVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class TriedOnRanks:
+    """What a change does to the fullest rank."""
+
+    name: str
+    peak: int  # reserved bytes of the rank that is fullest then
+    rank: int
+
+
+@dataclass(eq=False)
+class RankSearch:
+    """Finds the ranks of a job that differ, and runs one of each kind."""
+
+    target: Target
+    name: str  # of the GPU
+    gpu: GPU
+    mesh: Mesh
+    settings: Settings
+    only: tuple[int, ...] | None = None  # the ranks to run; None for all that differ
+    tries: bool = True  # whether changes of a pipeline are tried
+    ended: Callable[[int], object] = lambda _runs: None
+    runs: int = 0
+    classes: list[RankClass] = field(default_factory=list)
+    tried: list[TriedOnRanks] = field(default_factory=list)
+    uneven: tuple[str, ...] = ()  # dimensions along which ranks differ
+    alike: tuple[str, ...] = ()  # those along which the first and the last rank are alike
+    failed: RankVerdict | None = None  # the rank whose error ended the search
+
+    def __post_init__(self) -> None:
+        self._store = peers.make_store()
+        self._lines: dict[tuple[int, ...], list[RankVerdict]] = {}
+        self._all: dict[int, RankVerdict] = {}
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Of the ranks that ran."""
+        return tuple(self._all[rank].verdict for rank in sorted(self._all))
+
+    @property
+    def fullest(self) -> RankClass | None:
+        """The ranks with the least memory left."""
+        return min(self.classes, key=lambda one: one.shown.verdict.headroom, default=None)
+
+    @property
+    def emptiest(self) -> RankClass | None:
+        return max(self.classes, key=lambda one: one.shown.verdict.headroom, default=None)
+
+    def run(self) -> None:
+        if self.only is not None:
+            found = self._run_beside(self.only)
+            self.classes = [
+                RankClass(
+                    tuple((n, i, i) for n, i in self.mesh.place(one.rank).items()), (one.rank,), one
+                )
+                for one in found
+            ]
+            return
+        first = self._line({})
+        if self._has_failed():
+            self._show({}, {}, first)
+            return
+        classes: dict[str, list[range]] = {}
+        for name in self.mesh.replicas:
+            classes[name] = self._classes_along(name)
+            if self._has_failed():
+                return
+        self.uneven = tuple(name for name, ranges in classes.items() if len(ranges) > 1)
+        self.alike = tuple(name for name, ranges in classes.items() if len(ranges) == 1)
+        self._show(classes, {}, first)
+        for name in self.uneven:
+            for others in classes[name][1:]:
+                self._show(classes, {name: others}, self._line({name: others[0]}))
+        if self.tries:
+            self._try()
+
+    def _classes_along(self, name: str) -> list[range]:
+        """The places of a dimension, those that are alike together."""
+
+        def between(first: int, last: int) -> Iterator[int]:
+            """The places after the first one at which others begin."""
+            if self._has_failed() or self._is_alike({name: first}, {name: last}):
+                return
+            if last - first == 1:
+                yield last
+                return
+            middle = (first + last) // 2
+            yield from between(first, middle)
+            yield from between(middle, last)
+
+        size = self.mesh.sizes[name]
+        begins = [0, *between(0, size - 1), size]
+        return [range(a, b) for a, b in itertools.pairwise(begins)]
+
+    def _has_failed(self) -> bool:
+        return self.failed is not None
+
+    def _is_alike(self, one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+        """True if all stages need the same at two places."""
+        pairs = zip(self._line(one), self._line(other), strict=False)
+        return all(a.needs == b.needs for a, b in pairs)
+
+    def _line(self, place: Mapping[str, int]) -> list[RankVerdict]:
+        ranks = tuple(self.mesh.line(place))
+        if ranks not in self._lines:
+            self._lines[ranks] = self._run_beside(ranks)
+        return self._lines[ranks]
+
+    def _show(
+        self,
+        classes: Mapping[str, Sequence[range]],
+        chosen: Mapping[str, range],
+        line: Sequence[RankVerdict],
+    ) -> None:
+        """Add the ranks that these verdicts stand for."""
+        ranges = {
+            name: chosen.get(name) or (classes[name][0] if name in classes else range(1))
+            for name in self.mesh.sizes
+            if name not in self.mesh.stages
+        }
+        for one in line:
+            stage = self.mesh.place(one.rank)
+            at = {
+                **ranges,
+                **{name: range(stage[name], stage[name] + 1) for name in self.mesh.stages},
+            }
+            places = itertools.product(*(at[name] for name in self.mesh.sizes))
+            ranks = [self.mesh.rank(dict(zip(self.mesh.sizes, p, strict=True))) for p in places]
+            names = (*self.mesh.stages, *self.uneven)
+            shown = tuple((name, at[name][0], at[name][-1]) for name in names)
+            self.classes.append(RankClass(shown, tuple(ranks), one))
+
+    def _run_beside(
+        self, ranks: Sequence[int], changes: Sequence[Change] = ()
+    ) -> list[RankVerdict]:
+        """Run some ranks at the same time, each in a process."""
+        prefix = str(self.runs)
+        # Changed ranks send other messages.
+        before = () if changes else tuple(self._all)
+        if not changes:
+            prefix = "unchanged"
+        port: int = self._store.port
+        address = peers.address(port, prefix, ranks, before)
+        per_node = self.settings.num_gpus
+        requests = [
+            TrialRequest(
+                self.target,
+                self.gpu,
+                self.settings,
+                (
+                    RankOfJob(rank, self.mesh.world_size, per_node, address, (port, prefix)),
+                    *changes,
+                ),
+                f"rank{rank}" + f"-{self.runs}" * bool(changes),
+            )
+            for rank in ranks
+        ]
+        found: dict[int, RankVerdict] = {}
+        for index, trial in run_all(requests, len(requests)):
+            rank = ranks[index]
+            reason = trial.error.strip().splitlines()[-1:] if trial.failed else []
+            peers.tell_end(self._store, prefix, rank, "".join(reason))
+            judged = verdict(trial, self.gpu, self.name, self.settings)
+            facts = next(
+                (one for one in trial.findings if isinstance(one, PipelineFacts)), PipelineFacts()
+            )
+            found[rank] = RankVerdict(rank, judged, facts, _categories(judged))
+            self.runs += 1
+            self.ended(self.runs)
+        if not changes:
+            self._all.update(found)
+            self.failed = self.failed or _first_failed(found.values())
+        return [found[rank] for rank in ranks]
+
+    def _try(self) -> None:
+        """Run the line of the fullest rank with each change that its pipeline may have."""
+        fullest = self.fullest
+        if fullest is None or not fullest.shown.facts.schedule:
+            return
+        place = self.mesh.place(fullest.shown.rank)
+        ranks = self.mesh.line({n: i for n, i in place.items() if n not in self.mesh.stages})
+        for change in changes_for(fullest.shown.facts):
+            found = self._run_beside(ranks, [change])
+            if any(one.verdict.trial.failed for one in found):
+                continue
+            most = max(found, key=lambda one: one.verdict.reserved_peak)
+            peak = most.verdict.reserved_peak
+            if fullest.shown.verdict.reserved_peak - peak >= _LEAST:
+                self.tried.append(TriedOnRanks(change.name, peak, most.rank))
+        self.tried.sort(key=lambda one: one.peak)
+
+
+def _first_failed(found: Iterable[RankVerdict]) -> RankVerdict | None:
+    """A rank that failed by itself, before one that waited for another."""
+    failed = [one for one in found if one.verdict.trial.failed]
+    return min(failed, key=lambda one: "RankHasEndedError" in one.verdict.trial.error, default=None)
+
+
+def _categories(judged: Verdict) -> Mapping[str, int]:
+    """The bytes of each category at the peak of the GPU with least memory left."""
+    history = judged.trial.history
+    if history is None or not history.devices:
+        return {}
+    try:
+        shares = peak_holders(history, judged.device).by_category()
+    except MemlabError:
+        return {}
+    return Counter({share.name: share.size for share in shares})

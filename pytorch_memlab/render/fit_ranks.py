@@ -1,0 +1,215 @@
+"""The ranks of a job that differ, and what each needs, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from .._common.prose_size import counted, prose_size, signed
+from .._common.quoted import printable
+from ..fitting.mesh import span
+from ..history.model import Category
+from ..profiles.job import ranks_text
+from .fit import COLUMNS, answer, failing_line
+from .notes import summary_of_runs
+from .rows import cut, document, wrapped
+
+if TYPE_CHECKING:
+    from ..fitting.ranks import RankClass, RankSearch, RankVerdict
+
+_MOST_RANKS: Final = 12
+"""Characters of the ranks in a row."""
+
+_PARTS: Final = (
+    ("params", (Category.PARAMETERS,)),
+    ("grads", (Category.GRADIENTS,)),
+    ("optimizer", (Category.OPTIMIZER_STATE,)),
+    ("saved", (Category.SAVED,)),
+)
+"""Columns with the categories that they have; the last one has all others."""
+
+_SCHEDULES_OF_WEIGHTS: Final = ("ZeroBubble", "ZBV", "DualPipe")
+
+
+def text(search: RankSearch, *, names_error: bool = True) -> str:
+    """The ranks that differ, the fullest of them, and what would move it."""
+    parts: list[list[str]] = [[*_heading(search)]]
+    if search.failed is not None:
+        parts.append([*_failed(search.failed, names_error=names_error)])
+    elif search.classes and not _uses_no_gpu(search):
+        parts += [[*_table(search)], [*_limit(search)], [*_moves(search)]]
+        parts.append([row for line in _notes(search) for row in wrapped(line)])
+    lines: list[str] = []
+    for part in filter(None, parts):
+        lines += ["", *part] if lines else part
+    return document(lines)
+
+
+def _uses_no_gpu(search: RankSearch) -> bool:
+    return not any(one.shown.verdict.reserved_peak for one in search.classes)
+
+
+def _heading(search: RankSearch) -> Iterator[str]:
+    ran = counted(len(search.verdicts), "rank")
+    size = search.mesh.world_size
+    memory = prose_size(search.gpu.total_memory)
+    yield from wrapped(
+        f"{cut(printable(search.target.name))}: {ran} of {size} without values, each on"
+        f" {search.name} ({memory})"
+    )
+    yield f"mesh {search.mesh}"
+    if search.failed is not None:
+        yield from wrapped(f"no verdict: rank {search.failed.rank} failed")
+    elif _uses_no_gpu(search):
+        yield "no verdict: the ranks created no CUDA tensor"
+    else:
+        full = [one for one in search.classes if one.shown.verdict.fits is False]
+        fitting = sum(len(one.ranks) for one in search.classes) - sum(len(o.ranks) for o in full)
+        if not full:
+            fits = {answer(one.shown.verdict) for one in search.classes}
+            word = "fits" if fits == {"yes"} else "fits so far"
+            yield f"{word} on all ranks"
+        else:
+            yield f"does not fit: {fitting} of {size} ranks fit"
+
+
+def _failed(failed: RankVerdict, *, names_error: bool) -> Iterator[str]:
+    problem = failed.verdict.trial.problem
+    if problem is None:
+        return
+    yield from failing_line(problem, f" on rank {failed.rank}")
+    if names_error:
+        yield from wrapped(f"  {printable(problem.message)}")
+
+
+def _table(search: RankSearch) -> Iterator[str]:
+    rows = [_row(one) for one in search.classes]
+    heads = ("", "ranks", "peak", "left", *(name for name, _ in _PARTS), "other", "fits")
+    names = (*search.mesh.stages, *search.uneven)
+    if search.only is not None:
+        names = tuple(search.mesh.sizes)
+    if any(one.shown.facts.schedule for one in search.classes):
+        heads = (*heads[:-1], "held", heads[-1])
+    else:
+        rows = [(*row[:-2], row[-1]) for row in rows]
+    if not names:
+        rows = [("all", *row[1:]) for row in rows]
+    shown = [heads, *rows]
+    widths = [max(len(row[i]) for row in shown) for i in range(len(heads))]
+    for row in shown:
+        left = [f"{cell:{width}}" for cell, width in zip(row[:2], widths[:2], strict=True)]
+        right = [f"{cell:>{width}}" for cell, width in zip(row[2:], widths[2:], strict=True)]
+        yield " ".join([*left, *right]).rstrip()
+
+
+def _row(one: RankClass) -> tuple[str, ...]:
+    judged, facts = one.shown.verdict, one.shown.facts
+    ranks = ranks_text(one.ranks)
+    if len(ranks) > _MOST_RANKS:
+        ranks = f"{one.ranks[0]}, {one.ranks[1]}, ..." if len(one.ranks) > 1 else ranks
+    parts = [sum(one.shown.categories.get(str(c), 0) for c in cs) for _, cs in _PARTS]
+    other = sum(one.shown.categories.values()) - sum(parts)
+    return (
+        span(one.place),
+        ranks,
+        _short(judged.reserved_peak) + judged.trial.mark,
+        signed(judged.headroom).replace(" GiB", "G").replace(" MiB", "M"),
+        *map(_short, [*parts, other]),
+        f"{facts.in_flight}/{facts.micro_batches}" if facts.schedule else "",
+        answer(judged),
+    )
+
+
+def _short(size: int) -> str:
+    """A size in few characters.
+
+    >>> _short(3 * 2**30), _short(0)
+    ('3.00G', '0')
+    """
+    if not size:
+        return "0"
+    return prose_size(size).replace(" GiB", "G").replace(" MiB", "M").replace(" KiB", "K")
+
+
+def _limit(search: RankSearch) -> Iterator[str]:
+    """The fullest rank, why it needs more than the emptiest one."""
+    fullest, emptiest = search.fullest, search.emptiest
+    assert fullest is not None
+    assert emptiest is not None
+    most, least = fullest.shown, emptiest.shown
+    yield from wrapped(
+        f"limit: {_name(fullest)}, {prose_size(most.verdict.reserved_peak)} of"
+        f" {prose_size(most.verdict.capacity)}"
+    )
+    more = most.verdict.reserved_peak - least.verdict.reserved_peak
+    if more > 0:
+        parts = sorted(
+            (
+                (most.categories.get(c, 0) - least.categories.get(c, 0), c)
+                for c in {*most.categories, *least.categories}
+            ),
+            reverse=True,
+        )
+        why = ", ".join(f"{prose_size(size)} {name}" for size, name in parts[:2] if size > 0)
+        yield from wrapped(
+            f"  {prose_size(more)} more than {_name(emptiest)}" + f": {why} more" * bool(why)
+        )
+    facts = most.facts
+    if facts.schedule:
+        stages = f"stage{'s' * (len(facts.stages) > 1)} {ranks_text(facts.stages)}"
+        yield from wrapped(
+            f"  {facts.schedule} holds {facts.in_flight} of {facts.micro_batches} micro-batches of"
+            f" {stages} at a time"
+        )
+
+
+def _name(one: RankClass) -> str:
+    ranks = f"rank{'s' * (len(one.ranks) > 1)} {_few(one.ranks)}"
+    return f"{span(one.place)} ({ranks})" if one.place else ranks
+
+
+def _few(ranks: Sequence[int]) -> str:
+    text = ranks_text(ranks)
+    return text if len(text) <= 4 * _MOST_RANKS else f"{ranks[0]}, {ranks[1]}, ... {ranks[-1]}"
+
+
+def _moves(search: RankSearch) -> Iterator[str]:
+    """What lowers the peak of the fullest rank: tried, or counted and not tried."""
+    fullest = search.fullest
+    assert fullest is not None
+    before = fullest.shown.verdict.reserved_peak
+    if search.tried:
+        yield "tried, the fullest rank then:"
+        for one in search.tried:
+            yield from wrapped(
+                f"  {prose_size(one.peak):>10}  {prose_size(before - one.peak)} less:"
+                f" {one.name} (rank {one.rank})"
+            )
+    emptiest = search.emptiest
+    assert emptiest is not None
+    stages = {one.place[:1] for one in search.classes}
+    gap = before - emptiest.shown.verdict.reserved_peak
+    if fullest.shown.facts.schedule and len(stages) > 1 and gap > 0:
+        half = prose_size(gap // 2)
+        yield from wrapped(
+            f"not tried: layers that hold {half} moved from {_stage(fullest)} to"
+            f" {_stage(emptiest)} would make the two alike"
+        )
+
+
+def _stage(one: RankClass) -> str:
+    return span(one.place[:1])
+
+
+def _notes(search: RankSearch) -> Iterator[str]:
+    yield COLUMNS
+    if any(one.shown.facts.schedule for one in search.classes):
+        yield "held: the most micro-batches that were forward and not yet backward, of all"
+    if search.alike:
+        yield (
+            f"the first and the last rank of {', '.join(search.alike)} need the same, and those"
+            " between are taken to"
+        )
+    if len(search.uneven) > 1:
+        yield f"ranks that are uneven in several of {', '.join(search.uneven)} did not run"
+    yield from summary_of_runs([one.trial for one in search.verdicts])
