@@ -162,13 +162,13 @@ def test_replicas_may_use_gloo(ranks):
 
 
 def test_messages_arrive_at_once(group):
-    x, y = torch.ones(3, device="cuda"), torch.ones(3, device="cuda")
+    x, y = torch.ones(3, device="cuda"), torch.zeros(3, device="cuda")
     requests = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 2), dist.P2POp(dist.irecv, y, 0)])
     for request in requests:
         request.wait()
-    assert (x.tolist(), y.tolist()) == ([1, 1, 1], [0, 0, 0])
+    assert (x.tolist(), y.tolist()) == ([1, 1, 1], [1, 1, 1])
     assert dist.recv(x) == 2
-    assert x.tolist() == [0, 0, 0]
+    assert x.tolist() == [1, 1, 1]
     with dist.distributed_c10d._coalescing_manager(async_ops=True) as both:
         dist.all_reduce(x)
         dist.all_reduce(y)
@@ -203,10 +203,10 @@ def test_large_objects_keep_their_contents_without_arithmetic(ranks):
 
 
 def test_objects_of_another_rank_are_refused(group):
-    with pytest.raises(UnsupportedCUDACallError, match="objects that another rank sends"):
+    with pytest.raises(UnsupportedCUDACallError, match="the objects of rank 0 are not known"):
         dist.scatter_object_list([None], None, src=0)
     if hasattr(dist, "recv_object_list"):
-        with pytest.raises(UnsupportedCUDACallError, match="objects that another rank sends"):
+        with pytest.raises(UnsupportedCUDACallError, match="the objects of rank 0 are not known"):
             dist.recv_object_list([None, None], src=0)
 
 

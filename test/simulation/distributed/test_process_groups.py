@@ -92,15 +92,17 @@ def test_collectives_return_what_equal_ranks_give(rank_of_eight):
     assert part.item() == 3
     dist.scatter(part, list(x.split(1)), src=3)
     assert part.item() == 3
-    dist.scatter(part, src=0)
-    assert part.item() == 0
     swapped = torch.empty(8, device="cuda")
     dist.all_to_all_single(swapped, x)
     assert swapped.tolist() == [3] * 8
+    dist.scatter(part, src=0)
+    assert part.item() == 0
     dist.broadcast(x, 0)
     assert x.tolist() == list(range(8))
-    dist.recv(x, 0)
-    assert x.tolist() == [0] * 8
+    dist.send(x, 0)
+    received = torch.zeros(8, device="cuda")
+    dist.recv(received, 0)
+    assert received.tolist() == list(range(8))
 
 
 @WITH_VALUES
@@ -116,6 +118,8 @@ def test_autograd_does_not_learn_of_what_collectives_write(rank_of_eight):
     weight = torch.ones(3, 3, device="cuda", requires_grad=True)
     hidden = (torch.ones(2, 3, device="cuda") @ weight).relu()
     dist.all_reduce(hidden)
+    sent = torch.ones(2, 3, device="cuda")
+    dist.send(sent, 0)
     dist.recv(hidden, 0)
     dist.all_gather_into_tensor(torch.empty(16, 3, device="cuda"), hidden)
     assert hidden._version == 0

@@ -5,9 +5,10 @@ A process group has the size that the program asks for, and one process. The oth
 to hold what this one holds. So a broadcast changes nothing, a sum is a multiplication by the number
 of ranks, and a gather repeats. A receive comes from the rank that sends, if that runs too: see Note
 [Ranks side by side]. Otherwise it is what this rank sends of the same shape, as in a ring. What
-only another rank can know has no value in a dry run, and is refused where tensors have values.
-NCCL's buffers come from the driver and are not counted; a warning says so. What the classes here
-for NCCL take is PyTorch's own.
+only another rank can know has no value in a dry run, and is refused where tensors have values, but
+for tensors that another root scatters, which are zeros: initial weights of sharded layers. NCCL's
+buffers come from the driver and are not counted; a warning says so. What the classes here for NCCL
+take is PyTorch's own.
 
 ``FakeProcessGroup`` of PyTorch is no replacement. It leaves sums as they were, so that the mean of
 gradients, which ``DistributedDataParallel`` makes of a sum, is a fraction of them; in torch 2.4 it
@@ -252,12 +253,21 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return _done(outputs)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Any:
-        """Each rank gets one of the root's tensors; those of another root are unknown."""
-        if opts.rootRank == self._rank:
+        """Each rank gets one of the root's tensors, if the root runs beside it."""
+        (output,), root = outputs, opts.rootRank
+        if root == self._rank:
             _fill(outputs, [inputs[0][self._rank]])
+            for rank, tensor in enumerate(inputs[0]):
+                if rank != root:
+                    self._send_beside(tensor, rank, "scatter")
         elif not in_flight.fill(outputs):
-            for output in outputs:
-                _leave_unknown(output, f"scatter from rank {self._global(opts.rootRank)}")
+            fill = self._from_beside(output, root, "scatter")
+            if fill is not None:
+                fill()
+            elif _is_dry():
+                _leave_unknown(output, "scatter")
+            else:
+                _fill(outputs, [None])
         return _done(outputs)
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Any:
@@ -307,16 +317,9 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
         """The other rank receives it, if it runs."""
-        others, rank = peers(), self._global(to)
         for tensor in tensors:
             self._sent[_kind_of(tensor)] = weakref.ref(tensor)
-            if (
-                in_flight.objects is None
-                and others is not None
-                and rank in others.beside
-                and _is_sent(tensor)
-            ):
-                others.send(self._channel(self._global(self._rank), rank, tag), _packed(tensor))
+            self._send_beside(tensor, to, tag)
         return _done(tensors)
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
@@ -336,14 +339,29 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _receiving(self, tensor: torch.Tensor, source: int, tag: int) -> Callable[[], None]:
         """What fills a tensor with what another rank sends."""
+        fill = self._from_beside(tensor, source, tag)
+        return fill or functools.partial(self._take_own, tensor, self._global(source))
+
+    def _send_beside(self, tensor: torch.Tensor, to: int, tag: int | str) -> None:
+        """Send a tensor to a rank that runs beside this one, if it can have the values."""
+        others, rank = peers(), self._global(to)
+        is_there = others is not None and rank in others.beside
+        if is_there and in_flight.objects is None and _is_sent(tensor):
+            assert others is not None
+            others.send(self._channel(self._global(self._rank), rank, tag), _packed(tensor))
+
+    def _from_beside(
+        self, tensor: torch.Tensor, source: int, tag: int | str
+    ) -> Callable[[], None] | None:
+        """What waits for a tensor of a rank that runs beside this one; None for another rank."""
         others, rank = peers(), self._global(source)
         if others is None or rank not in others.beside:
-            return functools.partial(self._take_own, tensor, rank)
+            return None
         if not _is_sent(tensor):
             return functools.partial(_leave_unknown, tensor, "")
         channel = self._channel(rank, self._global(self._rank), tag)
         number = others.claim(channel)
-        call = f"recv from rank {rank}"
+        call = f"{'recv' if isinstance(tag, int) else tag} from rank {rank}"
         return lambda: _unpack(others.receive(channel, number, rank, call), tensor, call)
 
     def _take_own(self, tensor: torch.Tensor, rank: int) -> None:
@@ -360,7 +378,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         number: int = dist.get_global_rank(self, rank)
         return number
 
-    def _channel(self, source: int, to: int, tag: int) -> str:
+    def _channel(self, source: int, to: int, tag: int | str) -> str:
         return f"{self.group_name}/{source}>{to}/{tag}"
 
     def _has_hooks(self) -> bool:
@@ -482,9 +500,12 @@ def _is_sent(tensor: torch.Tensor) -> bool:
 
     Sender and receiver decide by what both know, the number of elements and the dtype.
     """
+    return not _is_dry() or is_small(tensor.numel(), tensor.dtype)
+
+
+def _is_dry() -> bool:
     machine = active.machine
-    is_dry = machine is not None and machine.values is not None
-    return not is_dry or is_small(tensor.numel(), tensor.dtype)
+    return machine is not None and machine.values is not None
 
 
 def _packed(tensor: torch.Tensor) -> bytes:
