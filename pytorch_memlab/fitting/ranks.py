@@ -11,6 +11,7 @@ known where they begin to differ.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,9 +32,6 @@ from .trial import Settings, TrialRequest, run_all
 from .verdict import Verdict, verdict
 
 _PORT: Final = "29500"  # that of torchrun; nothing listens there
-
-_LEAST: Final = 2**20
-"""Bytes by which a change lowers a peak, at least, to be said."""
 
 
 class RankOfJob(Change):
@@ -107,8 +105,8 @@ class TriedOnRanks:
     """What a change does to the fullest rank."""
 
     name: str
-    peak: int  # reserved bytes of the rank that is fullest then
-    rank: int
+    peak: int | None  # reserved bytes of the rank that is fullest then; None if the program fails
+    rank: int = 0
 
 
 @dataclass(eq=False)
@@ -285,12 +283,11 @@ class RankSearch:
         for change in changes_for(fullest.shown.facts):
             found = self._run_beside(ranks, [change])
             if any(one.verdict.trial.failed for one in found):
+                self.tried.append(TriedOnRanks(change.name, None))
                 continue
             most = max(found, key=lambda one: one.verdict.reserved_peak)
-            peak = most.verdict.reserved_peak
-            if fullest.shown.verdict.reserved_peak - peak >= _LEAST:
-                self.tried.append(TriedOnRanks(change.name, peak, most.rank))
-        self.tried.sort(key=lambda one: one.peak)
+            self.tried.append(TriedOnRanks(change.name, most.verdict.reserved_peak, most.rank))
+        self.tried.sort(key=lambda one: math.inf if one.peak is None else one.peak)
 
 
 def _first_failed(found: Iterable[RankVerdict]) -> RankVerdict | None:

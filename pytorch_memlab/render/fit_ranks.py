@@ -15,7 +15,7 @@ from .notes import summary_of_runs
 from .rows import cut, document, wrapped
 
 if TYPE_CHECKING:
-    from ..fitting.ranks import RankClass, RankSearch, RankVerdict
+    from ..fitting.ranks import RankClass, RankSearch, RankVerdict, TriedOnRanks
 
 _MOST_RANKS: Final = 12
 """Characters of the ranks in a row."""
@@ -27,8 +27,6 @@ _PARTS: Final = (
     ("saved", (Category.SAVED,)),
 )
 """Columns with the categories that they have; the last one has all others."""
-
-_SCHEDULES_OF_WEIGHTS: Final = ("ZeroBubble", "ZBV", "DualPipe")
 
 
 def text(search: RankSearch, *, names_error: bool = True) -> str:
@@ -179,12 +177,9 @@ def _moves(search: RankSearch) -> Iterator[str]:
     assert fullest is not None
     before = fullest.shown.verdict.reserved_peak
     if search.tried:
-        yield "tried, the fullest rank then:"
+        yield "tried, the peak of the fullest rank then:"
         for one in search.tried:
-            yield from wrapped(
-                f"  {prose_size(one.peak):>10}  {prose_size(before - one.peak)} less:"
-                f" {one.name} (rank {one.rank})"
-            )
+            yield from wrapped(f"  {_tried(one, before)}")
     emptiest = search.emptiest
     assert emptiest is not None
     stages = {one.place[:1] for one in search.classes}
@@ -195,6 +190,14 @@ def _moves(search: RankSearch) -> Iterator[str]:
             f"not tried: layers that hold {half} moved from {_stage(fullest)} to"
             f" {_stage(emptiest)} would make the two alike"
         )
+
+
+def _tried(change: TriedOnRanks, before: int) -> str:
+    if change.peak is None:
+        return f"{change.name}: the program fails"
+    saved = before - change.peak
+    less = f"{prose_size(abs(saved))} {'less' if saved > 0 else 'more'}" if saved else "the same"
+    return f"{change.name}: {prose_size(change.peak)} on rank {change.rank}, {less}"
 
 
 def _stage(one: RankClass) -> str:

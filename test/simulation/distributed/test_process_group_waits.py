@@ -238,3 +238,22 @@ def test_remote_procedures_are_refused(ranks):
         pytest.raises(UnsupportedCUDACallError, match=r"torch\.distributed\.rpc\.init_rpc is not"),
     ):
         rpc.init_rpc("worker", rank=1, world_size=4)
+
+
+@pytest.mark.parametrize(
+    "name", ["empty", "rendezvous", "get_symm_mem_workspace", "get_mempool_allocator"]
+)
+def test_symmetric_memory_is_refused_by_name(group, name):
+    symmetric_memory = pytest.importorskip("torch.distributed._symmetric_memory")
+    if not hasattr(symmetric_memory, name):
+        pytest.skip(f"this torch has no {name}")
+    with pytest.raises(UnsupportedCUDACallError, match=rf"_symmetric_memory\.{name} is not"):
+        getattr(symmetric_memory, name)(16)
+
+
+def test_remote_calls_are_refused_by_name(group):
+    rpc = pytest.importorskip("torch.distributed.rpc")
+    if not hasattr(rpc, "init_rpc"):
+        pytest.skip("this torch has no rpc")
+    with pytest.raises(UnsupportedCUDACallError, match=r"rpc\.init_rpc is not"):
+        rpc.init_rpc("worker", rank=0, world_size=2)

@@ -83,8 +83,27 @@ def install(machine: Machine, patches: Patches) -> None:
         "torch.distributed._shard.sharded_tensor.api",
         lambda api: sharded_tensors.install(patches, api, _is_simulated),
     )
+    imports.call(
+        "torch.distributed._symmetric_memory", functools.partial(_refuse_symmetric_memory, patches)
+    )
     imports.start()
     patches.before_undo(imports.stop)
+
+
+_OF_SYMMETRIC_MEMORY = (
+    "empty",
+    "rendezvous",
+    "get_symm_mem_workspace",
+    "get_mempool_allocator",
+    "get_mem_pool",
+)
+"""Functions that take memory which other ranks write to, or a pool of it."""
+
+
+def _refuse_symmetric_memory(patches: Patches, module: Any) -> None:
+    for name in _OF_SYMMETRIC_MEMORY:
+        if hasattr(module, name):
+            patches.set(module, name, refusal(f"{module.__name__}.{name}"))
 
 
 def _rendezvous(
