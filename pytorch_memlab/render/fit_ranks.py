@@ -105,17 +105,27 @@ def _row(one: RankClass) -> tuple[str, ...]:
     ranks = ranks_text(one.ranks)
     if len(ranks) > _MOST_RANKS:
         ranks = f"{one.ranks[0]}, {one.ranks[1]}, ..." if len(one.ranks) > 1 else ranks
-    parts = [sum(one.shown.categories.get(str(c), 0) for c in cs) for _, cs in _PARTS]
-    other = sum(one.shown.categories.values()) - sum(parts)
+    parts = _parts(one.shown)
     return (
         span(one.place),
         ranks,
         _short(judged.reserved_peak) + judged.trial.mark,
         signed(judged.headroom).replace(" GiB", "G").replace(" MiB", "M"),
-        *map(_short, [*parts, other]),
+        *map(_short, parts),
         f"{facts.in_flight}/{facts.micro_batches}" if facts.schedule else "",
         answer(judged),
     )
+
+
+def _parts(rank: RankVerdict) -> list[int]:
+    """The bytes at the peak in each column, and those of all other categories."""
+    parts = [sum(rank.categories.get(str(name), 0) for name in names) for _, names in _PARTS]
+    return [*parts, sum(rank.categories.values()) - sum(parts)]
+
+
+def _compared(one: RankVerdict, other: RankVerdict) -> Iterator[tuple[int, int, str]]:
+    names = (*(str(names[0]) for _, names in _PARTS), "other memory")
+    return zip(_parts(one), _parts(other), names, strict=True)
 
 
 def _short(size: int) -> str:
@@ -141,16 +151,12 @@ def _limit(search: RankSearch) -> Iterator[str]:
     )
     more = most.verdict.reserved_peak - least.verdict.reserved_peak
     if more > 0:
-        parts = sorted(
-            (
-                (most.categories.get(c, 0) - least.categories.get(c, 0), c)
-                for c in {*most.categories, *least.categories}
-            ),
-            reverse=True,
+        named = sorted(
+            ((one - other, name) for one, other, name in _compared(most, least)), reverse=True
         )
-        why = ", ".join(f"{prose_size(size)} {name}" for size, name in parts[:2] if size > 0)
+        why = ", ".join(f"{prose_size(size)} of {name}" for size, name in named[:2] if size > 0)
         yield from wrapped(
-            f"  {prose_size(more)} more than {_name(emptiest)}" + f": {why} more" * bool(why)
+            f"  {prose_size(more)} more than {_name(emptiest)}" + f": {why}" * bool(why)
         )
     facts = most.facts
     if facts.schedule:
