@@ -1,4 +1,4 @@
-"""What a trial changes in a pipeline: its schedule, its micro-batches, FSDP's resharding."""
+"""Changes that a trial makes to a pipeline: its schedule, its micro-batches, FSDP's resharding."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Reshard(Change):
 
 
 def changes_for(facts: PipelineFacts) -> list[Change]:
-    """What may lower the memory of a stage of this pipeline."""
+    """The changes that may lower the memory of a stage of this pipeline."""
     changes: list[Change] = []
     other = _EACH_FORWARD_FIRST.get(facts.schedule)
     if other is not None:

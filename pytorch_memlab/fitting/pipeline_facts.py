@@ -19,7 +19,7 @@ _SHARDING: Final = "torch.distributed.fsdp"
 
 @dataclass(frozen=True, slots=True)
 class PipelineFacts:
-    """What was seen of the pipeline of a rank, and of its FSDP."""
+    """The pipeline of a rank and its FSDP, as far as they were seen."""
 
     schedule: str = ""  # name of its class; empty without a pipeline
     micro_batches: int = 0

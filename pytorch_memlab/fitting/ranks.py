@@ -102,7 +102,7 @@ class RankClass:
 
 @dataclass(frozen=True, slots=True)
 class TriedOnRanks:
-    """What a change does to the fullest rank."""
+    """The effect of a change on the fullest rank."""
 
     name: str
     peak: int | None  # reserved bytes of the rank that is fullest then; None if the program fails

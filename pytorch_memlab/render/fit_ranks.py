@@ -178,7 +178,7 @@ def _few(ranks: Sequence[int]) -> str:
 
 
 def _moves(search: RankSearch) -> Iterator[str]:
-    """What lowers the peak of the fullest rank: tried, or counted and not tried."""
+    """Changes that lower the peak of the fullest rank: tried, or counted and not tried."""
     fullest = search.fullest
     assert fullest is not None
     before = fullest.shown.verdict.reserved_peak

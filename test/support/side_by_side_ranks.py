@@ -26,7 +26,7 @@ class Rank:
 
 
 def run_ranks(function, world_size, *, compute=False, beside=None):
-    """What a function returns on each rank, or the text of its error.
+    """The results of a function on each rank, or the text of its error.
 
     ``beside`` are the ranks that run, all of them by default. Each rank has a GPU of
     79 GiB, and all of them are in a group with NCCL.

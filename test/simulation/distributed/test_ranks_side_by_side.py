@@ -1,4 +1,4 @@
-"""Ranks that run beside each other get what the others send; what nobody sends is refused."""
+"""Ranks that run beside each other get what the others send; what no rank sends is refused."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _MESH: Final = "--mesh takes the two to be alike: give it the dimensions that th
 
 
 def install(patches: Patches) -> None:
-    """Let objects come from the ranks that run; a value that nobody has is refused by name."""
+    """Let objects come from the ranks that run; a value that no rank has is refused by name."""
     calls = (
         ("send_object_list", _send),
         ("recv_object_list", _receive),
@@ -81,7 +81,7 @@ class _Call:
         return f"{self.group.group_name}/objects/{sender}>{receiver}"
 
     def from_rank(self, rank: int, channel: str) -> Any:
-        """What a rank has sent in this call."""
+        """The objects that a rank has sent in this call."""
         assert self.peers is not None
         text = self.peers.receive(channel, self.peers.claim(channel), rank, self.name)
         return pickle.loads(text)  # noqa: S301 - a rank of the same program sent it
@@ -187,7 +187,7 @@ def _gather(call: _Call) -> Any:
 
 
 def _gathered(call: _Call, root: int | None = None) -> list[bytes]:
-    """What each rank of the group has; those that do not run have what this one has."""
+    """The objects of each rank of the group; those that do not run have those of this one."""
     own = pickle.dumps(call.arguments["obj"])
     if call.peers is None:
         return [own] * len(call.ranks)

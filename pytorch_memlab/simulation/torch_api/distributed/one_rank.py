@@ -48,7 +48,7 @@ _ProcessGroup: Any = dist.ProcessGroup  # what its stubs say differs between ver
 
 
 class _InFlight(threading.local):
-    """What a function of PyTorch is about to receive: objects, as `objects` exchanges them."""
+    """Objects that a function of PyTorch is about to receive, as `objects` exchanges them."""
 
     objects: deque[bytes] | None = None  # None while no such function runs
 
@@ -323,7 +323,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return _done(tensors)
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
-        """What another rank sends is there after ``wait()``."""
+        """The values that another rank sends are there after ``wait()``."""
         if in_flight.fill(tensors):
             return _done(tensors)
         receipt = _Receipt([self._receiving(tensor, source, tag) for tensor in tensors])
@@ -338,7 +338,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return _Received(source)
 
     def _receiving(self, tensor: torch.Tensor, source: int, tag: int) -> Callable[[], None]:
-        """What fills a tensor with what another rank sends."""
+        """A function that fills a tensor with what another rank sends."""
         fill = self._from_beside(tensor, source, tag)
         return fill or functools.partial(self._take_own, tensor, self._global(source))
 
@@ -353,7 +353,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
     def _from_beside(
         self, tensor: torch.Tensor, source: int, tag: int | str
     ) -> Callable[[], None] | None:
-        """What waits for a tensor of a rank that runs beside this one; None for another rank."""
+        """A function that waits for a tensor of a rank beside this one; None for other ranks."""
         others, rank = peers(), self._global(source)
         if others is None or rank not in others.beside:
             return None

@@ -4,7 +4,7 @@ Note [Ranks side by side]
 The ranks that ``torchrun`` starts, and those that ``fit --ranks`` runs, are processes that simulate
 one rank each. What they tell each other goes through a ``TCPStore``, that of ``torchrun`` or one of
 ``fit``: objects, and tensors whose values the receiver can have. A tensor without values is not
-sent, and nobody waits for it. A rank that runs alone has no peers.
+sent, and no rank waits for it. A rank that runs alone has no peers.
 
 The ranks that run are those between which a program differs. The others are taken to hold what this
 one holds, as in Note [One rank for many].
