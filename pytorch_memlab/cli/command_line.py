@@ -14,7 +14,21 @@ from typing import Protocol
 
 from .._common.quoted import shortened
 from .._common.version import __version__
-from .commands import debug, diff, fit, merge, peak, replay, run, show, timeline, top, verify
+from .commands import (
+    attach,
+    debug,
+    diff,
+    fit,
+    merge,
+    peak,
+    replay,
+    run,
+    show,
+    timeline,
+    top,
+    verify,
+    watch,
+)
 from .commands.completion import CompletionCommand
 from .exit_codes import DOES_NOT_FIT, USAGE_ERROR
 from .parser import CommandParser, did_you_mean
@@ -50,6 +64,7 @@ class Command(Protocol):
 
 COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
     "profile a program": {"run": run, "fit": fit, "verify": verify},
+    "look into a program that runs": {"watch": watch, "attach": attach},
     "look at what was recorded": {
         "show": show,
         "top": top,

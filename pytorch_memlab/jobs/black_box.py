@@ -75,6 +75,11 @@ class BlackBox:
         """Let the file be written as soon as possible; the caller does not wait."""
         self._wakes.set()
 
+    @property
+    def is_finished(self) -> bool:
+        """True once ``finish`` was called: it has the last profile."""
+        return self._is_done
+
     def finish(self, profile: RecordedProfile, error: BaseException | None) -> str | None:
         """Write the profile of a process that has ended; the name of its file, None without one.
 
@@ -109,7 +114,7 @@ class BlackBox:
 
     def _save(self, take: Callable[[], RecordedProfile]) -> None:
         try:
-            profile, line = _taken(take)
+            profile, line = taken(take)
             if _used_no_gpu(profile) and not _rank_now().launcher:
                 return  # it may be about to start the ranks
             with self._writing:
@@ -161,7 +166,7 @@ def _used_no_gpu(profile: RecordedProfile) -> bool:
     return not any(one.peak_reserved for one in profile.devices if one.device.name != "cpu")
 
 
-def _taken(take: Callable[[], RecordedProfile]) -> tuple[RecordedProfile, str]:
+def taken(take: Callable[[], RecordedProfile]) -> tuple[RecordedProfile, str]:
     """The profile, and the line of the main thread; see Note [Profiles of a running program]."""
     patience = time.monotonic() + _PATIENCE
     with _long_turns():
@@ -191,11 +196,12 @@ def _is_measuring() -> bool:
     """True if another thread is within this package, which the program called."""
     own = threading.get_ident()
     return any(
-        _is_within(frame) for thread, frame in sys._current_frames().items() if thread != own
+        is_within_package(frame) for thread, frame in sys._current_frames().items() if thread != own
     )
 
 
-def _is_within(frame: FrameType | None) -> bool:
+def is_within_package(frame: FrameType | None) -> bool:
+    """True if the user's code called into this package, and the innermost call has not ended."""
     is_within = False
     while frame is not None:
         filename = frame.f_code.co_filename

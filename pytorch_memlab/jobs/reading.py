@@ -49,7 +49,7 @@ def _job_of_folder(path: str) -> Job:
     summary, notes, worst = JobSummary(datetime.now(timezone.utc)), [], None
     for file in rank_files(path):
         try:
-            digest = _digest(file)
+            digest = digest_of_file(file)
         except (OSError, ProfileError, DamagedError) as error:
             notes.append(f"{file.name} is left out: {error}")
             continue
@@ -68,7 +68,14 @@ def _job_of_folder(path: str) -> Job:
     return replace(job, sources=sources, notes=tuple(notes))
 
 
-def _digest(file: Path) -> RankDigest:
+def digest_of_file(file: Path) -> RankDigest:
+    """The digest of the profile of a rank, from the head of its file if it is there.
+
+    Raises:
+        ProfileError: the file is damaged.
+        DamagedError: its digest is.
+        OSError: it cannot be read.
+    """
     with open(file, encoding="utf-8", errors="surrogateescape") as opened:
         head = opened.read(_HEAD)
         digest = saved_job.digest_in(head)

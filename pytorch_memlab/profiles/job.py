@@ -11,7 +11,7 @@ from statistics import median_low
 from typing import Final
 
 from .rank_digest import RankDigest
-from .recorded import Run
+from .recorded import UNKNOWN_STATUS, Run
 
 _ALIKE: Final = 0.01
 """Ranks whose peaks differ by this part of the higher one, or less, are alike."""
@@ -23,6 +23,8 @@ _ALIKE_OF_LITTLE: Final = 0.1
 _RUNNING: Final = "running"
 _NO_END: Final = "did not end"
 _ENDED_WELL: Final = "exit status 0"
+_ENDED: Final = "ended"
+_WITHOUT_ERROR: Final = (_ENDED_WELL, _ENDED)
 
 _ENDED_BY_LAUNCHER: Final = ("SIGTERM", "SIGHUP")
 
@@ -165,7 +167,9 @@ class JobSummary:
 
     def _ended(self) -> tuple[RankEnd, ...]:
         """All ends in the order of ranks; no rank runs on after the launcher ended others."""
-        over = {end.attempt for end in self._ends if end.has_end and end.state != _ENDED_WELL}
+        over = {
+            end.attempt for end in self._ends if end.has_end and end.state not in _WITHOUT_ERROR
+        }
         ends = (
             replace(end, state=_NO_END, has_failed=True)
             if end.state == _RUNNING and (end.attempt in over or end.attempt < self._attempt)
@@ -232,7 +236,7 @@ def _excess(held: Mapping[str, int], usual: Mapping[str, int]) -> tuple[str, int
 
 def _end(digest: RankDigest, now: datetime) -> RankEnd:
     run = digest.run
-    state, has_failed = _state(run, now)
+    state, has_failed = state_of(run, now)
     return RankEnd(
         run.rank,
         run.attempt,
@@ -247,7 +251,7 @@ def _end(digest: RankDigest, now: datetime) -> RankEnd:
     )
 
 
-def _state(run: Run, now: datetime) -> tuple[str, bool]:
+def state_of(run: Run, now: datetime) -> tuple[str, bool]:
     """The end of a process, and whether it failed by itself."""
     if run.exit_status is None:
         # Twice the time between two files, and that to write one on a slow disk.
@@ -256,6 +260,8 @@ def _state(run: Run, now: datetime) -> tuple[str, bool]:
         return (_RUNNING if is_running else _NO_END, not is_running)
     if run.exception:
         return run.exception, run.exception not in _ENDED_BY_LAUNCHER
+    if run.exit_status == UNKNOWN_STATUS:
+        return _ENDED, False
     return f"exit status {run.exit_status}", run.exit_status != 0
 
 

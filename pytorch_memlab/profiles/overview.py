@@ -19,7 +19,7 @@ from ..records import (
     mean,
 )
 from .ranking import added_by_call, lines_of
-from .recorded import GrowingLoop, MeasuredDevice, RecordedProfile
+from .recorded import UNKNOWN_STATUS, GrowingLoop, MeasuredDevice, RecordedProfile
 
 if TYPE_CHECKING:
     from ..history.holders import Holder, PeakHolders, Share
@@ -138,7 +138,7 @@ def _not_counted(profile: RecordedProfile) -> set[str]:
 def _failed_devices(profile: RecordedProfile, names: list[str], ran_out: set[str]) -> set[str]:
     """Devices that ran out of memory for good: those with a failed request, or the only one."""
     run = profile.runs[0]
-    ended = run.exit_status not in (0, None) or run.exception
+    ended = run.exit_status not in (0, None, UNKNOWN_STATUS) or run.exception
     if not (ended and profile.failures) and not run.exception.startswith(OUT_OF_MEMORY):
         return set()
     return ran_out.intersection(names) or set(names if len(names) == 1 else ())

@@ -27,6 +27,12 @@ class RankDigest:
     categories: dict[str, int]  # name -> bytes at the peak
     held: dict[str, int]  # line, such as ``train.py:12`` -> bytes at the peak
     lines: dict[str, tuple[int, int]]  # line -> its peak, and the bytes that a hit kept
+    taken: int = 0  # bytes of the device that the program could not have
+
+    @property
+    def headroom(self) -> int:
+        """Bytes of the device that are left at the most that was taken from it."""
+        return self.capacity - self.taken - self.reserved
 
 
 def digest_of(profile: RecordedProfile) -> RankDigest:
@@ -49,6 +55,7 @@ def digest_of(profile: RecordedProfile) -> RankDigest:
         if held is None
         else {f"{base_name(one.file)}:{one.line}": one.size for one in held.by_line()[:HELD_LINES]},
         lines,
+        0 if highest is None else highest.taken or 0,
     )
 
 

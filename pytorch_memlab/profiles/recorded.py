@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import counted, prose_size
 from ..records import DeviceInfo, FunctionInfo, LineEntry, Note, Section
@@ -13,6 +13,10 @@ from ..records import DeviceInfo, FunctionInfo, LineEntry, Note, Section
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders
     from ..history.model import AllocationHistory
+
+
+UNKNOWN_STATUS: Final = -1
+"""The exit status of a program that is over, where nothing tells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Run:
     started: str  # when profiling began, in UTC as ISO 8601; empty if it did not
     seconds: float
     is_dry_run: bool
-    exit_status: int | None = None  # of the program; None if it was not over
+    exit_status: int | None = None  # of the program, or UNKNOWN_STATUS; None if it was not over
     exception: str = ""  # that ended the program, in one line; empty if none did
     rank: int = 0
     world_size: int = 1

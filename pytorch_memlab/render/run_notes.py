@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..profiles.overview import DeviceVerdict, Outcome
-from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
+from ..profiles.recorded import UNKNOWN_STATUS, MeasuredDevice, RecordedProfile, Run
 from ..records import hardware
 
 _WITHOUT_ROOM = (Outcome.DOES_NOT_FIT, Outcome.DOES_NOT_FIT_AS_ASSUMED, Outcome.HANDLED)
@@ -56,7 +56,8 @@ def ending(run: Run) -> str:
     """The failure of a run; empty if it did not fail."""
     if run.exception:
         return f"ended with {printable(run.exception)}"
-    return f"exit status {run.exit_status}" if run.exit_status else ""
+    is_known = run.exit_status not in (0, None, UNKNOWN_STATUS)
+    return f"exit status {run.exit_status}" if is_known else ""
 
 
 def sentence(verdict: DeviceVerdict) -> str:

@@ -63,6 +63,7 @@ def _digest(data: Checked) -> RankDigest:
         categories=data.by_name("categories", Checked.count),
         held=data.by_name("held", Checked.count),
         lines=dict(zip(names, zip(*columns, strict=True), strict=True)),
+        taken=data.count("taken") if data.has("taken") else 0,
     )
 
 

@@ -230,6 +230,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable[[], int | None]:
+    from ...jobs.attached import AttachedProcess
     from ...line_profiler.columns import checked_columns
     from ..run.profile import Profile, put_profile_in_builtins
 
@@ -288,10 +289,12 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
     ]
     program = partial(exec, found.code, vars(main))
 
+    attached = AttachedProcess(profile, files)
+    starts.append(attached.start)
     requests: dict[int, Callable[[], None]] = {}
     if files.black_box is not None:
         black_box = files.black_box
-        starts.append(lambda stack: black_box.start(stack, profile.taken_now))
+        starts.append(lambda stack: black_box.start(stack, profile.recorded))
         requests = requests_to(black_box.save_now)
 
     def are_written() -> bool:

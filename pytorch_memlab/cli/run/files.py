@@ -79,7 +79,7 @@ class RunFiles:
         self.history = WholeRunHistory(keeps_events=bool(traces or pictures))
         self._traces = [CheckedFile(path_of_rank(one), keeps_older=not force) for one in traces]
         self._pictures = [TimelinePicture(one, command) for one in pictures]
-        self.black_box = None
+        self.black_box: BlackBox | None = None
         """What writes the profile into the folder of the job, if that is asked for."""
         if jobs:
             folder = JobFolder(jobs[0], replaces_older=force)

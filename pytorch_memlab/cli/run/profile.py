@@ -180,7 +180,13 @@ class Profile:
         """The peaks of the run so far by the names of the devices; none in a forked process."""
         return self._peaks.highest if os.getpid() == self._process else {}
 
-    def taken_now(self) -> RecordedProfile:
+    def begin(self) -> None:
+        """Nothing: what attaches finds the recording going on."""
+
+    def end(self) -> None:
+        """Nothing: the recording goes on when what was attached has gone."""
+
+    def recorded(self) -> RecordedProfile:
         """The profile so far of a program that goes on, without its allocations."""
         return self._recorded(printed_at_exit(), None, "", (), with_history=False)
 
