@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +89,115 @@ def test_a_dry_run_keeps_graphs_and_leaves_those_of_real_gpus_alone(
     assert not [file for _, _, files in os.walk(of_gpus) for file in files]
     kept = tmp_path / "cache" / "pytorch_memlab" / "compiled"
     assert len([file for _, _, files in os.walk(kept) for file in files]) == 1
+
+
+def kept_files(tmp_path: Path) -> dict[Path, int]:
+    """The files of graphs with their bytes."""
+    root = tmp_path / "cache" / "pytorch_memlab" / "compiled"
+    return {path: path.stat().st_size for path in root.rglob("*") if path.is_file()}
+
+
+def call_in_simulation(size: int) -> None:
+    with simulate("h100", compute=False):
+        torch.compile(lambda x: x.sin().sum(0) * 2, dynamic=False)(
+            torch.ones(size, size, device="cuda")
+        )
+
+
+def new_files(tmp_path: Path, size: int) -> set[Path]:
+    before = set(kept_files(tmp_path))
+    call_in_simulation(size)
+    return set(kept_files(tmp_path)) - before
+
+
+def test_the_graphs_that_were_not_used_for_longest_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pytorch_memlab.simulation.compiled import graph_cache
+
+    (first,), (second,), (third,) = (new_files(tmp_path, size) for size in (16, 17, 18))
+    for age, path in enumerate((third, second, first)):
+        os.utime(path, ns=(10**18 + age, 10**18 + age))
+    assert new_files(tmp_path, 18) == set()  # used again: it is the newest
+    assert third.stat().st_mtime_ns > 10**18 + 2
+    size = max(kept_files(tmp_path).values())
+    monkeypatch.setattr(graph_cache, "MOST_BYTES", 3 * size + size // 2)
+    (fourth,) = new_files(tmp_path, 19)
+    assert set(kept_files(tmp_path)) == {first, third, fourth}
+    assert not second.parent.exists()  # no empty folder stays
+    monkeypatch.setattr(graph_cache, "MOST_BYTES", 0)
+    new_files(tmp_path, 20)
+    assert kept_files(tmp_path) == {}
+
+
+FULL_DISK = """
+import resource, signal, sys
+import torch
+from pytorch_memlab.cli.main import main
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+sys.exit(main(["run", "--dry-run", sys.argv[1]]))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of a process")
+def test_a_full_disk_keeps_nothing_and_says_so_once(tmp_path: Path) -> None:
+    script, starter = tmp_path / "script.py", tmp_path / "starter.py"
+    script.write_text(SCRIPT + SCRIPT.replace("64, 64", "32, 32").replace("import torch", ""))
+    starter.write_text(FULL_DISK)
+    done = subprocess.run(
+        [sys.executable, "-B", str(starter), str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "torch.Size([64])" in done.stdout
+    assert "torch.Size([32])" in done.stdout
+    assert done.stderr.count("compiled graphs are not kept for the next run: ") == 1
+    assert "Traceback" not in done.stderr
+    assert kept_files(tmp_path) == {}
+
+
+TWO = """
+import sys
+import torch
+from pytorch_memlab import simulate
+from pytorch_memlab.simulation.compiled import graph_cache
+
+graph_cache.MOST_BYTES = 100_000
+sys.stdin.readline()
+for size in range(16, 22):
+    with simulate("h100", compute=False):
+        step = torch.compile(lambda x: x.sin().sum(0) * 2, dynamic=False)
+        step(torch.ones(size, size, device="cuda"))
+    print(torch.cuda.is_available(), size)
+"""
+
+
+def test_two_processes_write_and_remove_at_the_same_time(tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(TWO)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        printed, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+        assert len(printed.splitlines()) == 6
+        assert "not kept" not in errors
+        assert "Traceback" not in errors
+    assert sum(kept_files(tmp_path).values()) <= 100_000
