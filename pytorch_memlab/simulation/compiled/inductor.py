@@ -20,7 +20,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._inductor import compile_fx, config, constant_folding, cudagraph_trees, scheduler
 from torch._inductor.fx_passes import joint_graph
 from torch._inductor.graph import GraphLowering
-from torch._inductor.ir import ComputedBuffer
+from torch._inductor.ir import ComputedBuffer, OperationBuffer
 from torch.fx import GraphModule
 from torch.utils import _triton
 
@@ -156,6 +156,8 @@ def _origins(lowered: Any, source: GraphModule) -> dict[str, list[str]]:
     alike = {node.meta.get("stack_trace"): node.name for node in source.graph.nodes}
     origins: dict[str, list[str]] = {}
     for name, buffer in lowered.name_to_buffer.items():
+        if not isinstance(buffer, OperationBuffer):  # what an op writes to, and makes nothing
+            continue
         ranked = sorted(buffer.get_origins(), key=lambda node: places.get(node, -1), reverse=True)
         traces = [
             (node.name, trace)
