@@ -126,7 +126,7 @@ def test_requests_of_a_rank_are_those_of_the_text(make: Make) -> None:
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_values_and_memory_of_a_rank_are_those_of_eager_code(make: Make) -> None:
-    """What is in use between steps is parameters, gradients and what the rank's hooks keep."""
+    """Between steps the parameters, gradients and buffers of the rank's hooks are in use."""
     _, dry, _ = run(make)
     _, memory, gradients = run(make, compute=True)
     _, eager, expected = run(make, compute=True, compiles=False)
