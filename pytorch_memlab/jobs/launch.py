@@ -13,15 +13,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
+
+import psutil
 
 from ..errors import UsageError
 from .folder import JOB_VARIABLE
 
 VARIABLE: Final = "PYTORCH_MEMLAB_RUN"
 _FOLDER: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child_site")
+_RANK: Final = os.path.join(_FOLDER, "run_rank.py")
 _PASSED_ON: Final = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
@@ -63,12 +66,31 @@ def launched(command: Sequence[str], words: Sequence[str]) -> int:
                 return status if status >= 0 else 128 - status
 
 
+def _signal_ranks(launcher: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to each rank on this machine that has a handler for it."""
+    with suppress(psutil.Error):
+        for process in psutil.Process(launcher.pid).children(recursive=True):
+            with suppress(psutil.Error, OSError):
+                if _RANK in process.cmdline() and _handles(process.pid, number):
+                    process.send_signal(number)
+
+
+def _handles(pid: int, number: int) -> bool:
+    """True if a process has a handler for a signal, by what Linux says of it in proc(5)."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        masks = [line.split()[1] for line in file if line.startswith("SigCgt:")]
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+
+
 @contextmanager
 def _signals_passed_on(launcher: subprocess.Popen[bytes]) -> Iterator[None]:
-    before = {
-        number: signal.signal(number, lambda received, _frame: launcher.send_signal(received))
-        for number in _PASSED_ON
+    """Send the launcher what ends a job, and the ranks themselves what asks for their files."""
+    handlers: dict[int, Callable[[int, object], object]] = {
+        number: lambda received, _frame: launcher.send_signal(received) for number in _PASSED_ON
     }
+    if hasattr(signal, "SIGUSR1"):  # by default it ends a process, and so it does a launcher
+        handlers[signal.SIGUSR1] = lambda received, _frame: _signal_ranks(launcher, received)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,52 @@ def test_each_attempt_of_a_job_that_starts_again_is_kept(tmp_path):
     ]
     for attempt in (1, 2):
         assert f"attempt {attempt}: rank 1 failed first, at " in done.stdout
+
+
+ASKED = """\
+import os, sys, time, torch
+kept = torch.ones(1 << 18, device="cuda")
+while not os.path.exists("written"):
+    time.sleep(0.01)
+sys.exit(0)
+"""
+
+
+@needs_torchrun
+@pytest.mark.skipif(sys.platform != "linux", reason="the ranks are found in /proc")
+def test_sigusr1_to_the_command_lets_all_ranks_write_and_go_on(tmp_path):
+    (tmp_path / "train.py").write_text(ASKED)
+    folder = tmp_path / "job.memlab"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    words = ["run", "--gpu", "24GiB", "-o", "job.memlab", "--save-every", "3000", "--"]
+    words += ["torchrun", "--nproc-per-node", "2", "train.py"]
+    command = [sys.executable, "-m", "pytorch_memlab", *words]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            deadline = time.monotonic() + 120
+            files = [folder / "rank0.attempt0.json", folder / "rank1.attempt0.json"]
+            while not all(_has_peak(file) for file in files):
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < deadline, list(folder.glob("*"))
+                if folder.exists():  # the handlers of the ranks are there some time after this
+                    os.kill(process.pid, signal.SIGUSR1)
+                time.sleep(0.5)
+            (tmp_path / "written").touch()
+            _, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 0, errors
+    assert ends(tmp_path) == [(0, 0, 0, ""), (1, 0, 0, "")]
+
+
+def _has_peak(file):
+    """True for a file of a rank that has allocated, and had not ended."""
+    if not file.exists():
+        return False
+    (run,) = json.loads(file.read_text())["runs"]
+    return run["exit_status"] is None
 
 
 LAUNCHER = """\

@@ -57,6 +57,7 @@ class Peers:
     ) -> None:
         self._store = store
         self._rank = rank
+        self.process = os.getpid()
         self.beside = frozenset(beside) - {rank}
         self.known = self.beside | frozenset(before)
         self._sent: Counter[str] = Counter()
@@ -178,7 +179,7 @@ def leave() -> None:
     """Tell the other ranks that the simulation has ended, and forget them."""
     if _found:
         own = _found.pop()
-        if own is not None:
+        if own is not None and own.process == os.getpid():  # not in a fork, such as a data loader
             own.end()
 
 
