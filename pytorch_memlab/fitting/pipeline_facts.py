@@ -27,6 +27,11 @@ class PipelineFacts:
     in_flight: int = 0  # the most that were forward and not yet backward, of all its stages
     keeps_unsharded: bool = False  # whether fully_shard was called with reshard_after_forward=False
 
+    @property
+    def of_all_stages(self) -> int:
+        """The micro-batches of a step, once for each stage of the rank."""
+        return self.micro_batches * max(1, len(self.stages))
+
 
 class PipelineWatch:
     """Looks at the pipeline of the program that runs in this process."""

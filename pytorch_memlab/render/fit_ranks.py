@@ -112,7 +112,7 @@ def _row(one: RankClass) -> tuple[str, ...]:
         _short(judged.reserved_peak) + judged.trial.mark,
         signed(judged.headroom).replace(" GiB", "G").replace(" MiB", "M"),
         *map(_short, parts),
-        f"{facts.in_flight}/{facts.micro_batches}" if facts.schedule else "",
+        f"{facts.in_flight}/{facts.of_all_stages}" if facts.schedule else "",
         answer(judged),
     )
 
@@ -162,7 +162,7 @@ def _limit(search: RankSearch) -> Iterator[str]:
     if facts.schedule:
         stages = f"stage{'s' * (len(facts.stages) > 1)} {ranks_text(facts.stages)}"
         yield from wrapped(
-            f"  {facts.schedule} holds {facts.in_flight} of {facts.micro_batches} micro-batches of"
+            f"  {facts.schedule} holds {facts.in_flight} of {facts.of_all_stages} micro-batches of"
             f" {stages} at a time"
         )
 

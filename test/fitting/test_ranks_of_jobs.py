@@ -141,11 +141,18 @@ mesh = init_device_mesh("cuda", (3, 2), mesh_dim_names=("pp", "dp"))
 device = torch.device("cuda", torch.cuda.current_device())
 rank = mesh["pp"].get_local_rank()
 model = Stage().to(device)
-stage = pipelining.PipelineStage(model, rank, 3, device, group=mesh["pp"].get_group())
+count = 6 if "Interleaved" in sys.argv[1] else 3
+stages = [
+    pipelining.PipelineStage(model, number, count, device, group=mesh["pp"].get_group())
+    for number in range(rank, count, 3)
+]
 kind = getattr(pipelining, sys.argv[1])
-schedule = kind(stage, 4, loss_fn=lambda output, target: (output - target).sum())
+schedule = kind(
+    stages if count == 6 else stages[0], 4 if count == 3 else 6, loss_fn=lambda a, b: (a - b).sum()
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-x, target = torch.ones(8, 8, device=device), torch.ones(8, 8, device=device)
+samples = 8 if count == 3 else 6
+x, target = torch.ones(samples, 8, device=device), torch.ones(samples, 8, device=device)
 for _ in range(10):
     schedule.step(*[x][: rank == 0], **({"target": target} if rank == 2 else {}))
     optimizer.step()
@@ -178,3 +185,18 @@ def test_each_stage_holds_its_micro_batches_and_another_schedule_is_tried(tmp_pa
     assert "  Schedule1F1B holds 3 of 4 micro-batches of stage 0 at a time" in out
     assert "  8 micro-batches in place of 4: 194.0 MiB on rank 0, 192.0 MiB less" in out
     assert "layers that hold 128.0 MiB moved from pp 0 to pp 2 would make" in out.replace("\n", " ")
+
+
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="as torch 2.13 has it"
+)
+def test_a_rank_with_two_stages_has_each_micro_batch_twice(tmp_path, capsys):
+    script = tmp_path / "stages.py"
+    script.write_text(PIPELINE)
+    words = ("--ranks", "0,2,4", "--mesh", "pp=3,dp=2", "--gpu", "24GiB", str(script))
+    code, out, _ = fitted(capsys, *words, "ScheduleInterleaved1F1B")
+    assert code == 0
+    # 2(3 - i - 1) + 3 + 1 of six micro-batches of 64 MiB in each of two stages.
+    assert re.findall(r" (\d/\d+)  yes", out) == ["8/12", "6/12", "4/12"]
+    assert [peak for _, peak in rows_of(out)] == ["514.0M", "386.0M", "258.0M"]
+    assert "8 of 12 micro-batches of stages 0, 3 at a time" in out.replace("\n   ", "")
