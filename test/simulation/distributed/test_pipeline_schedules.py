@@ -11,7 +11,6 @@ from torch import nn
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.knows_simulation("its ranks are forks of this process"),
 ]
 
 pipelining = pytest.importorskip("torch.distributed.pipelining")

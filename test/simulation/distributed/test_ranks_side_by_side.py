@@ -17,7 +17,6 @@ pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),
     pytest.mark.filterwarnings("ignore:one rank of"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.knows_simulation("its ranks are forks of this process"),
 ]
 
 BOTH = pytest.mark.parametrize("compute", [True, False], ids=["computed", "shapes"])
