@@ -33,6 +33,48 @@ def _fabric(quantize: str, devices: int = 1) -> Any:
     return fabric
 
 
+class _Product(torch.autograd.Function):
+    """A product with a weight in 4 bits, as of bitsandbytes 0.41.
+
+    It expands the weight to float16 and casts it, and keeps its input, which no gradient needs.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weight: Any, bias: Any, state: Any) -> torch.Tensor:
+        ctx.kept = inputs, weight, state
+        return nn.functional.linear(inputs, _expanded(weight, state, inputs.dtype), bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        _, weight, state = ctx.kept
+        return gradient @ _expanded(weight, state, gradient.dtype), None, None, None
+
+
+def _expanded(weight: Any, state: Any, dtype: torch.dtype) -> torch.Tensor:
+    from bitsandbytes.functional import dequantize_4bit
+
+    expanded: torch.Tensor = dequantize_4bit(weight, state)
+    return expanded.to(dtype)
+
+
+def _multiply_as_of_0_41(network: nn.Module) -> None:
+    """Take the products of the published release of bitsandbytes, which quantized from float16."""
+    import bitsandbytes
+
+    for weight in network.parameters():
+        state = getattr(weight, "quant_state", None)
+        if state is not None:
+            state.dtype = torch.float16
+    one_token = bitsandbytes.matmul_4bit
+
+    def multiply(inputs: torch.Tensor, weight: Any, bias: Any, quant_state: Any) -> torch.Tensor:
+        if inputs.numel() == inputs.shape[-1] and not inputs.requires_grad:
+            return one_token(inputs, weight, bias=bias, quant_state=quant_state)  # type: ignore[no-any-return]
+        return _Product.apply(inputs, weight, bias, quant_state)  # type: ignore[no-any-return,no-untyped-call]
+
+    bitsandbytes.matmul_4bit = multiply
+
+
 def _lora(name: str) -> tuple[Any, Any, Any]:
     from litgpt.lora import GPT, Config, mark_only_lora_as_trainable
 
@@ -66,10 +108,13 @@ def finetune(
         network = make(config)
     mark_trainable(network)
     network = fabric.setup_module(network)
+    if quantize:
+        _multiply_as_of_0_41(network)
     optimizer = fabric.setup_optimizers(_optimizer(network, quantize))
     network.max_seq_length = length
     tokens = torch.randint(config.vocab_size, (batch, length)).pin_memory()
-    for accumulates in (True, False):
+    # Adapter v2 of litgpt 0.5.13 cannot go back twice before the optimizer's step.
+    for accumulates in (True, False) if method != "adapter_v2" else (False,):
         inputs, labels = fabric.to_device((tokens, tokens.clone().pin_memory()))
         with fabric.no_backward_sync(network, enabled=accumulates):
             _backward(fabric, network, inputs, labels)
@@ -105,6 +150,8 @@ def generate(model: str, quantize: str = "") -> None:
         network = GPT(config)
     network.eval()
     network = fabric.setup_module(network)
+    if quantize:
+        _multiply_as_of_0_41(network)
     tokens = torch.randint(config.vocab_size, (_PROMPT,)).to(fabric.device)
     with fabric.init_tensor():
         network.max_seq_length = _PROMPT + 50

@@ -25,7 +25,7 @@ def train(
     vocabulary: int = 50257,
     batch: int = 8,
     ranks: int = 1,
-) -> None:
+) -> dict[str, int]:
     """Three steps, one evaluation after the first, and fifty tokens at the end."""
     torch.manual_seed(123)
     if ranks > 1:
@@ -45,6 +45,7 @@ def train(
         if step == 0:
             _evaluate(trained, vocabulary, batch)
     _generate(trained)
+    return {"allocated": torch.cuda.memory_allocated()}
 
 
 def _model(vocabulary: int, replaced: list[Part]) -> Any:
