@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ._common.call_results import is_result_dropped
+from ._common.library_errors import library_without_memory
 from ._common.uncaught_errors import Report, say, uncaught
 from ._common.wrapping import decorated
 
@@ -160,7 +161,7 @@ def report_of(error: BaseException) -> Report | None:
         simulated = _failed_on_simulated_gpu(error)
         failed = failed_on_gpu(error) if simulated is None else simulated.request
         if failed is None:
-            return None
+            return _report_of_library(error)
         facts = facts_of(failed, error, simulated)
         report = Report(facts, text(facts))
         machine = simulated_machine()
@@ -172,6 +173,17 @@ def report_of(error: BaseException) -> Report | None:
     except Exception as problem:
         kind = type(problem).__name__
         return Report(None, f"pytorch_memlab: the out-of-memory report failed: {kind}\n")
+
+
+def _report_of_library(error: BaseException) -> Report | None:
+    """The report of an error of a library, which PyTorch's allocator knows nothing about."""
+    library = library_without_memory(error)
+    if library is None:
+        return None
+    from .devices.free_memory import free_memory
+    from .render.library_oom import text
+
+    return Report(None, text(library, free_memory()))
 
 
 def _try_remedies(report: Report, program: Any) -> None:

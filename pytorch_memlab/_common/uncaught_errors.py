@@ -23,6 +23,7 @@ from typing import Any
 import pytorch_memlab
 
 from .ipython import ipython_shell
+from .library_errors import library_without_memory
 
 
 class Report:
@@ -51,7 +52,7 @@ class _Uncaught:
 
     def __init__(self) -> None:
         self._watching = 0
-        self._reports: dict[int, tuple[weakref.ref[BaseException], Report]] = {}
+        self._reports: dict[int, tuple[weakref.ref[Any], Report]] = {}
         self._lock = threading.RLock()
         self._hooks: list[tuple[Any, Any, Any]] = []
         self._cells: Any = None  # of the notebook, to which this listens
@@ -76,13 +77,14 @@ class _Uncaught:
             return None
         with self._lock:
             known = self._reports.get(id(origin))
-            report = known[1] if known is not None and known[0]() is origin else None
+            is_known = known is not None and known[0]() is _referable(origin)
+            report = known[1] if known is not None and is_known else None
             if report is None:
                 report = pytorch_memlab._report_of(origin)
                 if report is None:
                     return None
                 gone = partial(self._gone, id(origin))
-                self._reports[id(origin)] = (weakref.ref(origin, gone), report)
+                self._reports[id(origin)] = (weakref.ref(_referable(origin), gone), report)
                 self._install()
                 report.is_of_cell = self._cells is not None
             report.is_asked_for |= is_asked_for
@@ -174,13 +176,29 @@ def _hook(before: Callable[..., object], *args: Any) -> None:
         uncaught.shown(error)
 
 
+class _Mark:
+    """Goes with an error that has it: built-in exceptions have no weak references."""
+
+
+def _referable(error: BaseException) -> Any:
+    """An error, or what goes with it if that alone can be referred to."""
+    if type(error).__weakrefoffset__:
+        return error
+    return vars(error).setdefault("_pytorch_memlab", _Mark())
+
+
 def _origin(error: BaseException) -> BaseException | None:
-    """The out-of-memory error in the chain of an error, the one that was raised last."""
+    """The out-of-memory error in the chain of an error, the one that was raised last.
+
+    One of PyTorch comes before one of a library.
+    """
     torch: Any = sys.modules.get("torch")
     kind = getattr(torch, "OutOfMemoryError", None)
     if kind is None:
         return None
-    return next((one for one in chain(error) if isinstance(one, kind)), None)
+    errors = list(chain(error))
+    found = next((one for one in errors if isinstance(one, kind)), None)
+    return found or next((one for one in errors if library_without_memory(one)), None)
 
 
 def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseException]:

@@ -49,7 +49,7 @@ def tell_simulated_gpu(options: argparse.Namespace) -> None:
     elif options.dry_run or options.strict:
         why = f"the default of {'--dry-run' if options.dry_run else '--strict'}"
     else:
-        why = "this machine has no CUDA GPU"
+        why = options.why_simulated
     change = "" if options.gpu is not None else "; choose another with --gpu NAME or --gpu SIZE"
     tell(f"simulating {count}{machine.gpus[0].model.name}{how} ({why}{change})")
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from .._common.ipython import ipython_shell
+from .._common.library_errors import library_without_memory
 from .._common.uncaught_errors import chain, forget_shown_error
 from .._common.wrapping import decorated
 
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 _SWITCH = "FASTAI_TB_CLEAR_FRAMES"
 _DEVICE_ASSERT = "device-side assert triggered"
+_OUT_OF_MEMORY = ("CUDA out of memory", "HIP out of memory")
 
 
 def is_in_ipython() -> bool:
@@ -154,4 +156,5 @@ def _is_to_be_cleared(error: BaseException) -> bool:
     torch = sys.modules.get("torch")
     kind = getattr(torch, "OutOfMemoryError", ())
     text = str(error)
-    return isinstance(error, kind) or "CUDA out of memory" in text or _DEVICE_ASSERT in text
+    is_full = isinstance(error, kind) or library_without_memory(error) is not None
+    return is_full or any(words in text for words in (*_OUT_OF_MEMORY, _DEVICE_ASSERT))

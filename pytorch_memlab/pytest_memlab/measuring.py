@@ -199,7 +199,7 @@ class MeasuredTests:
         machine = active.machine
         if machine is None or not self._seconds or simulate_without_traces.stands_for_others:
             return
-        if not can_be_tried(report.facts):
+        if report.facts is None or not can_be_tried(report.facts):
             return
         began = time.monotonic()
         if self._seconds < 1:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+import torch
+
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, already_used, applied
@@ -43,7 +45,12 @@ class AllocatorSetting(AroundProgram):
     def finding(self) -> Finding:
         if self._is_in_force:
             return already_used(f"{self._setting} is set")
-        return applied([f"{_VARIABLES[0]}={self._joined}"])
+        return applied([f"{_variable()}={self._joined}"])
+
+
+def _variable() -> str:
+    """The variable of the allocator's settings that each release of this build reads."""
+    return "PYTORCH_HIP_ALLOC_CONF" if torch.version.hip else _VARIABLES[0]
 
 
 def _named(name: str, key: str, value: str, unit: str = "") -> NamedChange:
@@ -74,7 +81,7 @@ class Fragmentation(Cause):
         return self.found(
             oom.cached,
             f"{prose_size(oom.cached)} are cached in pieces that are too small",
-            f"PYTORCH_CUDA_ALLOC_CONF={check.settings}",
+            f"{_variable()}={check.settings}",
             basis=Basis.CHECKED,
             change=AllocatorSetting(self.name, *_last_of(check.settings)),
             effect=f"{word}: this request and the {check.requests:,} before it fit; {later}",

@@ -391,6 +391,7 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
     """Simulate GPUs where an option asks for that, and where there is none."""
     import torch
 
+    from ...devices.why_no_gpu import why_no_gpu
     from ...simulation import simulate
 
     if options.allow_writes and not options.dry_run:
@@ -407,6 +408,7 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
                 )
         return
     context, others = memory_overhead(options)
+    options.why_simulated = "" if is_asked_for else why_no_gpu()
     process.enter_context(
         simulate(
             options.gpu or DEFAULT_GPU,
