@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from support.python_process import run_python
 from support.side_by_side_ranks import run_ranks
 from torch import nn
 
@@ -268,3 +269,45 @@ def test_a_pipeline_computes_what_the_whole_model_computes():
     torch.testing.assert_close(torch.tensor(found[2][0]), torch.stack(expected).detach())
     for (_, grad), layer in zip(found, model, strict=True):
         torch.testing.assert_close(torch.tensor(grad), layer[0].weight.grad)
+
+
+SPAWNED = """\
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def worker(rank, world_size, messages):
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", "tcp://127.0.0.1:29511", rank=rank, world_size=world_size)
+    own = torch.tensor([rank + 5], device="cuda")
+    everyone = [None] * world_size
+    if world_size == 2:
+        dist.all_gather_object(everyone, rank)
+        dist.send(own, 1) if rank == 0 else dist.recv(own, 0)
+    messages.put((rank, own.item(), everyone))
+
+
+if __name__ == "__main__":
+    import os
+
+    from pytorch_memlab import simulate
+
+    with simulate("24GiB", count=2):
+        messages = mp.get_context("spawn").SimpleQueue()
+        for world_size in (2, 4):
+            mp.spawn(worker, (world_size, messages), nprocs=2)
+            print(sorted(messages.get() for _ in range(2)))
+        assert "PYTORCH_MEMLAB_PEERS" not in os.environ
+"""
+
+
+def test_processes_that_spawn_starts_are_ranks_beside_each_other(tmp_path):
+    """Two of four ranks are those of one machine, beside which the others do not run."""
+    script = tmp_path / "spawned.py"
+    script.write_text(SPAWNED)
+    done = run_python([str(script)])
+    assert done.stdout.splitlines() == [
+        "[(0, 5, [0, 1]), (1, 5, [0, 1])]",
+        "[(0, 5, [None, None, None, None]), (1, 6, [None, None, None, None])]",
+    ], done.stderr

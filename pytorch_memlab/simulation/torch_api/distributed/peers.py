@@ -1,10 +1,10 @@
 """Messages between simulated ranks: what one process sends, others receive.
 
 Note [Ranks side by side]
-The ranks that ``torchrun`` starts, and those that ``fit --ranks`` runs, are processes that simulate
-one rank each. What they tell each other goes through a ``TCPStore``, that of ``torchrun`` or one of
-``fit``: objects, and tensors whose values the receiver can have. A tensor without values is not
-sent, and no rank waits for it. A rank that runs alone has no peers.
+The ranks that ``torchrun`` or the program itself starts, and those that ``fit --ranks`` runs, are
+processes that simulate one rank each. What they tell each other goes through a ``TCPStore``, that
+of ``torchrun`` or one of this package: objects, and tensors whose values the receiver can have. A
+tensor without values is not sent, and no rank waits for it. A rank that runs alone has no peers.
 
 The ranks that run are those between which a program differs. The others are taken to hold what this
 one holds, as in Note [One rank for many].
@@ -27,7 +27,7 @@ import torch.distributed as dist
 from ...._common.ranks import this_rank
 
 VARIABLE: Final = "PYTORCH_MEMLAB_PEERS"
-"""Of a rank that ``fit --ranks`` runs: the address of the store, and which ranks run."""
+"""Of a rank that ``fit --ranks`` or ``spawn`` runs: where the store is, and which ranks run."""
 
 _real_store: Any = vars(dist)["TCPStore"]
 _PrefixStore: Any = vars(dist)["PrefixStore"]
@@ -160,9 +160,15 @@ def connect(port: int, prefix: str) -> Any:
     return _PrefixStore(prefix, store)
 
 
-def address(port: int, prefix: str, beside: Iterable[int], before: Iterable[int]) -> str:
-    """The value of ``VARIABLE`` for ranks that run beside each other."""
-    return json.dumps([port, prefix, sorted(beside), sorted(before)])
+def address(
+    port: int,
+    prefix: str,
+    beside: Iterable[int],
+    before: Iterable[int],
+    world_size: int | None = None,
+) -> str:
+    """The value of ``VARIABLE`` for ranks beside each other; of a world of this size, if given."""
+    return json.dumps([port, prefix, sorted(beside), sorted(before), world_size])
 
 
 _found: list[Peers | None] = []
@@ -186,7 +192,9 @@ def leave() -> None:
 def _connected() -> Peers | None:
     text = os.environ.get(VARIABLE)
     if text:
-        port, prefix, beside, before = json.loads(text)
+        port, prefix, beside, before, world_size = json.loads(text)
+        if world_size not in (None, dist.get_world_size()):  # of several machines
+            return None
         return Peers(connect(port, prefix), dist.get_rank(), beside, before)
     own = this_rank()
     if own.launcher != "torchrun" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":

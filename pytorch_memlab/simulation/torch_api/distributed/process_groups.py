@@ -33,7 +33,7 @@ def install(machine: Machine, patches: Patches) -> None:
     """
     if not dist.is_available():
         return
-    from . import objects, peers
+    from . import objects, peers, spawned
     from .one_rank import (
         SimulatedFileStore,
         SimulatedGloo,
@@ -68,6 +68,7 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set(c10d, "_maybe_attach_flight_recorder", lambda *_arguments: None)
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     objects.install(patches)
+    spawned.install(patches)
     patches.before_undo(peers.leave)
     # With TORCH_DISTRIBUTED_DEBUG=DETAIL it tells in the log what groups of NCCL send.
     patches.set(torch._C._distributed_c10d, "_hash_tensors", _hash_of)
