@@ -214,3 +214,38 @@ def test_processes_that_a_rank_starts_are_no_ranks(tmp_path):
 
     assert done.stdout.count("['tool.py'] False\n") == 2
     assert len(list(Path(tmp_path, "job.memlab").glob("rank*"))) == 2
+
+
+TALKING = """\
+import os, torch
+import torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+size, everyone = torch.tensor([rank + 3], device="cuda"), [None] * 2
+dist.all_gather_object(everyone, f"rank {rank}")
+dist.send(size, 1) if rank == 0 else dist.recv(size, 0)
+with open(f"seen{rank}", "w") as file:
+    print(size.item(), everyone, file=file)
+if rank == 1:
+    raise ValueError("bad batch")
+dist.recv(size, 1)
+"""
+
+
+@needs_torchrun
+def test_ranks_that_torchrun_starts_get_what_the_others_send(tmp_path):
+    """One that waits for a rank which has failed ends with it, as with NCCL."""
+    (tmp_path / "talk.py").write_text(TALKING)
+    words = ("--dry-run", "--no-try", "-o", "job.memlab")
+    torchrun = ("--", "torchrun", "--nproc-per-node", "2", "talk.py")
+
+    done = launched(tmp_path, *torchrun, options=words)
+
+    assert done.returncode == 1
+    seen = [file.read_text() for file in tmp_path.glob("seen*")]
+    assert seen == ["3 ['rank 0', 'rank 1']\n"] * 2, done.stderr
+    assert ends(tmp_path)[1] == (1, 0, 1, "ValueError: bad batch")
+    (_, _, status, exception), _ = ends(tmp_path)
+    assert (status, exception) == (143, "SIGTERM") or "has ended" in exception
