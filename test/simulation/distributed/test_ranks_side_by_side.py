@@ -163,6 +163,24 @@ def test_a_rank_that_ends_is_not_waited_for():
     assert time.monotonic() - begun < 300
 
 
+def test_ranks_that_wait_for_each_other_are_named():
+    """All of them wait for the rank before them, and none has sent: NCCL hangs there."""
+
+    def ring(rank):
+        dist.recv(ints(0), (rank - 1) % 3)
+
+    errors = run_ranks(ring, 3)
+    circles = [error for error in errors if error.endswith(" wait for each other")]
+    assert circles
+    for error in errors:
+        assert error in circles or "has ended" in error
+    assert circles[0].partition("ranks ")[2] in (
+        "2, 1 and 0 wait for each other",
+        "0, 2 and 1 wait for each other",
+        "1, 0 and 2 wait for each other",
+    )
+
+
 def test_a_rank_whose_steps_repeat_sends_what_it_sent_last():
     """``fit`` ends ranks where their peaks repeat, some of them a step earlier than others."""
 

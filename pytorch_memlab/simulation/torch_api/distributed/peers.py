@@ -34,6 +34,7 @@ _PrefixStore: Any = vars(dist)["PrefixStore"]
 _PART: Final = 4 * 2**20  # bytes of a value in the store, which takes at most 8 MiB
 _PATIENCE: Final = 600.0  # seconds that a rank waits for another one, as with NCCL
 _PAUSES: Final = (0.001, 0.05)  # seconds between two looks, at first and at most
+_LOOK: Final = 2.0  # seconds between two looks at which rank waits for which
 _MOST_REPEATED: Final = 65_536  # bytes of a message that a rank which has ended may send again
 _ENDED_WELL: Final = b"ended"
 
@@ -83,23 +84,14 @@ class Peers:
         """Wait for a message of a rank.
 
         Raises:
-            RankHasEndedError: the sender has ended, or nothing came for ten minutes.
+            RankHasEndedError: the sender has ended, it waits for this rank, or nothing came for ten
+            minutes.
         """
         name = f"{channel}/{number}"
-        deadline = time.monotonic() + _PATIENCE
-        pause, most = _PAUSES
-        while not self._store.check([name]):
-            if pause >= most:
-                ended = self._end_of(sender)
-                # What it sent before it ended may have come since the last look.
-                if ended is not None and not self._store.check([name]):
-                    return self._sent_before(channel, sender, call, ended)
-            if time.monotonic() > deadline:
-                raise RankHasEndedError(
-                    f"{call}: rank {self._rank} has waited for rank {sender} for {_PATIENCE:.0f} s"
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, most)
+        if not self._store.check([name]):
+            ended = self._wait(name, sender, call)
+            if ended is not None:
+                return self._sent_before(channel, sender, call, ended)
         message: bytes
         size, message = pickle.loads(self._store.get(name))  # noqa: S301 - a rank of this job
         for begin in range(_PART, size, _PART):
@@ -107,6 +99,53 @@ class Peers:
         if len(message) <= _MOST_REPEATED:
             self._last[channel] = message
         return message
+
+    def _wait(self, name: str, sender: int, call: str) -> bytes | None:
+        """Wait for a message; how its sender has ended if it does not come."""
+        begun = time.monotonic()
+        pause, most = _PAUSES
+        waits = _key_of_wait(self._rank)
+        circle: list[int] = []
+        next_look = begun + _LOOK
+        try:
+            while not self._store.check([name]):
+                now = time.monotonic()
+                if pause >= most:
+                    self._store.set(waits, str(sender))
+                    ended = self._end_of(sender)
+                    # A message that was sent before the end may have come since the last look.
+                    if ended is not None and not self._store.check([name]):
+                        return ended
+                if now > next_look:
+                    next_look = now + _LOOK
+                    before, circle = circle, self._circle(sender)
+                    if circle and circle == before and not self._store.check([name]):
+                        others = ", ".join(map(str, circle))
+                        raise RankHasEndedError(
+                            f"{call}: ranks {others} and {self._rank} wait for each other"
+                        )
+                if now > begun + _PATIENCE:
+                    raise RankHasEndedError(
+                        f"{call}: rank {self._rank} has waited for rank {sender} for"
+                        f" {_PATIENCE:.0f} s"
+                    )
+                time.sleep(pause)
+                pause = min(2 * pause, most)
+        finally:
+            self._store.set(waits, "")
+        return None
+
+    def _circle(self, rank: int) -> list[int]:
+        """The ranks that wait for one another, from one for which this rank waits back to it."""
+        ranks: list[int] = []
+        while rank != self._rank:
+            key = _key_of_wait(rank)
+            waited_for = self._store.get(key) if self._store.check([key]) else b""
+            if not waited_for or rank in ranks:
+                return []
+            ranks.append(rank)
+            rank = int(waited_for)
+        return ranks
 
     def _sent_before(self, channel: str, sender: int, call: str, ended: bytes) -> bytes:
         """The last message of a rank whose steps repeat; a failed one sends nothing more."""
@@ -128,6 +167,10 @@ class Peers:
         """Tell the others that this rank sends nothing more."""
         with suppress(RuntimeError):  # the process with the store has ended before
             _tell_end(self._store, self._rank, "")
+
+
+def _key_of_wait(rank: int) -> str:
+    return f"waits/{rank}"
 
 
 def _key_of_end(rank: int) -> str:
