@@ -214,6 +214,8 @@ def _notes(search: RankSearch) -> Iterator[str]:
     yield COLUMNS
     if any(one.shown.facts.schedule for one in search.classes):
         yield "held: the most micro-batches that were forward and not yet backward, of all"
+    if search.mesh.world_size > 1:
+        yield "NCCL's own buffers are not counted: they come on top of each peak"
     if search.alike:
         yield (
             f"the first and the last rank of {', '.join(search.alike)} need the same, and those"
