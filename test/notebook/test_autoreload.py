@@ -164,10 +164,12 @@ def outputs(profiler: LineProfiler, former: LineProfiler, path) -> dict[str, obj
     }
 
 
+@pytest.mark.knows_simulation("that the GPU is simulated is said")
 def test_tables_have_the_lines_of_the_file(module):
     assert table(profiled(module.edit(EDITED))) == TABLES
 
 
+@pytest.mark.knows_simulation("that the GPU is simulated is said")
 def test_lines_that_hold_the_peak_are_those_of_the_file(module):
     holders = profiled(module.edit(EDITED)).peak_holders()
     lines = [(os.path.basename(one.file), one.line, one.size) for one in holders.by_line()]
@@ -179,6 +181,7 @@ def test_lines_that_hold_the_peak_are_those_of_the_file(module):
     ]
 
 
+@pytest.mark.knows_simulation("that the GPU is simulated is said")
 def test_every_output_is_that_of_the_module_after_a_whole_reload(module, tmp_path):
     path = tmp_path / "run.memlab.json"
     former = profiled(sys.modules["autoreloaded"])
@@ -187,6 +190,7 @@ def test_every_output_is_that_of_the_module_after_a_whole_reload(module, tmp_pat
     assert by_autoreload == by_hand
 
 
+@pytest.mark.knows_simulation("that the GPU is simulated is said")
 def test_methods_of_a_new_class_have_a_file(module):
     added = module.edit(EDITED + ADDED).Added()
     with simulate("24GiB"), LineProfiler(added.forward) as profiler:
@@ -194,6 +198,7 @@ def test_methods_of_a_new_class_have_a_file(module):
     assert table(profiler) == ADDED_TABLE
 
 
+@pytest.mark.knows_simulation("that the GPU is simulated is said")
 def test_a_profiler_of_the_version_before_says_so(module):
     profiler = profiled(sys.modules["autoreloaded"])
     before = table(profiler)
@@ -261,6 +266,7 @@ hits  kept line  code
 simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)"""
 
 
+@pytest.mark.knows_simulation("that the GPU is simulated is said")
 def test_functions_that_others_make_have_the_lines_of_the_file(module):
     module.load(CLOSURES)
     edited = module.edit(

@@ -62,6 +62,7 @@ def test_numbers_are_bytes_and_the_peak_is_what_was_not_kept(run, names, capsys)
         names["exp"].finish()
 
 
+@pytest.mark.knows_simulation("that the GPU is simulated is said")
 def test_on_the_cpu_there_is_no_gpu(run, names, capsys):
     with simulate("24GiB"):
         run("exp = IPyExperimentsCPU(cl_enable=True, cl_compact=True)")

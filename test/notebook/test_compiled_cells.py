@@ -23,6 +23,7 @@ compiled = torch.compile(step, backend="{}")
 SIZE = 512 * 512 * 4
 
 
+@pytest.mark.knows_simulation("lines of compiled code are those of the simulation")
 @pytest.mark.parametrize("backend", ["inductor", "aot_eager", "eager"])
 @pytest.mark.parametrize("magic", ["%mlrun", "%%mlrun"])
 def test_lines_of_a_cells_function(

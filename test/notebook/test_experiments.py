@@ -430,6 +430,7 @@ def test_garbage_of_the_user_is_reported(run, names, gpu, capsys):
     assert "gc collected during the experiment:\ncleared 5 objects" in capsys.readouterr().out
 
 
+@pytest.mark.knows_simulation("the host holds the tensors of simulated GPUs")
 def test_under_simulation_it_says_what_the_host_holds_besides(run, names, capsys):
     said = "*** Gen contains the tensors of the simulated GPUs\n\n*** Elapsed"
     run("exp = IPyExperimentsCPU(); exp.finish()")

@@ -233,6 +233,7 @@ def test_a_line_adds_up_although_the_allocator_takes_whole_segments(run, logger)
         logger.stop()
 
 
+@pytest.mark.knows_simulation("the host holds the tensors of simulated GPUs")
 def test_a_line_says_once_that_the_host_holds_the_tensors_of_simulated_gpus(run, logger, capsys):
     told = "Gen contains the tensors of the simulated GPUs\n"
     run("logger.start()")

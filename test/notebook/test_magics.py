@@ -144,6 +144,7 @@ def test_a_function_that_a_statement_brings_is_found_when_it_has_come(run, magic
     assert table.function.source == ("def work(t):", "    return t + 1")
 
 
+@pytest.mark.knows_simulation("a simulation records requests by itself: a timeline is drawn")
 def test_quiet_return_and_dump(run, magics, tmp_path):
     run("%simulate 24GiB")
     run("def f():\n    return torch.ones(256).cuda()")

@@ -216,6 +216,7 @@ for cell in ("import torch", "x = torch.ones(3)", "%imu_stop"):
     assert done.stdout.count("current RAM usage now") == 4
 
 
+@pytest.mark.knows_simulation("the host holds the tensors of simulated GPUs")
 def test_it_says_that_the_host_holds_the_tensors_of_simulated_gpus(run, watched, capsys):
     with simulate("24GiB"):
         run("start()")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 STEP = """\
 import torch, pytorch_memlab
 def step():
@@ -9,6 +11,7 @@ def step():
 """
 
 
+@pytest.mark.knows_simulation("a simulation records requests by itself, and dry runs are simulated")
 def test_what_holds_the_peak(run, capsys):
     run(STEP)
     run(
@@ -20,6 +23,7 @@ def test_what_holds_the_peak(run, capsys):
     assert "in 1 block; most by In[1]:3 (16.0 MiB) and as " in out
 
 
+@pytest.mark.knows_simulation("a simulation records requests by itself, and dry runs are simulated")
 def test_the_line_that_does_not_fit(run, capsys):
     run(STEP)
     run("print(repr(pytorch_memlab.fit(step, gpus=['8MiB'])))")
@@ -49,6 +53,7 @@ def test_what_is_saved_has_them_still(run, shell, tmp_path):
     assert ("In[1]", 3, "step") in frames
 
 
+@pytest.mark.knows_simulation("a simulation records requests by itself, and dry runs are simulated")
 def test_reads_of_a_dry_run(run, capsys):
     run(STEP)
     run("def reads(): return step().sum().item()")

@@ -116,6 +116,7 @@ def test_after_import_all_profile_says_once_how_to_display(run, shell, capsys, i
     assert capsys.readouterr().out == line * is_told
 
 
+@pytest.mark.knows_simulation("that the GPU is simulated is said")
 def test_everything_with_a_table_prints_it():
     with simulate("64MiB"), LineProfiler(work) as profiler:
         kept = work()

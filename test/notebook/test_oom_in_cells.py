@@ -22,6 +22,9 @@ def cell(run, shell, capsys):
     run("del get_ipython().user_ns['held']\n%simulate off")
 
 
+@pytest.mark.knows_simulation(
+    "names of holders need the requests, which a simulation records by itself"
+)
 @pytest.mark.parametrize(
     "source",
     [

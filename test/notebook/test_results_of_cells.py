@@ -21,6 +21,9 @@ def full(run, shell, capsys):
     run("%simulate off")
 
 
+@pytest.mark.knows_simulation(
+    "names of holders need the requests, which a simulation records by itself"
+)
 def test_an_oom_report_names_them_and_what_frees_them(full, run, capsys):
     run("more = torch.empty(40 << 20, dtype=torch.uint8, device='cuda')")
     report = capsys.readouterr().err

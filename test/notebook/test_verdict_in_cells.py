@@ -38,10 +38,12 @@ def shown(shell: Any, run: Any, capsys: pytest.CaptureFixture[str]) -> Any:
     end_everything()
 
 
+@pytest.mark.knows_simulation("the verdict is that of a simulated GPU")
 def test_a_gpu_simulated_for_the_cell(shown: Any) -> None:
     assert FITS in shown("--simulate 1GiB")
 
 
+@pytest.mark.knows_simulation("the verdict is that of a simulated GPU")
 def test_a_gpu_simulated_for_many_cells(shown: Any, run: Any, tmp_path: Path) -> None:
     run("%simulate 1GiB")
     page, text, data = (tmp_path / f"cell.{end}" for end in ("html", "txt", "json"))
@@ -56,6 +58,7 @@ def test_a_gpu_simulated_for_many_cells(shown: Any, run: Any, tmp_path: Path) ->
     assert '"peak_reserved":104857600' in data.read_text()
 
 
+@pytest.mark.knows_simulation("the verdict is that of a simulated GPU")
 def test_a_cell_that_runs_out_of_memory(shown: Any) -> None:
     text = shown("--simulate 1GiB", "torch.empty(1 << 30, dtype=torch.uint8, device='cuda')")
 
@@ -76,6 +79,7 @@ work()
 """
 
 
+@pytest.mark.knows_simulation("the verdict is that of a simulated GPU")
 def test_the_cache_of_earlier_cells_does_not_count(
     shown: Any, run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +97,7 @@ def test_the_cache_of_earlier_cells_does_not_count(
     assert "cache of earlier cells" not in text
 
 
+@pytest.mark.knows_simulation("the verdict is that of a simulated GPU")
 def test_a_cell_that_needs_the_cache_of_earlier_cells_counts_what_it_needs(
     shown: Any, run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
