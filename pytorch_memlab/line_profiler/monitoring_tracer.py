@@ -168,7 +168,6 @@ class MonitoringTracer:
                 listener.resume(line)
         else:
             running = self._running[id(frame)] = WatchedFrame(watched)
-            running.drop()  # it is past its first line
             running.resume(line)
         if self._running.get(id(frame)) is not running:  # it ended in its thread
             running.leave()

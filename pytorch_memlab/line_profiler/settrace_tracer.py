@@ -424,7 +424,6 @@ class SettraceSession:
                 traced.resume(line)
         else:
             traced = self._running[id(frame)] = _TracedFrame(watched, self, thread)
-            traced.drop()  # it is past its first line
             traced.resume(line)
         if self._running.get(id(frame)) is not traced:  # it ended in its thread
             traced.leave()

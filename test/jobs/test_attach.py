@@ -130,7 +130,6 @@ def test_lines_are_recorded_from_then_on_also_in_frames_that_run(process, capsys
     # Of the two calls before it there is nothing.
     assert hits['kept.append(torch.ones(1 << 18, device="cuda"))'] == 1
     assert (hits["step()"], hits['tell("detach")']) == (1, 1)
-    assert "import os, sys, time, torch" not in hits  # where the running frame began
     assert peak_of(profile) == 3 * MIB
     assert profile.runs[0].program.endswith("program.py")
     assert profile.runs[0].exit_status is None

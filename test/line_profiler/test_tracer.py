@@ -164,8 +164,7 @@ EXPECTED = {
         "|closure2 enter 0|closure2 line 1|closure2 leave"
     ),
     "watch_inside": (
-        "watching1 enter 0|watching1 drop|watching1 resume 2"
-        "|watching1 line 3|watching1 line 4|watching1 leave"
+        "watching1 enter 0|watching1 resume 2|watching1 line 3|watching1 line 4|watching1 leave"
     ),
     "unwatch_inside": (
         "unwatching1 enter 0|unwatching1 line 1|unwatching1 line 2|unwatching1 leave"
