@@ -29,8 +29,8 @@ def killed_by_another_process(number=signal.SIGTERM):
 def soon_killed(number=signal.SIGTERM):
     # The other process signals once this one has closed its end of the pipe.
     reading, writing = os.pipe()
-    script = f"exec {writing}>&-; read line <&{reading}; kill -{int(number)} {os.getpid()}"
-    subprocess.Popen(["sh", "-c", script], pass_fds=[reading, writing])
+    script = f"read line; kill -{int(number)} {os.getpid()}"
+    subprocess.Popen(["sh", "-c", script], stdin=reading)
     os.close(reading)
     os.close(writing)
 
