@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-import torch
-
 from ..._common.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, already_used, applied
@@ -50,6 +48,8 @@ class AllocatorSetting(AroundProgram):
 
 def _variable() -> str:
     """The variable of the allocator's settings that each release of this build reads."""
+    import torch
+
     return "PYTORCH_HIP_ALLOC_CONF" if torch.version.hip else _VARIABLES[0]
 
 
