@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import Any, Final
 from .._common.after_import import AfterImport
 from .._common.patches import Patches
 from .change import Change
-from .pipeline_facts import PipelineFacts
+from .pipeline_facts import SHARDING, PipelineFacts, before_unsharded
 
 _PIPELINING: Final = "torch.distributed.pipelining"
 _EACH_FORWARD_FIRST: Final = {
@@ -76,25 +75,14 @@ class Reshard(Change):
     def applied(self) -> Iterator[None]:
         with Patches() as patches:
             imports = AfterImport()
-            imports.call("torch.distributed.fsdp", functools.partial(self._patch, patches))
+            imports.call(SHARDING, lambda module: before_unsharded(patches, module, _reshard))
             imports.start()
             patches.before_undo(imports.stop)
             yield
 
-    def _patch(self, patches: Patches, module: Any) -> None:
-        original = getattr(module, "fully_shard", None)
-        if original is None:
-            return
-        signature = inspect.signature(original)
 
-        @functools.wraps(original)
-        def fully_shard(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs)
-            if given.arguments.get("reshard_after_forward") is False:
-                given.arguments["reshard_after_forward"] = True
-            return original(*given.args, **given.kwargs)
-
-        patches.set_by_name((original, fully_shard))
+def _reshard(arguments: dict[str, Any]) -> None:
+    arguments["reshard_after_forward"] = True
 
 
 def changes_for(facts: PipelineFacts) -> list[Change]:

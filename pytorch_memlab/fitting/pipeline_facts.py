@@ -14,7 +14,7 @@ from .._common.patches import Patches
 
 _STAGE: Final = "torch.distributed.pipelining.stage"
 _SCHEDULES: Final = "torch.distributed.pipelining.schedules"
-_SHARDING: Final = "torch.distributed.fsdp"
+SHARDING: Final = "torch.distributed.fsdp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class PipelineWatch:
         imports = AfterImport()
         imports.call(_STAGE, functools.partial(self._watch_stages, patches))
         imports.call(_SCHEDULES, functools.partial(self._watch_schedules, patches))
-        imports.call(_SHARDING, functools.partial(self._watch_sharding, patches))
+        imports.call(SHARDING, functools.partial(self._watch_sharding, patches))
         imports.start()
         patches.before_undo(imports.stop)
 
@@ -90,19 +90,30 @@ class PipelineWatch:
             self._micro_batches = schedule._n_microbatches
 
     def _watch_sharding(self, patches: Patches, module: Any) -> None:
-        original = getattr(module, "fully_shard", None)
-        if original is None:
-            return
-        signature = inspect.signature(original)
+        def note(_arguments: dict[str, Any]) -> None:
+            self._keeps_unsharded = True
 
-        @functools.wraps(original)
-        def fully_shard(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs).arguments
-            if given.get("reshard_after_forward") is False:
-                self._keeps_unsharded = True
-            return original(*args, **kwargs)
+        before_unsharded(patches, module, note)
 
-        patches.set_by_name((original, fully_shard))
+
+def before_unsharded(patches: Patches, module: Any, look: Callable[[dict[str, Any]], None]) -> None:
+    """Call a function before each ``fully_shard`` that keeps parameters after the forward pass.
+
+    It gets the arguments by their names, and may change them.
+    """
+    original = getattr(module, "fully_shard", None)
+    if original is None:
+        return
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def fully_shard(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        if given.arguments.get("reshard_after_forward") is False:
+            look(given.arguments)
+        return original(*given.args, **given.kwargs)
+
+    patches.set_by_name((original, fully_shard))
 
 
 def _held(stage: Any) -> int:
