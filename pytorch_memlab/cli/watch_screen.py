@@ -27,10 +27,10 @@ from ..jobs.watching import (
 
 ORDERS: Final[dict[str, Callable[[WatchedLine], int | float]]] = {
     "peak": lambda line: line.peak,
-    "kept": lambda line: line.kept,
-    "delta": lambda line: line.delta,
-    "hits": lambda line: line.hits,
-    "seconds": lambda line: line.seconds,
+    "kept": lambda line: line.entry.kept,
+    "delta": lambda line: line.entry.delta,
+    "hits": lambda line: line.entry.hits,
+    "seconds": lambda line: line.entry.time,
 }
 """What lines are sorted by, the highest first."""
 
@@ -59,14 +59,14 @@ class LineScreen(ModalScreen[None]):
 
     def text(self) -> str:
         """The place, the measured values, and the source around the line."""
-        line = self._line
+        line, entry = self._line, self._line.entry
         values = (
-            f"peak {prose_size(line.peak)}, kept {prose_size(line.kept)},"
-            f" freed {prose_size(line.freed)} a hit, {line.hits} hits, {line.seconds:.2f} s"
+            f"peak {prose_size(line.peak)}, kept {prose_size(entry.kept)},"
+            f" freed {prose_size(entry.freed)} a hit, {entry.hits} hits, {entry.time:.2f} s"
         )
         shown = [line.name, values, ""]
         for number, text in self._source:
-            mark = ">" if number == line.entry.line else " "
+            mark = ">" if number == entry.line else " "
             shown.append(f"{mark} {number:>5}  {visible(text)}")
         return escape("\n".join(shown))
 
@@ -97,6 +97,7 @@ class WatchApp(App[None]):
         self._order = "peak"
         self._ranks: list[WatchedRank] = []
         self._rank: int | None = None  # the one that was chosen; None for that of the highest peak
+        self._read: WatchedRank | None = None  # whose profile this is
         self._profile: WatchedProfile | None = None
         self._lines: list[WatchedLine] = []
         self.problem = ""
@@ -126,7 +127,12 @@ class WatchApp(App[None]):
         except Exception as error:  # the view stays: the next reading may succeed
             self.problem = visible(str(error))
         chosen = self._chosen()
-        self._profile = None if chosen is None else watched_profile(chosen) or self._profile
+        if chosen is None:
+            self._read = self._profile = None
+        elif self._read is None or chosen.digest != self._read.digest:
+            found = watched_profile(chosen)
+            if found is not None:  # else its file cannot be read now
+                self._read, self._profile = chosen, found
         self._show_headline(chosen)
         self._show_ranks(chosen)
         self._show_categories()
@@ -187,10 +193,11 @@ class WatchApp(App[None]):
         lines = () if self._profile is None else self._profile.lines
         order = ORDERS[self._order]
         # Of lines with the same peak, the one that adds to it comes first.
-        self._lines = sorted(lines, key=lambda line: (order(line), line.delta), reverse=True)
+        self._lines = sorted(lines, key=lambda line: (order(line), line.entry.delta), reverse=True)
         for line in self._lines:
-            sizes = [prose_size(size) for size in (line.peak, line.kept, line.delta)]
-            values = [*sizes, str(line.hits), f"{line.seconds:.2f}"]
+            entry = line.entry
+            sizes = [prose_size(size) for size in (line.peak, entry.kept, entry.delta)]
+            values = [*sizes, str(entry.hits), f"{entry.time:.2f}"]
             table.add_row(*_cells(*values, line.name[-_WHERE:], line.source))
         table.move_cursor(row=min(place, max(len(self._lines) - 1, 0)))
 

@@ -70,7 +70,7 @@ class AttachedProcess:
         if listening is not None:
             listening.close()
         if self._attached is not None and not self._attached.is_finished:
-            self._finish(lambda: with_exit(self._recorder.recorded()))
+            self._finish(lambda: _with_exit(self._recorder.recorded()))
 
     def _answer(self, request: Message) -> Message:
         work = {
@@ -110,7 +110,7 @@ class AttachedProcess:
         return box.finish(take(), None)
 
 
-def with_exit(profile: RecordedProfile) -> RecordedProfile:
+def _with_exit(profile: RecordedProfile) -> RecordedProfile:
     """The profile of a process that ends: no exit handler is told its exit status."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     status, exception = (UNKNOWN_STATUS, "") if error is None else (1, first_line(error))
@@ -122,9 +122,9 @@ def with_exit(profile: RecordedProfile) -> RecordedProfile:
 class RunningProgram:
     """Records the functions of a program that is running already."""
 
-    def __init__(self) -> None:
-        self._profiler = LineProfiler()
-        self._peaks = RunPeaks()
+    # Made by ``begin``: most processes that can be attached to never are.
+    _profiler: LineProfiler
+    _peaks: RunPeaks
 
     def begin(self) -> None:
         """Record the lines of the user's modules, also in frames that run.

@@ -85,11 +85,21 @@ def digest_of_file(file: Path) -> RankDigest:
     return saved_job.digest_in(text) or digest_of(saved_profile.load(text, file.name))
 
 
+def profile_of_file(file: Path) -> RecordedProfile:
+    """The profile of a rank.
+
+    Raises:
+        ProfileError: the file is damaged.
+        OSError: it cannot be read.
+    """
+    text = file.read_text(encoding="utf-8", errors="surrogateescape")
+    return saved_profile.load(text, file.name)
+
+
 def _sources(file: Path) -> dict[str, str]:
     """The text of each line of the functions of a profile."""
-    text = file.read_text(encoding="utf-8", errors="surrogateescape")
     try:
-        return dict(_lines(saved_profile.load(text, file.name)))
+        return dict(_lines(profile_of_file(file)))
     except ProfileError:  # its digest is whole, and its end is not
         return {}
 

@@ -11,14 +11,13 @@ from typing import Final
 
 from .._common.user_code import base_name
 from ..errors import ProfileError
-from ..profiles.job import state_of
-from ..profiles.rank_digest import RankDigest, digest_of
+from ..profiles.job import age_of, state_of
+from ..profiles.rank_digest import RankDigest
 from ..profiles.recorded import RecordedProfile
 from ..records import LineEntry
-from ..render import saved_profile
 from ..render.checked_json import DamagedError
 from .folder import rank_files
-from .reading import digest_of_file
+from .reading import digest_of_file, profile_of_file
 
 _AROUND: Final = 4
 """Lines before and after one that is opened."""
@@ -46,17 +45,12 @@ class WatchedLine:
 
     name: str  # such as ``train.py:12``
     source: str
-    peak: int  # allocated bytes, the most while it ran
-    kept: int
-    freed: int
-    hits: int
-    seconds: float
     entry: LineEntry
 
     @property
-    def delta(self) -> int:
-        """Bytes that a hit added."""
-        return self.kept - self.freed
+    def peak(self) -> int:
+        """Allocated bytes, the most while it ran."""
+        return self.entry.stats.get("allocated_bytes.all.peak", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +80,8 @@ def watched_ranks(folder: str | os.PathLike[str], now: datetime) -> list[Watched
             digest = digest_of_file(file)
         except (OSError, ProfileError, DamagedError):  # it is written again before long
             continue
-        written = digest.run.written
-        age = (now - datetime.fromisoformat(written)).total_seconds() if written else 0.0
-        found.append(WatchedRank(file, digest, state_of(digest.run, now)[0], max(age, 0.0)))
+        age = max(age_of(digest.run, now), 0.0)
+        found.append(WatchedRank(file, digest, state_of(digest.run, now)[0], age))
     last = max((one.digest.run.attempt for one in found), default=0)
     return [one for one in found if one.digest.run.attempt == last]
 
@@ -101,17 +94,14 @@ def highest_rank(ranks: Sequence[WatchedRank]) -> int:
 def watched_profile(rank: WatchedRank) -> WatchedProfile | None:
     """The lines of a rank; None while its file cannot be read."""
     try:
-        text = rank.file.read_text(encoding="utf-8", errors="surrogateescape")
-        profile = saved_profile.load(text, rank.file.name)
+        profile = profile_of_file(rank.file)
     except (OSError, ProfileError):
         return None
-    digest = digest_of(profile)
-    lines = [
-        _line(profile, entry) for entry in profile.entries if entry.device.name == digest.device
-    ]
-    held = profile.peaks.get(digest.device)
+    device = rank.digest.device
+    lines = [_line(profile, entry) for entry in profile.entries if entry.device.name == device]
+    held = profile.peaks.get(device)
     categories = [] if held is None else [(one.name, one.size) for one in held.by_category()]
-    growing = next((one for one in profile.growing if one.device == digest.device), None)
+    growing = next((one for one in profile.growing if one.device == device), None)
     if growing is None:
         return WatchedProfile(profile, tuple(lines), tuple(categories), "", 0)
     file = base_name(profile.functions[growing.function].filename)
@@ -126,10 +116,5 @@ def _line(profile: RecordedProfile, entry: LineEntry) -> WatchedLine:
     return WatchedLine(
         f"{base_name(function.filename)}:{entry.line}",
         source[place].strip() if 0 <= place < len(source) else "",
-        entry.stats.get("allocated_bytes.all.peak", 0),
-        entry.kept,
-        entry.freed,
-        entry.hits,
-        entry.time,
         entry,
     )

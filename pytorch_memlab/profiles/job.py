@@ -251,12 +251,16 @@ def _end(digest: RankDigest, now: datetime) -> RankEnd:
     )
 
 
+def age_of(run: Run, now: datetime) -> float:
+    """Seconds since the file of a process was written; 0 if it does not say."""
+    return (now - datetime.fromisoformat(run.written)).total_seconds() if run.written else 0.0
+
+
 def state_of(run: Run, now: datetime) -> tuple[str, bool]:
     """The end of a process, and whether it failed by itself."""
     if run.exit_status is None:
         # Twice the time between two files, and that to write one on a slow disk.
-        age = (now - datetime.fromisoformat(run.written)).total_seconds() if run.written else 0
-        is_running = age < 2 * run.save_every + 30
+        is_running = age_of(run, now) < 2 * run.save_every + 30
         return (_RUNNING if is_running else _NO_END, not is_running)
     if run.exception:
         return run.exception, run.exception not in _ENDED_BY_LAUNCHER

@@ -66,11 +66,11 @@ def _asked(number: int, process: ExitStack) -> tuple[str, Callable[[], None], fl
 
     from ...jobs.attaching import attach, detach_if_there, folder_of
 
-    folder = folder_of(number)
-    if folder is None:
-        temporary = mkdtemp(prefix="pytorch-memlab.")
-        process.callback(rmtree, temporary, ignore_errors=True)
-        folder = attach(number, os.path.join(temporary, "process.memlab"), None)
+    temporary = mkdtemp(prefix="pytorch-memlab.")
+    process.callback(rmtree, temporary, ignore_errors=True)
+    own = os.path.join(temporary, "process.memlab")
+    folder = attach(number, own, None)  # that of the process, if it has one
+    if folder == own:
         process.callback(detach_if_there, number)
 
     def ask() -> None:
