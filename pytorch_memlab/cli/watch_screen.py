@@ -75,6 +75,7 @@ class WatchApp(App[None]):
     """Shows a folder of a job, and reads it again every ``every`` seconds."""
 
     TITLE = "pytorch-memlab watch"
+    ENABLE_COMMAND_PALETTE = False  # its key would hide others at 80 columns
     CSS = """
     #headline { height: auto; padding: 0 1; }
     #upper { height: 40%; }
@@ -83,8 +84,8 @@ class WatchApp(App[None]):
     #lines { height: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "sort", "sort lines by the next column"),
-        Binding("h", "highest", "rank with the highest peak"),
+        Binding("s", "sort", "sort lines"),
+        Binding("h", "highest", "highest rank"),
         Binding("q", "quit", "quit"),
     ]
 
