@@ -13,8 +13,8 @@ from ..errors import UsageError
 from .requests import PATIENCE, NotListeningError, ask
 
 _HOW: Final = (
-    "start it with pytorch-memlab run, put the line `import pytorch_memlab.attachable` into the"
-    " program, or run it with Python 3.14 or later, as this command"
+    "start it with pytorch-memlab run, put the line `import pytorch_memlab.jobs.attachable` into"
+    " the program, or run it with Python 3.14 or later, as this command"
 )
 
 
@@ -71,7 +71,7 @@ def _let_listen(process: int) -> None:
     if run_in is None:
         raise UsageError(f"process {process} cannot be attached to: {_HOW}")
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as script:
-        script.write("import pytorch_memlab.attachable\n")
+        script.write("import pytorch_memlab.jobs.attachable\n")
     try:
         run_in(process, script.name)
         patience = time.monotonic() + PATIENCE

@@ -42,7 +42,7 @@ tell("end")
 {last}
 """
 IMPORT = {
-    "first": "import pytorch_memlab.attachable",
+    "first": "import pytorch_memlab.jobs.attachable",
     "start": 'simulation = __import__("pytorch_memlab").simulate("1GiB"); simulation.__enter__()',
 }
 BESIDE = {"first": "", "start": ""}
@@ -243,7 +243,7 @@ def test_a_process_without_a_way_in_says_what_makes_one(capsys):
         assert main(["attach", str(other.pid)]) == 2
         other.kill()
     error = capsys.readouterr().err
-    assert "put the line `import pytorch_memlab.attachable` into the program" in error
+    assert "put the line `import pytorch_memlab.jobs.attachable` into the program" in error
 
 
 def test_work_waits_until_the_program_is_outside_of_the_package(monkeypatch):

@@ -2,8 +2,8 @@
 
 The process goes on. It writes its profile into a folder, every 30 seconds and when it ends; watch
 shows the folder while it grows, and show when it is over. A process can be attached to if run
-started it, if its program has the line `import pytorch_memlab.attachable`, or if it runs Python
-3.14 or later. What it allocated before is counted, but has no line.
+started it, if its program has the line `import pytorch_memlab.jobs.attachable`, or if it runs
+Python 3.14 or later. What it allocated before is counted, but has no line.
 
 for example:
   pytorch-memlab attach 4711

@@ -1,11 +1,11 @@
-"""``import pytorch_memlab.attachable``: ``pytorch-memlab attach`` can record this process later."""
+"""Imported by a program: ``pytorch-memlab attach`` can record the process from then on."""
 
 from __future__ import annotations
 
 import atexit
 from contextlib import ExitStack
 
-from .jobs.attached import AttachedProcess, OwnBlackBox, RunningProgram
+from .attached import AttachedProcess, OwnBlackBox, RunningProgram
 
 _process = ExitStack()
 AttachedProcess(RunningProgram(), OwnBlackBox()).start(_process)
