@@ -135,12 +135,12 @@ def without_timing(backend: Any) -> tuple[Any, bool]:
         the backend, and True if the one given would choose so.
     """
     left_out = frozenset(name for name in _LEFT_OUT if backend.config.get(name))
-    config = {name: value for name, value in backend.config.items() if name not in left_out}
-    if config.get(CUDA_GRAPHS):
-        config["graph_partition"] = False
-    if config != backend.config:
+    options = {name: value for name, value in backend.config.items() if name not in left_out}
+    if options.get(CUDA_GRAPHS, config.triton.cudagraphs):
+        options["graph_partition"] = False
+    if options != backend.config:
         backend = copy.copy(backend)
-        backend.config = config
+        backend.config = options
     return backend, bool(left_out)
 
 

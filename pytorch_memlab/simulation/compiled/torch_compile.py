@@ -167,15 +167,17 @@ class _Compilation:
         """A backend that compiles as another one does, for this machine."""
         from . import dynamo, eager_graphs, inductor, labelled_fakes
 
-        chosen, is_timed = original, False
+        chosen = original
         is_modelled = is_op_by_op = dynamo.is_named(original, "eager")
         if not is_op_by_op and dynamo.is_named(original, "aot_eager"):
             is_modelled, chosen = True, dynamo.aot_eager(original, eager_graphs.boxed)
-        if getattr(original, "compiler_name", "") == "inductor":
-            is_modelled = True
-            chosen, is_timed = inductor.without_timing(original)
+        is_inductor = getattr(original, "compiler_name", "") == "inductor"
+        is_modelled = is_modelled or is_inductor
 
         def compile_graph(module: Any, inputs: list[Any]) -> Run:
+            backend, is_timed = chosen, False
+            if is_inductor:  # its configuration may have changed since
+                backend, is_timed = inductor.without_timing(original)
             if not is_modelled:
                 name = getattr(original, "compiler_name", getattr(original, "__name__", ""))
                 self.warn(f"the backend {name!r} is not modelled")
@@ -183,7 +185,7 @@ class _Compilation:
             skipped = inductor.graphs_not_recorded()
             try:
                 with labelled_fakes.Calls(self._machine):
-                    compiled: Run = chosen(module, inputs)
+                    compiled: Run = backend(module, inputs)
             except dynamo.CONTROL_FLOW:
                 raise
             except Exception as error:

@@ -41,6 +41,20 @@ class _NoKernel:
     run = __call__
 
 
+class _CapturedKernel(_NoKernel):
+    """A kernel of a GPU: a capture that is underway has its launch."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        machine = self._machine
+        index = machine.current_gpu().index
+        capture = machine.current_capture(index)
+        if capture is not None:
+            capture.launch(machine.current_stream(index))
+
+
 def load(
     machine: Machine, text: str, origins: Mapping[str, Frames], constants: Mapping[str, Any]
 ) -> Callable[[list[Any]], Any]:
@@ -56,7 +70,11 @@ def load(
     tree.body = [statement for statement in tree.body if _is_run(statement)]
     lines = _Lines(origins)
     code = compile(ast.fix_missing_locations(lines.visit(tree)), __file__, "exec")
-    names: dict[str, Any] = {"__name__": __name__, _KERNELS: _Kernels(), **lines.entries.names()}
+    names: dict[str, Any] = {
+        "__name__": __name__,
+        _KERNELS: _Kernels(machine),
+        **lines.entries.names(),
+    }
     exec(code, names)  # noqa: S102 - PyTorch's compiler wrote it
     names.update(constants)
     names["empty_strided_cuda"] = _Allocation(machine).empty_strided
@@ -106,8 +124,13 @@ def _is_run(statement: ast.stmt) -> bool:
 class _Kernels:
     """Stands for Inductor's ``AsyncCompile``."""
 
-    def __getattr__(self, _language: str) -> Callable[..., _NoKernel]:
-        return lambda *_args, **_kwargs: _NoKernel()
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def __getattr__(self, language: str) -> Callable[..., _NoKernel]:
+        is_captured = language == "triton"
+        kernel = _CapturedKernel(self._machine) if is_captured else _NoKernel()
+        return lambda *_args, **_kwargs: kernel
 
 
 class _Lines(ast.NodeTransformer):

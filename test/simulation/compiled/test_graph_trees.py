@@ -123,3 +123,31 @@ def test_what_is_not_recorded_as_a_whole_is_marked() -> None:
         step = torch.compile(lambda x: x.sin().cpu() + 1, mode="reduce-overhead")
         memory_of_steps(step, steps=2)
         assert [op for op, _ in machine.approximations[0].uncounted] == ["torch.compile"]
+
+
+@pytest.mark.parametrize("compute", [False, True])
+def test_a_graph_of_fused_kernels_is_not_empty(
+    compute: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    with simulate("h100", compute=compute) as machine:
+        step = torch.compile(lambda x: x.relu().sin() + 1, mode="reduce-overhead")
+        assert memory_of_steps(step)[2:] == [2 * SEEDS] * 2
+        assert machine.gpus[0].allocator.private_memory().reserved
+    assert not [warning for warning in recwarn if "Graph is empty" in str(warning.message)]
+
+
+def test_the_configuration_of_inductor_asks_for_graphs_too() -> None:
+    """Each compilation reads it, and the mode of a function goes before it."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x.relu().sin() + 1
+
+    with simulate("h100", compute=False) as machine:
+        compiled = torch.compile(step)
+        for is_recorded in (False, True):
+            with torch._inductor.config.patch({"triton.cudagraphs": is_recorded}):
+                memory = memory_of_steps(compiled)
+            assert memory[2:] == [2 * SEEDS if is_recorded else TENSOR] * 2
+            assert bool(machine.gpus[0].allocator.private_memory().reserved) is is_recorded
+            torch._dynamo.reset()
+        assert not machine.approximations[0].uncounted
