@@ -3,8 +3,9 @@
 Note [Where no_grad goes]
 ``torch.no_grad()`` around too much stops a training. Two questions are answered from the source of
 the running functions. Does what they compute reach a backward pass? It is followed from variable to
-variable and from function to caller; if it reaches one, or a library, this is no evaluation. Which
-is the largest running statement that trains nothing? What a statement does is read from the names
+variable and from function to caller; if it reaches one, or a library, this is no evaluation. The
+question is asked of each running function: a step of training runs a teacher, too. Which is the
+largest running statement that trains nothing? What a statement does is read from the names
 that it uses, those that the functions of its file with such names use, and so on. A name that
 stands for several functions stands for all of them.
 """
@@ -17,6 +18,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from typing import Final
 
@@ -49,15 +51,19 @@ class ForwardOnly:
 def forward_only_place(oom: OutOfMemory) -> ForwardOnly | None:
     """The place of ``no_grad``; None if a backward pass follows, or may follow."""
     chain = list(_called_by_program(oom))
-    if not oom.model.is_evaluating and not _stays_without_backward(chain, oom):
-        return None
+    is_evaluating, ends_here = oom.model.is_evaluating, False
     outermost: tuple[int, ast.stmt] | None = None
     for index, frame in enumerate(chain):
         source = _Source.of(frame.place.file)
         statement = source.statement_at(frame.place.line)
         if statement is None or source.reaches_training(statement):
             break
-        outermost = index, statement
+        fate = _fate(chain[index:])
+        if fate is _Fate.TRAINS and (ends_here or not is_evaluating):
+            break  # a function that trains may run a part that does not, such as a teacher
+        ends_here |= fate is _Fate.ENDS
+        if ends_here or is_evaluating:
+            outermost = index, statement
     if outermost is None:
         return None
     index, statement = outermost
@@ -103,20 +109,27 @@ def _calls_modules(file: str) -> bool:
     return "/torch/" in file.replace("\\", "/") and "/optim/" not in file.replace("\\", "/")
 
 
-def _stays_without_backward(chain: Sequence[ProgramFrame], oom: OutOfMemory) -> bool:
-    """True if what the running functions compute cannot reach a backward pass."""
+class _Fate(Enum):
+    """The end of what a statement computes."""
+
+    TRAINS = "a backward pass runs through it"
+    ENDS = "no backward pass can reach it"
+    UNKNOWN = "the outermost function returns it"
+
+
+def _fate(chain: Sequence[ProgramFrame]) -> _Fate:
+    """The fate of what the innermost of some running functions computes."""
     for frame in chain:
         source = _Source.of(frame.place.file)
         statement = source.statement_at(frame.place.line)
         if statement is None:
-            return False
+            break
         flow = source.flow_from(statement)
         if flow.trains:
-            return False
+            return _Fate.TRAINS
         if not flow.is_returned:
-            return True
-    # The outermost function gives it to a library, or the program ends.
-    return bool(chain) and len(chain) == len(oom.frames) and not flow.is_returned
+            return _Fate.ENDS
+    return _Fate.UNKNOWN
 
 
 @dataclass(slots=True)

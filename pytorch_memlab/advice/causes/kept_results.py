@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..._common.prose_size import prose_size
-from ...history.out_of_memory import OutOfMemory
+from ...history.model import Category
+from ...history.out_of_memory import OutOfMemory, TensorGroup
 from ..additions import adding_statement, keeping_less
 from ..cause import Cause, Remedy, Results
 from ..evidence import is_much, named_with_line
@@ -23,6 +24,8 @@ class KeptResults(Cause):
             is_container = not group.is_variable and group.tensors >= 3
             if not is_container or group.own < group.graphs or not is_much(group.own, oom):
                 continue
+            if _saved(oom, group) * 2 > group.own:  # a backward pass reads them on the GPU
+                continue
             copy = second_copy(oom)
             if copy is not None and copy[0] == group.name:
                 continue
@@ -36,3 +39,12 @@ class KeptResults(Cause):
                 change=change,
             )
         return None
+
+
+def _saved(oom: OutOfMemory, group: TensorGroup) -> int:
+    """Bytes of a group that autograd keeps too."""
+    return sum(
+        block.size
+        for block in oom.blocks
+        if block.category is Category.SAVED and block.name.startswith(f"{group.name}[")
+    )
