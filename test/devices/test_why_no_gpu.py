@@ -48,6 +48,7 @@ def test_hidden_gpus(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_no_gpu() == "CUDA_VISIBLE_DEVICES=MIG-7c1f shows no GPU"
 
 
+@pytest.mark.knows_simulation("the notice that a GPU is simulated")
 def test_run_says_that_the_driver_is_too_old(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def test_the_peaks_of_the_program_stay_and_two_objects_do_not_know_of_each_other
         assert others()["memory/allocated_bytes.all.peak"] == 30 * MIB
 
 
+@pytest.mark.knows_simulation("the observers of the simulated machine")
 def test_everything_is_given_back_with_the_object():
     with simulate("24GiB"):
         take(2)
@@ -97,6 +98,7 @@ def test_one_process_has_the_maximum_over_ranks():
     assert (found["memory/max_over_ranks"], found["memory/max_rank"]) == (6 * MIB, 0)
 
 
+@pytest.mark.knows_simulation("the other ranks do not run")
 def test_a_simulated_rank_does_not_tell_of_ranks_that_do_not_run(monkeypatch):
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "4")):
         monkeypatch.setenv(name, value)

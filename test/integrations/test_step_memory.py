@@ -83,6 +83,7 @@ def test_what_happens_between_two_batches_is_not_measured(gpu):
     assert sum(share.size for share in result.holders.by_category()) == 6 * MIB
 
 
+@pytest.mark.knows_simulation("the size of a GPU before CUDA is initialised")
 def test_a_step_without_any_memory():
     with simulate("24GiB"):
         measurement = StepMeasurement(get_device("cuda:0"))
