@@ -1,5 +1,5 @@
 # Every target makes the virtual environment first, when it is missing or older than what it is
-# made from. Nothing is needed beforehand but a clone and Python 3.10 or later.
+# made from. Nothing is needed beforehand but a clone and Python 3.11 or later.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -34,10 +34,10 @@ help:
 	@echo "make notebook  run demo.ipynb, and keep its outputs"
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2] + " new" * (sys.version_info >= (3, 10)))' 2>&1); \
+	@version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2] + " new" * (sys.version_info >= (3, 11)))' 2>&1); \
 	case "$$version" in \
 		*" new") ;; \
-		*) echo "error: Python 3.10 or later is needed, $(PYTHON) is: $$version" >&2; \
+		*) echo "error: Python 3.11 or later is needed, $(PYTHON) is: $$version" >&2; \
 		   echo "       name another one: make PYTHON=/path/to/python3" >&2; exit 1 ;; \
 	esac
 	@echo "Making $(VENV): pip downloads PyTorch, which takes some minutes"

@@ -421,7 +421,7 @@ def by_thread(work: Callable[[], object], seconds: float) -> bool:
                 time.sleep(1e-4)
             time.sleep(0)  # where one that was sent last arrives
             return came
-        except Interrupted:  # noqa: PERF203
+        except Interrupted:
             came = came or not ended
 
 

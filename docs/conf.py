@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +17,6 @@ import pytorch_memlab  # noqa: E402 - from this clone
 from pytorch_memlab.simulation.hardware import presets  # noqa: E402
 from pytorch_memlab.simulation.ops.op_info import ops_without_workspace  # noqa: E402
 from pytorch_memlab.simulation.ops.registry import Provenance, provenances  # noqa: E402
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 project = "pytorch_memlab"
 release = pytorch_memlab.__version__

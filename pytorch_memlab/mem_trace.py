@@ -13,8 +13,7 @@ from .scopes import PeakScope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = [
     "GPUMemTrace",

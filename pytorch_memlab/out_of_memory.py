@@ -13,7 +13,7 @@ from ._common.uncaught_errors import Report, say, uncaught
 from ._common.wrapping import decorated
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -12,15 +12,11 @@ import io
 import re
 import sys
 import tokenize
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 ALLOWED: Final = ROOT / "scripts" / "plain_words.toml"

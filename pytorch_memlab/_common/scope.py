@@ -10,7 +10,7 @@ from .uninterrupted import STANDARD_SIGNALS, uninterrupted
 from .whole_exit import WholeExit
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 _NOT_OPEN = "start() it, or use it in a with statement"
 

@@ -28,9 +28,6 @@ _PASS_ON: set[CodeType] = set()
 
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
-_SHOWS_THE_FRAME_THAT_CATCHES = sys.version_info < (3, 11)
-"""Python 3.10 raises again with the traceback that was caught, which begins in the own frame."""
-
 _OURS = tuple(
     os.path.join(OWN_FOLDER, *parts)
     for parts in (
@@ -96,11 +93,7 @@ def clear_internal_frames(error: BaseException) -> None:
             with suppress(RuntimeError):  # it runs still
                 place.tb_frame.clear()
     if any(ours) and (not ours[-1] or _is_expected(error, places)):
-        kept = _without_internals(places, ours)
-        if _SHOWS_THE_FRAME_THAT_CATCHES and ours[0]:
-            kept.insert(0, places[0])
-            places[0].tb_frame.f_locals.clear()  # a copy that is there where a tracer is on
-        error.__traceback__ = _joined(kept)
+        error.__traceback__ = _joined(_without_internals(places, ours))
 
 
 def _is_expected(error: BaseException, places: list[TracebackType]) -> bool:

@@ -42,7 +42,7 @@ def _is_given(options: argparse.Namespace, dest: str) -> bool:
 
 def _nearest(folder: Path) -> tuple[Path | None, Mapping[str, Any]]:
     """The file whose section counts, and the section."""
-    from .._common.toml import tomllib
+    import tomllib
 
     for parent in (folder, *folder.parents):
         path = parent / "pyproject.toml"

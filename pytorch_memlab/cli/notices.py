@@ -108,10 +108,7 @@ def tell_next_steps(outputs: Sequence[str], script: str = "") -> None:
 
 def _add_hint(error: BaseException, hint: str) -> None:
     """Say what to do about an error below its traceback, which may be long."""
-    if sys.version_info >= (3, 11):
-        error.add_note(f"pytorch-memlab: {hint}")
-    else:
-        tell(hint)
+    error.add_note(f"pytorch-memlab: {hint}")
 
 
 def hint_on(message: str, command: str, script: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import ClassVar, Final
 
 from rich.markup import escape
@@ -123,7 +123,7 @@ class WatchApp(App[None]):
         """Read the files of the ranks, and show them."""
         try:
             self._ask()
-            self._ranks = watched_ranks(self._folder, datetime.now(timezone.utc))
+            self._ranks = watched_ranks(self._folder, datetime.now(UTC))
             self.problem = ""
         except Exception as error:  # the view stays: the next reading may succeed
             self.problem = visible(str(error))

@@ -24,7 +24,7 @@ from .lending import empty_all_caches, lend, refuse_traced_code, warn_of_what_st
 from .restoring import bring_back, bring_elsewhere
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from .context import Context
 

@@ -80,7 +80,7 @@ def _power_above(size: int) -> int:
 def _require(needed: int, lent: int) -> None:
     if needed <= free_host_memory():
         return
-    empty = getattr(torch._C, "_host_emptyCache", None)  # from torch 2.5 on
+    empty = getattr(torch._C, "_host_emptyCache", None)
     if empty is not None and torch.cuda.is_initialized():
         empty()
     free = free_host_memory()

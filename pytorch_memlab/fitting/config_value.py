@@ -11,7 +11,6 @@ import builtins
 import io
 import json
 import os
-import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -73,7 +72,7 @@ def _json(text: str, parts: Sequence[str], value: Value) -> str:
 
 def _toml(text: str, parts: Sequence[str], value: Value) -> str:
     """The first of all edits of one token after which the file says what it should."""
-    from .._common.toml import tomllib
+    import tomllib
 
     # As texts, where 1 is neither 1.0 nor true, and nan is nan.
     content = tomllib.loads(text)
@@ -262,8 +261,5 @@ def replaced_file(
         patches.set(builtins, "open", open)
         patches.set(io, "open", open)
         patches.set(io, "open_code", open_code)
-        accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10
-        if accessor is not None:
-            patches.set(accessor, "open", staticmethod(open))
         patches.set(SourceFileLoader, "get_code", get_code)
         yield

@@ -78,8 +78,7 @@ class PipelineWatch:
             return result
 
     def _watch_schedules(self, patches: Patches, module: Any) -> None:
-        names = ("_PipelineSchedule", "PipelineSchedule")  # the second one before torch 2.5
-        base = next((vars(module)[name] for name in names if hasattr(module, name)), None)
+        base = getattr(module, "_PipelineSchedule", None)
         if base is None:
             return
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final, NamedTuple, overload
 
 from .._common.prose_size import prose_size
 from ..simulation.allocator.blocks import PoolId as PoolId
 
 
-class Category(str, Enum):
+class Category(StrEnum):
     """The category of a block; equal to its name in a report."""
 
     number: int  # its place among the categories
@@ -27,10 +27,6 @@ class Category(str, Enum):
     WORKSPACES = "workspaces"  # what kernels take next to their results
     OTHERS = "inputs and other tensors"  # tensors that are none of these, such as inputs
     UNKNOWN = "unknown"  # not known
-
-    def __str__(self) -> str:
-        """The name: Python 3.12 would format the member's."""
-        return str(self.value)
 
 
 for _number, _category in enumerate(Category):

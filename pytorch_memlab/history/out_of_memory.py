@@ -65,8 +65,7 @@ class OptimizerFacts:
     name: str
     parameters: int  # bytes of its parameters on the GPU
     uses_foreach: bool
-    # bytes that Adafactor would keep for them; None where PyTorch has it not, before 2.5
-    factored: int | None
+    factored: int  # bytes that Adafactor would keep for them
 
 
 @dataclass(frozen=True, slots=True)

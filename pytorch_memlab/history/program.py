@@ -110,7 +110,7 @@ class Program:
             for note in self.notes:
                 try:
                     look(*seen, note)
-                except Exception:  # noqa: PERF203 - the category stays unknown
+                except Exception:
                     continue
 
 

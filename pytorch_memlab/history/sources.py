@@ -10,7 +10,7 @@ import torch
 
 from .._common.call_stacks import call_stacks, capture
 from ..devices import get_device
-from ..simulation.inspect import LoggedBlock, Machine, SimulatedGPU, active, settings_string
+from ..simulation.inspect import LoggedBlock, Machine, SimulatedGPU
 from .block_categories import freed_category, live_categories
 from .live_blocks import LiveBlock, LiveBlocks, LiveLog
 from .model import HOST, Block, Category, Segment
@@ -121,7 +121,6 @@ class SimulatedBlocks(FollowedSource):
     def __init__(self, machine: Machine) -> None:
         super().__init__()
         self._machine = machine
-        self._settings = settings_string()
 
     def _begin(self) -> None:
         machine = self._machine
@@ -165,9 +164,7 @@ class SimulatedBlocks(FollowedSource):
         return [segment_of(one, stacks) for one in gpu.locked(gpu.allocator.segments)]
 
     def settings(self) -> dict[str, Any]:
-        if active.machine is self._machine:
-            self._settings = torch._C._accelerator_getAllocatorSettings()
-        return {"PYTORCH_CUDA_ALLOC_CONF": self._settings}
+        return {"PYTORCH_CUDA_ALLOC_CONF": self._machine.allocator_settings.text}
 
     def _follow(self, gpu: SimulatedGPU) -> None:
         log = gpu.log

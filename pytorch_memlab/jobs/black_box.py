@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from types import FrameType
 from typing import Final
 
@@ -134,7 +134,7 @@ class BlackBox:
             profile.runs[0],
             rank=rank.rank,
             world_size=rank.world_size,
-            written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            written=datetime.now(UTC).isoformat(timespec="seconds"),
             save_every=round(self._every, 1),
             last_line=line,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -46,7 +46,7 @@ def read_job(path: str) -> Job:
 
 
 def _job_of_folder(path: str) -> Job:
-    summary, notes, worst = JobSummary(datetime.now(timezone.utc)), [], None
+    summary, notes, worst = JobSummary(datetime.now(UTC)), [], None
     for file in rank_files(path):
         try:
             digest = digest_of_file(file)

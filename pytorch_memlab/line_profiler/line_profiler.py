@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from os import PathLike
     from types import CodeType, FunctionType
+    from typing import Self
 
     import torch
-    from typing_extensions import Self
 
     from ..history.holders import PeakHolders
     from ..history.model import AllocationHistory

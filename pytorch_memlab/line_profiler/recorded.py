@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,7 +39,7 @@ class RunTime:
 
     def begin(self) -> None:
         """Profiling begins."""
-        self._started = self._started or datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._started = self._started or datetime.now(UTC).isoformat(timespec="seconds")
         self._since = time.perf_counter()
 
     def end(self) -> None:

@@ -273,8 +273,6 @@ def _start_offset(code: CodeType) -> int:
     """The largest ``f_lasti`` with which a frame of the code can stand before its first line."""
     if not code.co_flags & _SUSPENDS:
         return len(code.co_code)  # call events of a plain function are all starts
-    if sys.version_info < (3, 11):
-        return -1
     resume, instructions = opcode.opmap["RESUME"], code.co_code
     return next(
         offset

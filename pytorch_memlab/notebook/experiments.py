@@ -20,8 +20,9 @@ from .running_experiment import RunningExperiment, memory_now
 from .shell import current_shell, is_resetting
 
 if TYPE_CHECKING:
+    from typing import Self, Unpack
+
     from IPython.core.interactiveshell import InteractiveShell
-    from typing_extensions import Self, Unpack
 
 _BACKENDS = ("cpu", "pytorch")
 _POLICIES = ("keep", "delete", "restore")

@@ -12,7 +12,7 @@ from .cell_measurement import CellMeasurement, CellReading
 from .shell import current_shell
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class MemoryData(NamedTuple):

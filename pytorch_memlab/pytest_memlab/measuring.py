@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack
@@ -44,10 +43,6 @@ _LATE: Final = (
     "gpu_memory measures tests that name it, or whose fixtures do: request.getfixturevalue comes"
     " too late"
 )
-
-_KEEPS_TEST_CASES: Final = "_cached_errors_and_skips"
-"""Attribute in which pytest, on Python 3.10, keeps the skipped cases of ``unittest`` and all that
-they hold until the session ends."""
 
 
 def register(config: pytest.Config) -> None:
@@ -157,8 +152,6 @@ class MeasuredTests:
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
         """Fail a test of which too much stays in use."""
         result = yield
-        if hasattr(item, _KEEPS_TEST_CASES):
-            setattr(item, _KEEPS_TEST_CASES, None)
         run = item.stash.get(_KEY, None)
         if run is not None and run.leaks is not None and run.has_passed:
             if isinstance(item, pytest.Function):
@@ -175,8 +168,6 @@ class MeasuredTests:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add the memory, and the explanation where a GPU ran out of it."""
-        if sys.version_info < (3, 11) and call.excinfo is not None:
-            call.excinfo = _without_internal_frames(call.excinfo)
         report = yield
         run = item.stash.get(_KEY, None)
         if run is None:
@@ -232,13 +223,3 @@ class MeasuredTests:
                 item.warn(pytest.PytestWarning(text))
             else:
                 pytest.fail(text, pytrace=False)
-
-
-def _without_internal_frames(
-    found: pytest.ExceptionInfo[BaseException],
-) -> pytest.ExceptionInfo[BaseException]:
-    """An error without the frames of the simulation, which Python before 3.11 puts back."""
-    from .._common.traceback_frames import clear_internal_frames
-
-    clear_internal_frames(found.value)
-    return pytest.ExceptionInfo.from_exception(found.value)

@@ -312,7 +312,7 @@ class _Search:
             type(optimizer).__name__,
             sum(map(_nbytes, here)),
             uses_foreach and "foreach" in group,
-            sum(map(_factored, here)) if hasattr(torch.optim, "Adafactor") else None,
+            sum(map(_factored, here)),
         )
 
     # Modules

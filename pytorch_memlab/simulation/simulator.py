@@ -398,7 +398,7 @@ def _start_simulated(
 
 @contextmanager
 def _default_device_kept() -> Iterator[None]:
-    # torch.get_default_device() fails in torch 2.4 once a default was set and taken back.
+    # torch.get_default_device() fails in torch 2.6 once a default was set and taken back.
     before = torch.empty(0).device
     try:
         yield

@@ -69,8 +69,6 @@ def test_the_right_cause_is_named_first_and_its_remedy_helps(one, tmp_path, monk
     assert sum(size for _, size in facts.by_category()) == facts.in_use
     assert sum(holder.size for holder in facts.by_line()) == facts.in_use
     assert facts.in_use + facts.cached == facts.request.reserved
-    if "Adafactor" in one.fixed and not hasattr(torch.optim, "Adafactor"):
-        return  # torch before 2.5
     # The remedy is in the second version of the program, which runs through.
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", one.options.get("settings", ""))
     run(one, one.fixed, tmp_path, one.options.get("fixed others", one.options.get("others", "0")))
@@ -95,12 +93,11 @@ def test_bytes_of_a_remedy_are_those_of_the_blocks(tmp_path):
     temporaries = sizes("optimizer_temporaries", tmp_path)["optimizer_temporaries"]
     assert temporaries == 12 * (4 * MIB + 4096) * 3 // 4  # the peak moves to the backward pass
     # Adafactor keeps a number for each row and column of a matrix, and for each one of a bias.
-    kept = 12 * (2 * 1024 + 1024) * 4 if hasattr(torch.optim, "Adafactor") else 0
+    kept = 12 * (2 * 1024 + 1024) * 4
     state = sizes("optimizer_state", tmp_path)["optimizer_state"]
     assert state == 2 * 12 * (4 * MIB + 4096) - kept
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Adafactor"), reason="torch before 2.5 has it not")
 @pytest.mark.parametrize("shape", [(64, 32, 3, 3), (512,), (300, 700)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_adafactor_would_keep_is_what_it_keeps(shape, dtype):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
-import torch.distributed.fsdp
 from support.remedied_programs import (
     ADVERSARIAL,
     CONVOLUTIONS,
@@ -33,11 +31,6 @@ def unchanged(program, path):
     return _UNCHANGED[program]
 
 
-shards = pytest.mark.skipif(
-    not hasattr(torch.distributed.fsdp, "fully_shard"), reason="torch 2.4 has no fully_shard"
-)
-
-
 @pytest.mark.parametrize(
     ("program", "name", "saves"),
     [
@@ -50,8 +43,8 @@ shards = pytest.mark.skipif(
         ("lm", "checkpoint", True),
         ("cnn", "checkpoint", True),
         ("gan", "checkpoint", True),
-        pytest.param("lm", "shard=4", True, marks=shards),
-        pytest.param("gan", "shard=2", True, marks=shards),
+        ("lm", "shard=4", True),
+        ("gan", "shard=2", True),
     ],
 )
 def test_the_program_with_the_remedy_written_into_it_has_the_peak_that_was_promised(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from pytorch_memlab._common.uncaught_errors import first_line
@@ -27,7 +25,6 @@ def test_the_line(error, line):
     assert first_line(error) == line
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with Python 3.11")
 def test_a_note_is_no_message():
     error = ValueError("no file")
     error.add_note("of my own")

@@ -182,9 +182,7 @@ def test_a_death_loses_no_memory(number: int, monkeypatch: Any) -> None:
             if not was_there:
                 break
         assert place > 10
-    # Python 3.10 takes the place where a generator goes on for one where a function begins.
-    most = 1 if sys.version_info >= (3, 11) else 2
-    assert len(swallowed) <= most, "what a tracer itself raises where a function begins, alone"
+    assert len(swallowed) <= 1, "what a tracer itself raises where a function begins, alone"
 
 
 class _Arriving(weakref.ref[Any]):

@@ -77,7 +77,7 @@ def test_an_asynchronous_generator_runs_inside_until_its_end(log, decorate):
         while heard:
             try:
                 heard = yield heard
-            except KeyError as error:  # noqa: PERF203 - thrown in
+            except KeyError as error:
                 heard = str(error)
             finally:
                 log.append("turn")

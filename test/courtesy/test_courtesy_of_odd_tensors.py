@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("gpu")
 
 
 SPARSE_KEEPS_STORAGES = hasattr(torch._C._autograd.SavedTensor, "data")
-"""torch 2.4 and 2.6 give a sparse tensor other storages when it lends its memory."""
+"""torch 2.6 gives a sparse tensor other storages when it lends its memory."""
 
 
 def test_sparse_tensors():
@@ -56,7 +56,7 @@ def test_inference_tensors_and_conjugate_views():
 
 @pytest.mark.skipif(
     "GradientEdge" not in inspect.getsource(torch.autograd._make_grads),
-    reason="torch 2.4 and 2.6 begin backward at tensors alone",
+    reason="torch 2.6 begins backward at tensors alone",
 )
 def test_what_a_gradient_edge_alone_keeps():
     weight = on_gpu(1000).requires_grad_()

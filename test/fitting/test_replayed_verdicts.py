@@ -144,8 +144,6 @@ def check(source, arguments, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_replayed_verdict_is_that_of_a_run(program, tmp_path, monkeypatch):
-    if program == "FSDP rank" and not hasattr(torch.distributed.fsdp, "fully_shard"):
-        pytest.skip("torch 2.4 has no fully_shard")
     check(*PROGRAMS[program], tmp_path, monkeypatch)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,7 +12,7 @@ from pytorch_memlab.profiles.rank_digest import RankDigest
 from pytorch_memlab.profiles.recorded import Run
 from pytorch_memlab.render import job as job_text, job_page, saved_job
 
-NOW = datetime(2026, 5, 4, 12, 4, 0, tzinfo=timezone.utc)
+NOW = datetime(2026, 5, 4, 12, 4, 0, tzinfo=UTC)
 MIB = 1 << 20
 SOURCES = {"big.py:5": "a = torch.ones(n)", "big.py:9": "b = a * 2"}
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -46,3 +41,33 @@ def test_every_package_has_a_row(folder):
             assert f"`{path.name}/`" in rows
         elif path.suffix == ".py" and not path.stem.startswith("__"):
             assert f"`{path.name}`" in rows or path.stem in ("records", "memory_fields")
+
+
+@pytest.mark.parametrize("page", ["architecture-profiler", "architecture-simulator"])
+def test_every_path_of_a_walk_is_there(page):
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text))
+    assert len(paths) > 15
+    for path in paths:
+        assert (ROOT / path).exists() or (ROOT / "pytorch_memlab" / path).exists(), path
+
+
+@pytest.mark.parametrize("page", ["architecture-profiler", "architecture-simulator"])
+def test_every_note_of_a_walk_is_there(page):
+    text = " ".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").split())
+    notes = set(re.findall(r"Note \[([^]]+)\]", text))
+    assert notes
+    sources = "".join(path.read_text() for path in (ROOT / "pytorch_memlab").rglob("*.py"))
+    for note in notes:
+        assert f"\nNote [{note}]\n" in sources, note
+
+
+def test_the_readme_of_the_simulation_has_its_layers():
+    text = (ROOT / "pytorch_memlab" / "simulation" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    named = [set(re.findall(r"`(\w+)(?:/|\.py)`", row)) for row in rows]
+    place = {name: number for number, names in enumerate(named) for name in names}
+    layers = [set(re.split(r" [|:] ", layer)) for layer in LAYERS["simulation"]]
+    assert set(place) == set().union(*layers) - {"__main__"}
+    for upper, lower in pairwise(layers):
+        assert all(place[one] <= place[other] for one in upper for other in lower), (upper, lower)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed.fsdp
 from support.command_with_time import WITH_TIME
 from support.python_process import run_python
 
@@ -151,8 +149,6 @@ def programs(slow):
 
 @programs(slow=False)
 def test_a_program_of_the_table_runs(command, clone):
-    if "fully_sharded" in command and not hasattr(torch.distributed.fsdp, "fully_shard"):
-        pytest.skip("torch 2.4 has no fully_shard")
     done = run(command.replace("run ", "run --dry-run ", 1), clone)
     assert done.returncode == 0, done.stderr
     assert "line  code" in done.stdout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,6 @@ from support.python_process import run_python
 import pytorch_memlab
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.errors import NotAFunctionError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

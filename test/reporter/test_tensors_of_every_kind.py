@@ -134,7 +134,7 @@ def test_scales_of_channels_have_rows():
 
 
 def sub_byte_types() -> list[torch.dtype]:
-    names = ("uint1", "uint4", "int4", "float4_e2m1fn_x2")  # not all of them in torch 2.4
+    names = ("uint1", "uint4", "int4", "float4_e2m1fn_x2")  # not all of them in torch 2.6
     return [getattr(torch, name) for name in names if hasattr(torch, name)]
 
 
@@ -150,8 +150,6 @@ def test_distributed_tensors():
     from torch.distributed.device_mesh import init_device_mesh
 
     tensor = pytest.importorskip("torch.distributed.tensor")
-    if not hasattr(tensor, "DTensor"):  # torch 2.4 has it under another name
-        tensor = pytest.importorskip("torch.distributed._tensor")
 
     def make():
         # Not by distribute_tensor(): a thread of the group holds for a while what it sent.

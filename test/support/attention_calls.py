@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from pytorch_memlab._common.torch_release import RELEASE
 from support.dry_run_comparison import allocator_events
 
 FLASH, EFFICIENT, CUDNN, MATH = (
@@ -23,12 +21,6 @@ NODES = {
     EFFICIENT: "ScaledDotProductEfficientAttentionBackward0",
     CUDNN: "ScaledDotProductCudnnAttentionBackward0",
 }
-
-HAS_GROUPS = RELEASE >= (2, 5)
-
-needs_groups = pytest.mark.skipif(not HAS_GROUPS, reason="torch 2.4 has no enable_gqa")
-
-needs_cudnn = pytest.mark.skipif(RELEASE < (2, 5), reason="torch 2.4's cuDNN attention is off")
 
 
 def tensors(dtype=torch.float16, sizes=(2, 8, 64, 64), keys=None, heads=None, grad=True):

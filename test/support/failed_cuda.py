@@ -21,7 +21,7 @@ _ASKS_THE_DRIVER = (
 
 def fail_cuda(patch: pytest.MonkeyPatch, text: str = ILLEGAL_ACCESS) -> None:
     """Let all calls of the driver fail from now on, as they do for the rest of the process."""
-    kind = getattr(torch, "AcceleratorError", RuntimeError)  # not in torch 2.4 to 2.7
+    kind = getattr(torch, "AcceleratorError", RuntimeError)  # not in torch 2.6 and 2.7
 
     def fail(*_arguments: object) -> None:
         raise kind(text)

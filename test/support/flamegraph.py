@@ -10,7 +10,7 @@ from torch.cuda import _memory_viz
 
 draws_flame_graphs = pytest.mark.skipif(
     ".cache" not in getsource(_memory_viz.format_flamegraph),
-    reason="torch 2.4 and 2.6 draw with a program in /tmp, which is no test's own",
+    reason="torch 2.6 draws with a program in /tmp, which is no test's own",
 )
 
 

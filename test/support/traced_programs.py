@@ -1,6 +1,6 @@
 """Small programs, and what a listener that watches them is told; imports neither torch nor pytest.
 
-Run as a script with a tracer's name, in any Python >= 3.10, it prints the calls as JSON. The
+Run as a script with a tracer's name, in any Python >= 3.11, it prints the calls as JSON. The
 package is taken from its files without its ``__init__``, which needs torch.
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -116,7 +115,8 @@ class Sharding(AroundProgram):
 
         if not dist.is_initialized():
             dist.init_process_group("nccl")
-        fully_shard = _fully_shard()
+        from torch.distributed.fsdp import fully_shard
+
         blocks = repeated_blocks(model)
         variable, lines = model_variable(model), user_lines()
         code = ["from torch.distributed.fsdp import fully_shard"]
@@ -151,16 +151,6 @@ def _with_tensor(given: Any) -> Any:
         return given
     parameter = given.model.get_parameter(given.path)
     return parameter if given.name is None else (given.name, parameter)
-
-
-def _fully_shard() -> Callable[[nn.Module], object]:
-    """The function, from where torch 2.4 and 2.5 have it too."""
-    try:
-        module = importlib.import_module("torch.distributed.fsdp")
-        found: Callable[[nn.Module], object] = module.fully_shard
-    except AttributeError:
-        found = importlib.import_module("torch.distributed._composable.fsdp").fully_shard
-    return found
 
 
 def _models_of(given: Iterable[Any]) -> list[nn.Module]:

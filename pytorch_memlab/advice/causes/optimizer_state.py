@@ -20,12 +20,11 @@ class OptimizerState(Cause):
             return None
         for optimizer in oom.optimizers:
             if optimizer.parameters:
-                whole, factored = 2 * optimizer.parameters, optimizer.factored or 0
-                other = "SGD" if optimizer.factored is None else "Adafactor"
+                whole, factored = 2 * optimizer.parameters, optimizer.factored
                 return self.found(
                     whole - factored,
                     f"{optimizer.name} keeps {prose_size(whole)}, twice the parameters",
-                    f"torch.optim.{other}(parameters)  # keeps {prose_size(factored)}",
+                    f"torch.optim.Adafactor(parameters)  # keeps {prose_size(factored)}",
                     effect=saves(whole - factored),
                 )
         return None

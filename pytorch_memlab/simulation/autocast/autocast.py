@@ -9,6 +9,7 @@ composite one is cast like one that the program calls.
 
 from __future__ import annotations
 
+import tomllib
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,6 @@ from typing import Any, Final
 import torch
 
 from ..._common.patches import Patches
-from ..._common.toml import tomllib
 from ..machine import active
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, tensors_in

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,7 +12,6 @@ from statistics import median
 from typing import Any, Final
 
 from ..._common.quoted import quoted
-from ..._common.toml import tomllib
 from ...errors import UnknownGPUError, UsageError
 from .gpu import GPU, checked_memory
 from .sizes import parse_size

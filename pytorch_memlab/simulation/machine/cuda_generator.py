@@ -11,10 +11,9 @@ import struct
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
-from typing_extensions import Self
 
 from ..._common.traceback_frames import without_frames
 from .captures import Capture

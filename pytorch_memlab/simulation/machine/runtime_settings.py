@@ -40,23 +40,23 @@ class RuntimeSettings:
 
     def __init__(self, gpus: Sequence[SimulatedGPU]) -> None:
         self._gpus = gpus
-        self._text = ""
+        self.text = ""  # of the environment, or as the program set it
         self._was_changed = False
         self.see_environment()
 
     def see_environment(self) -> None:
         """Take the settings that the environment has now, unless the program has set its own."""
         text = settings_string()
-        if text != self._text and not self._was_changed:
+        if text != self.text and not self._was_changed:
             settings = AllocatorSettings.parse(text)
             for gpu in self._gpus:
                 gpu.locked(gpu.allocator.begin_with, settings)
-            self._text = text
+            self.text = text
 
     def calls(self) -> dict[str, Callable[..., Any]]:
-        """The functions of ``torch._C`` that answer, by name; torch 2.4 has the last one."""
+        """The functions of ``torch._C`` that answer, by name; torch 2.6 has the last one."""
         return {
-            "_accelerator_getAllocatorSettings": lambda: self._text,
+            "_accelerator_getAllocatorSettings": lambda: self.text,
             "_accelerator_setAllocatorSettings": self._change,
             "_cuda_cudaCachingAllocator_set_allocator_settings": self._change,
         }
@@ -65,5 +65,5 @@ class RuntimeSettings:
         settings = self._gpus[0].allocator.settings.changed_by(text)
         for gpu in self._gpus:
             gpu.locked(gpu.allocator.change_settings, settings)
-        self._text = text
+        self.text = text
         self._was_changed = True

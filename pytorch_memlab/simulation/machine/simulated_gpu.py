@@ -221,7 +221,7 @@ class SimulatedGPU:
         error = torch.OutOfMemoryError(text)
         note = self.taken.note(self.model)
         if note is not None:
-            error.__notes__ = [note]  # as add_note does, which Python 3.10 lacks
+            error.add_note(note)
         return error
 
     def release(self, allocation: Allocation) -> None:

@@ -12,14 +12,13 @@ from ..machine.op_arguments import tensors_in
 from .memory_formats import LOW_PRECISION
 
 
-def in_single_precision(op: Any, *more_written: int) -> Callable[..., Any]:
+def in_single_precision(op: Any) -> Callable[..., Any]:
     """The reference of an op: its kernel for the CPU, with conversions around it.
 
     Args:
         op: a ``torch._ops.OpOverload``.
-        more_written: positions of arguments that it writes to though its schema does not say so.
     """
-    return _widening(op, dict.fromkeys(LOW_PRECISION, torch.float32), more_written)
+    return _widening(op, dict.fromkeys(LOW_PRECISION, torch.float32))
 
 
 def in_complex_single(op: Any) -> Callable[..., Any]:
@@ -28,15 +27,12 @@ def in_complex_single(op: Any) -> Callable[..., Any]:
     Args:
         op: a ``torch._ops.OpOverload``.
     """
-    return _widening(op, {torch.complex32: torch.complex64}, ())
+    return _widening(op, {torch.complex32: torch.complex64})
 
 
-def _widening(
-    op: Any, wide_types: Mapping[torch.dtype, torch.dtype], more_written: tuple[int, ...]
-) -> Callable[..., Any]:
+def _widening(op: Any, wide_types: Mapping[torch.dtype, torch.dtype]) -> Callable[..., Any]:
     infos = (argument.alias_info for argument in op._schema.arguments)
-    marked = {place for place, info in enumerate(infos) if info is not None and info.is_write}
-    written = sorted(marked.union(more_written))
+    written = [place for place, info in enumerate(infos) if info is not None and info.is_write]
 
     def compute(*args: Any, **kwargs: Any) -> Any:
         given = (tensor.dtype for tensor in tensors_in(args, kwargs))

@@ -12,7 +12,7 @@ import types
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -257,6 +257,21 @@ class SimulatedMemPool:
         return self._gpu.allocator.private.use_count(self._id)
 
 
+class SimulatedMemPoolContext:
+    """``torch._C._MemPoolContext`` of older releases, which ``use_mem_pool`` makes there."""
+
+    _active: ClassVar[list[SimulatedMemPool]] = []
+
+    def __init__(self, pool: SimulatedMemPool) -> None:
+        self._active.append(pool)
+        after_death(self, partial(self._active.remove, pool))
+
+    @classmethod
+    def active_pool(cls) -> SimulatedMemPool | None:
+        """The innermost pool in use; None outside of all."""
+        return cls._active[-1] if cls._active else None
+
+
 def _program_line() -> tuple[str, int]:
     """File and line of the program that runs now; of a library where no file is the program's."""
     frames = [(code.co_filename, line) for code, line in code_stack()]
@@ -473,6 +488,8 @@ def install(machine: Machine, patches: Patches) -> None:
     bases = {"_CUDAGraph": SimulatedCUDAGraph, "_MemPool": SimulatedMemPool}
     for base in bases.values():
         patches.set(base, "machine", machine)
+    if hasattr(torch._C, "_MemPoolContext"):
+        bases["_MemPoolContext"] = SimulatedMemPoolContext
     replaced = {**calls, **bases, "_cuda_CUDAAllocator_AllocatorState": PoolState}
     patches.set_all(torch._C, replaced)
     for module in (torch.cuda.graphs, torch.cuda.memory):
@@ -481,6 +498,7 @@ def install(machine: Machine, patches: Patches) -> None:
     for module, name, base in (
         (torch.cuda.graphs, "CUDAGraph", SimulatedCUDAGraph),
         (torch.cuda.memory, "MemPool", SimulatedMemPool),
+        (torch.cuda.memory, "MemPoolContext", SimulatedMemPoolContext),
     ):
         original = vars(module).get(name)
         if original is not None:

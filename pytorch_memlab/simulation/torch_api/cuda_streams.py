@@ -11,10 +11,9 @@ import time
 import weakref
 from abc import ABCMeta
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
-from typing_extensions import Self
 
 from ..._common.traceback_frames import without_frames
 from ..allocator.stream_work import Work

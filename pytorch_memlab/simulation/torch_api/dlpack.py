@@ -28,7 +28,7 @@ class _Device(ctypes.Structure):
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    for module in (torch._C, torch.utils.dlpack):  # torch 2.4 has its own name for it
+    for module in (torch._C, torch.utils.dlpack):  # torch 2.6 has its own name for it
         if hasattr(module, "_from_dlpack"):
             patches.set(module, "_from_dlpack", _from_capsule(machine, torch._C._from_dlpack))
     to_capsule = _to_capsule(machine, torch._C._to_dlpack)

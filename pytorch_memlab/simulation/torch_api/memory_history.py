@@ -283,7 +283,7 @@ class MemoryHistory:
         return {
             "segments": segments,
             "device_traces": traces,
-            "allocator_settings": _settings(self._machine.known_gpus[0]),
+            "allocator_settings": _settings(self._machine),
             "external_annotations": [],
         }
 
@@ -331,10 +331,10 @@ def _as_dict(
     return described
 
 
-def _settings(gpu: SimulatedGPU) -> dict[str, Any]:
-    settings = gpu.allocator.settings
+def _settings(machine: Machine) -> dict[str, Any]:
+    settings = machine.known_gpus[0].allocator.settings
     return {
-        "PYTORCH_CUDA_ALLOC_CONF": torch._C._accelerator_getAllocatorSettings(),
+        "PYTORCH_CUDA_ALLOC_CONF": machine.allocator_settings.text,
         "max_split_size": settings.max_split_size,
         "garbage_collection_threshold": settings.garbage_collection_threshold,
         "expandable_segments": settings.expandable_segments,

@@ -144,7 +144,7 @@ def _install_sharing(machine: Machine, patches: Patches) -> None:
             if values is not None and handle.descriptor is None and handle.name is None:
                 storage = values.make((handle.nbytes,), torch.uint8).untyped_storage()
             else:
-                # In torch 2.4 to 2.6 the object that opens a file ends before its storage does. A
+                # In torch 2.6 the object that opens a file ends before its storage does. A
                 # tensor gives the one that lives as long.
                 holder = torch.empty(0, dtype=torch.uint8, device="cpu").set_(_opened(handle))
                 storage = holder.untyped_storage()

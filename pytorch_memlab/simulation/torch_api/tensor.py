@@ -348,7 +348,7 @@ def _install_fake_tensors(patches: Patches) -> None:
     """Let PyTorch make fake tensors of a GPU on a machine without one.
 
     Where ``torch.cuda.is_available()`` says yes, it makes a tensor on the GPU first, and leaves
-    out the guard that autograd needs in a build with CUDA (from torch 2.5 on), which stays.
+    out the guard that autograd needs in a build with CUDA, which stays.
     """
     guard = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
     if guard is not None:

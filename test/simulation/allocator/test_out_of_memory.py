@@ -172,9 +172,8 @@ def test_the_command_takes_them(tmp_path: Any, capsys: pytest.CaptureFixture[str
 def test_the_memory_fraction_is_of_one_device_and_named_in_the_message() -> None:
     with simulate("1GiB", count=2, context="100MiB"):
         torch.cuda.set_per_process_memory_fraction(0.25, 1)
-        if hasattr(torch.cuda, "get_per_process_memory_fraction"):  # torch 2.4 has none
-            assert torch.cuda.get_per_process_memory_fraction(0) == 1.0
-            assert torch.cuda.get_per_process_memory_fraction(1) == 0.25
+        assert torch.cuda.get_per_process_memory_fraction(0) == 1.0
+        assert torch.cuda.get_per_process_memory_fraction(1) == 0.25
         kept = [take(200, "cuda:1"), take(300, "cuda:0")]
         assert message(57, "cuda:1") == (
             "CUDA out of memory. Tried to allocate 58.00 MiB. GPU 1 has a total capacity of "

@@ -20,8 +20,6 @@ SHAPE = (256, 1024)
 
 BLOCKS = 4
 
-HAS_POLICIES = hasattr(checkpointing, "create_selective_checkpoint_contexts")
-
 
 def block(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """Keeps the results of relu and of tanh, and its arguments."""
@@ -56,8 +54,6 @@ WAYS: dict[str, tuple[Callable[[], Callable[..., torch.Tensor]], int, int]] = {
 @computed_or_dry
 @pytest.mark.parametrize("name", WAYS)
 def test_what_is_kept_and_the_peak(name: str, *, compute: bool) -> None:
-    if name.startswith("saves") and not HAS_POLICIES:
-        pytest.skip("torch 2.4 has no policies")
     make, kept, peak = WAYS[name]
     run = make()
     with simulate("24GiB", compute=compute):

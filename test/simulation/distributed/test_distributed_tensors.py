@@ -15,8 +15,6 @@ from pytorch_memlab import simulate
 from pytorch_memlab.simulation.machine import active
 
 tensors = pytest.importorskip("torch.distributed.tensor")
-if not hasattr(tensors, "distribute_tensor"):  # torch 2.4 has it under another name
-    tensors = pytest.importorskip("torch.distributed._tensor")
 
 pytestmark = pytest.mark.filterwarnings("ignore:one rank of")
 

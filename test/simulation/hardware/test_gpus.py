@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-import sys
+import tomllib
 
 import pytest
 import torch
@@ -13,11 +13,6 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UnknownGPUError, UsageError
 from pytorch_memlab.simulation.hardware import presets
 from pytorch_memlab.simulation.hardware.presets import PRESETS, find_gpu
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PRESETS_FILE = presets._FILE
 

@@ -15,7 +15,6 @@ import torch
 import torch.cuda._gpu_trace as gpu_trace
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.errors import AllocatorSettingsError, UnsupportedCUDACallError, UsageError
 
 MB = 2**20
@@ -72,7 +71,6 @@ def test_a_stream_has_cudas_protocol(gpus: Any) -> None:
     assert torch.cuda.default_stream().cuda_stream == 0
 
 
-@pytest.mark.skipif(not hasattr(torch, "accelerator"), reason="torch 2.4 has no torch.accelerator")
 def test_a_gpu_that_is_not_there_has_no_current_stream(gpus: Any) -> None:
     assert torch.accelerator.current_stream(1).device_index == 1
     for answer in (torch.accelerator.current_stream, torch.cuda.current_stream):
@@ -148,10 +146,9 @@ def test_memory_without_a_tensor(gpus: Any) -> None:
     assert {one["stream"] for one in torch.cuda.memory_snapshot()} == {0, side.cuda_stream}
     with pytest.raises(RuntimeError, match="invalid device pointer: 0x7b is on no simulated GPU"):
         torch.cuda.caching_allocator_delete(123)
-    if hasattr(torch.cuda, "caching_allocator_enable"):  # not in torch 2.4
-        torch.cuda.caching_allocator_enable(True)
-        with pytest.raises(UnsupportedCUDACallError, match=r"caching_allocator_enable\(False\)"):
-            torch.cuda.caching_allocator_enable(False)
+    torch.cuda.caching_allocator_enable(True)
+    with pytest.raises(UnsupportedCUDACallError, match=r"caching_allocator_enable\(False\)"):
+        torch.cuda.caching_allocator_enable(False)
 
 
 def test_the_size_of_cublas_workspaces_can_be_set(gpus: Any) -> None:
@@ -226,7 +223,7 @@ def test_sizes_of_a_packed_batch_stay_on_the_cpu(gpus: Any) -> None:
 
 
 @pytest.mark.skipif(
-    not hasattr(torch.cuda, "host_memory_stats"), reason="torch 2.4 has no such counters"
+    not hasattr(torch.cuda, "host_memory_stats"), reason="torch 2.6 has no such counters"
 )
 def test_pinned_blocks_are_powers_of_two_and_used_again(gpus: Any) -> None:
     def stats() -> list[int]:
@@ -443,11 +440,7 @@ def test_cudas_sanitizer_finds_what_races(gpus: Any, waits: bool) -> None:
                 with pytest.raises(CUDASanitizerErrors, match="1 errors"):
                     tensor.mul_(2)
     finally:
-        if hasattr(sanitizer, "disable"):  # not in torch 2.4
-            sanitizer.disable()
-        else:
-            sanitizer.dispatch.__exit__(None, None, None)
-            sanitizer.enabled = False
+        sanitizer.disable()
         for registry, callbacks in zip(registries, before, strict=True):
             registry.callback_list[:] = callbacks
 
@@ -493,15 +486,13 @@ def test_a_simulation_that_nobody_leaves_ends_quietly(tmp_path: Path) -> None:
 
 
 def test_kernels_of_attention_are_those_that_the_gpu_has() -> None:
-    # Is it causal, and since torch 2.5: do heads share their keys?
-    options = [False, False] if RELEASE >= (2, 5) else [False]
+    options = [False, False]  # Is it causal? Do heads share their keys?
 
     answers = [
         torch.backends.cuda.can_use_flash_attention,
         torch.backends.cuda.can_use_efficient_attention,
+        torch.backends.cuda.can_use_cudnn_attention,
     ]
-    if hasattr(torch.backends.cuda, "can_use_cudnn_attention"):  # not in torch 2.4
-        answers.append(torch.backends.cuda.can_use_cudnn_attention)
 
     def usable(gpu: str, dtype: torch.dtype) -> list[bool]:
         with simulate(gpu):
@@ -509,19 +500,15 @@ def test_kernels_of_attention_are_those_that_the_gpu_has() -> None:
             call = torch.backends.cuda.SDPAParams(query, query, query, None, 0.0, *options)
             return [answer(call) for answer in answers]
 
-    assert usable("a100-80gb", torch.float16) == [True, True, True][: len(answers)]
-    assert usable("a100-80gb", torch.float32) == [False, True, False][: len(answers)]
-    assert usable("t4", torch.float16) == [False, True, False][: len(answers)]
+    assert usable("a100-80gb", torch.float16) == [True, True, True]
+    assert usable("a100-80gb", torch.float32) == [False, True, False]
+    assert usable("t4", torch.float16) == [False, True, False]
     with simulate("t4"):
         query = torch.ones(1, 2, 8, 8)
         call = torch.backends.cuda.SDPAParams(query, query, query, None, 0.0, *options)
         assert not torch.backends.cuda.can_use_efficient_attention(call)
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.backends.cuda, "is_flash_attention_available"),
-    reason="torch 2.4 does not tell whether it has flash attention",
-)
 def test_flash_attention_is_there_while_a_gpu_is_simulated() -> None:
     has_flash = torch.backends.cuda.is_flash_attention_available()
     with simulate("t4"):

@@ -621,13 +621,6 @@ def test_the_generator_is_not_set_in_a_capture(gpu: Any) -> None:
 # Pools
 
 
-@pytest.fixture
-def has_pools() -> None:
-    if not hasattr(torch.cuda, "use_mem_pool"):
-        pytest.skip("torch 2.4 has no pools")
-
-
-@pytest.mark.usefixtures("has_pools")
 def test_a_memory_pool_serves_its_thread(gpu: Any) -> None:
     pool = torch.cuda.MemPool()
     assert (pool.id, pool.use_count()) == ((0, 1), 1)
@@ -648,7 +641,6 @@ def test_a_memory_pool_serves_its_thread(gpu: Any) -> None:
     assert y[0].item() == 1
 
 
-@pytest.mark.usefixtures("has_pools")
 def test_a_pool_with_a_graph_outlives_the_program_s_reference(gpu: Any) -> None:
     pool = torch.cuda.MemPool()
     graph, x = captured(lambda: torch.ones(MB, device="cuda"), pool=pool.id)
@@ -662,7 +654,6 @@ def test_a_pool_with_a_graph_outlives_the_program_s_reference(gpu: Any) -> None:
     assert private_bytes() == 0
 
 
-@pytest.mark.usefixtures("has_pools")
 @pytest.mark.skipif(RELEASE < (2, 9), reason="later releases alone have these options")
 def test_the_options_of_a_pool(gpu: Any) -> None:
     whole = torch.cuda.MemPool(no_split=True)

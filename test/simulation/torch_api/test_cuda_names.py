@@ -17,8 +17,8 @@ from pytorch_memlab import simulate
 from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.errors import UnsupportedCUDACallError
 
-OF_SDPA = (False, False) if RELEASE >= (2, 5) else (False,)
-"""Whether it is causal, and since torch 2.5 whether heads share their keys."""
+OF_SDPA = (False, False)
+"""Whether it is causal, and whether heads share their keys."""
 
 MODULES = [
     *("torch.cuda" + name for name in ("", ".amp", ".comm", ".gds", ".graphs", ".green_contexts")),
@@ -94,7 +94,7 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "get_device_properties": lambda: (0,),
     "get_cudnn_mode": lambda: ("LSTM",),
     "get_stream_from_external": lambda: (3,),
-    # With dropout torch 2.4 and 2.6 call an op by an argument that it lacks.
+    # With dropout torch 2.6 calls an op by an argument that it lacks.
     "init_dropout_state": lambda: (0.5 if RELEASE >= (2, 7) else 0.0, True, 1, {}),
     "torch.cuda.profiler.init": lambda: (os.devnull,),
     "init_rank": lambda: (1, b"", 0),
@@ -142,6 +142,7 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "graph": lambda: (torch.cuda.CUDAGraph(),),
     "make_graphed_callables": lambda: (_linear(), (torch.ones(2, 4, device="cuda"),)),
     "use_mem_pool": lambda: (torch.cuda.MemPool(),),
+    "MemPoolContext": lambda: (torch.cuda.MemPool(),),  # of older releases
 }
 """What a callable is called with that needs arguments, by its name or its full name."""
 
@@ -192,6 +193,11 @@ _REFUSED_BY_TORCH = {
     "torch.cuda.profiler.init": "CUDA12+ does not need profiler initialization!",
     "torch.cuda.tunable.tune_gemm_in_file": "TunableOp is not enabled",
 }
+if RELEASE < (2, 7):  # it asserts without words
+    _REFUSED_BY_TORCH |= dict.fromkeys(
+        (f"torch.cuda.tunable.{name}" for name in ("tune_gemm_in_file", "mgpu_tune_gemm_in_file")),
+        "",
+    )
 """What releases that have such a name say on a GPU too."""
 
 _REFUSED_INSIDE = {

@@ -28,11 +28,11 @@ MB = 2**20
 _ARGUMENTS = signature(torch.cuda.memory._record_memory_history_impl).parameters
 clears_and_skips = pytest.mark.skipif(
     not {"clear_history", "skip_actions"} <= {*_ARGUMENTS},
-    reason="torch 2.4 and 2.6 clear no history and skip no actions",
+    reason="torch 2.6 clears no history and skips no actions",
 )
 finds_stacks = pytest.mark.skipif(
     not hasattr(torch.cuda.memory, "_allocation_traceback"),
-    reason="torch 2.4 and 2.6 have no _allocation_traceback",
+    reason="torch 2.6 has no _allocation_traceback",
 )
 THIS_FILE = str(Path(__file__))
 
@@ -216,7 +216,7 @@ def test_recording_ends(gpu):
 
 @pytest.mark.skipif(
     not hasattr(torch.cuda.memory, "_set_memory_metadata"),
-    reason="torch 2.4 and 2.6 have no metadata of entries",
+    reason="torch 2.6 has no metadata of entries",
 )
 def test_entries_carry_the_metadata_of_their_thread(gpu):
     torch.cuda.memory._record_memory_history()

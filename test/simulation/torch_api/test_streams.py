@@ -280,9 +280,8 @@ WAITS = {
     "mask": lambda event, x: x[x > 0],
     "store by mask": lambda event, x: x.index_put((x > 0,), x[0]),
     "equal": lambda event, x: torch.equal(x, x),
+    "accelerator": lambda event, x: torch.accelerator.synchronize(),
 }
-if hasattr(torch, "accelerator"):  # not in torch 2.4
-    WAITS["accelerator"] = lambda event, x: torch.accelerator.synchronize()
 GOES_ON = {
     "arithmetic": lambda event, x: x + x,
     "index": lambda event, x: x[x.long()],

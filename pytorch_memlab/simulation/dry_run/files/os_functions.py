@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import io
 import os
-import pathlib
 import shutil
 import stat
 import sys
@@ -23,7 +22,7 @@ from .opening import PlainFileIO, plain_open
 from .overlay import Overlay
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 _scandir = os.scandir
 _READ: tuple[str, ...] = ("access", "chdir", "getxattr", "listxattr", "pathconf", "stat", "statvfs")
@@ -81,13 +80,7 @@ _OF_THE_SYSTEM = frozenset(
 
 
 def _install_private_references(overlay: Overlay, patches: Patches) -> None:
-    accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 has its own references
-    if accessor is not None:
-        for name in [*vars(accessor)]:
-            if name in patches.names_of(os) and name != "open":
-                patches.set(accessor, name, staticmethod(getattr(os, name)))
-        patches.set(accessor, "open", staticmethod(io.open))
-    globber = getattr(glob, "_StringGlobber", None)  # and Python 3.13 one
+    globber = getattr(glob, "_StringGlobber", None)  # Python 3.13 has its own reference
     if getattr(globber, "scandir", None) is _scandir:
         patches.set(globber, "scandir", staticmethod(os.scandir))
     patches.set(shutil, "_use_fd_functions", False)

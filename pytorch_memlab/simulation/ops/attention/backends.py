@@ -88,7 +88,7 @@ def select(call: Call) -> Backend:
             if torch._C._get_math_sdp_enabled():
                 return Backend.MATH
         elif choice == _OVERRIDEABLE:
-            if RELEASE >= (2, 5) and torch._C._get_overrideable_sdp_enabled():
+            if torch._C._get_overrideable_sdp_enabled():
                 raise RuntimeError("Invalid backend")
         elif against(Backend(choice), call) is None:
             return Backend(choice)
@@ -118,7 +118,7 @@ def is_any_fused_enabled() -> bool:
 
 def _priority(call: Call) -> list[int]:
     """``check_prefer_cudnn_attention``: on Hopper and its successor, from cuDNN 9.15.1 on."""
-    order = torch._C._get_sdp_priority_order() if RELEASE >= (2, 6) else _ORDER
+    order = torch._C._get_sdp_priority_order()
     prefers_cudnn = (
         order == _ORDER
         and has_major(call.gpu, 9, 10)
@@ -208,7 +208,7 @@ def _against_efficient(call: Call) -> Iterator[str]:
 
 
 def _against_cudnn(call: Call) -> Iterator[str]:
-    if RELEASE < (2, 5) or not torch._C._get_cudnn_sdp_enabled():
+    if not torch._C._get_cudnn_sdp_enabled():
         yield "cuDNN attention has been runtime disabled."
     if is_deterministic():
         yield "it is not deterministic"

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import torch
 
-from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.unsupported import unsupported
 from ..cuda_dispatch import refuse_cpu_tensors
@@ -93,9 +92,14 @@ def _cudnn(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
 
 
 def _math(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
-    grouped = {"enable_gqa": call.grouped} if RELEASE >= (2, 5) else {}
     return _aten._scaled_dot_product_attention_math.default(
-        *call[1:4], _added_mask(gpu, call), call.dropout, call.causal, None, scale=scale, **grouped
+        *call[1:4],
+        _added_mask(gpu, call),
+        call.dropout,
+        call.causal,
+        None,
+        scale=scale,
+        enable_gqa=call.grouped,
     )[0]
 
 

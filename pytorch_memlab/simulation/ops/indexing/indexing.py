@@ -7,10 +7,11 @@ from math import prod
 from typing import Any, Final
 
 import torch
+from torch._C import _functorch as functorch
 
 from ...hardware.decisions import decision
 from ...hardware.gpu import GPU
-from ...machine.op_arguments import is_mask
+from ...machine.op_arguments import is_mask, tensors_in
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.unsupported import mixed_devices
 from .. import cub
@@ -78,7 +79,7 @@ def _write(call: OpCall) -> None:
     accumulates = call.argument("accumulate")
     if masked and not accumulates and values.numel() == 1:
         return  # it is a ``masked_fill_``
-    if values.dim() and call.is_on_cpu(values):
+    if values.dim() and call.is_on_cpu(values) and not _is_number_of_vmap(call, values):
         raise mixed_devices(call.op, call.gpu, "cpu")
     rest = _elements_per_index(target, indices)
     shape = torch.broadcast_shapes(*(index.shape for index in given if not is_mask(index)))
@@ -95,6 +96,16 @@ def _write(call: OpCall) -> None:
         call.alloc_temp(elements * values.element_size())
     if elements:
         _sort(call, prod(shape), _largest_index(target, indices))
+
+
+def _is_number_of_vmap(call: OpCall, values: torch.Tensor) -> bool:
+    """True for ``x[i] = 1`` under ``vmap``, which C++ takes for a number of the CPU and expands."""
+    if values.untyped_storage().nbytes() != values.element_size():
+        return False
+    made_by = call.machine.thread.call
+    return made_by is not None and any(
+        map(functorch.is_functorch_wrapped_tensor, tensors_in(*made_by))
+    )
 
 
 def _make_linear(call: OpCall, given: list[torch.Tensor], nbytes: int) -> None:

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import torch
 
-from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
 from ..cuda_dispatch import values_of_dry_run
 from ..memory_formats import contiguous_like
@@ -22,7 +21,6 @@ _SOURCE: Final = "aten/src/ATen/native/cuda/LossCTC.cu"
 _MOST_LABELS: Final = 255
 _MEAN: Final = 1
 _SUM: Final = 2
-_TENSORS_SINCE: Final = (2, 5)
 """Release since which lengths in tensors are passed on to cuDNN (pull request 128271)."""
 
 _aten: Final = torch.ops.aten
@@ -48,9 +46,7 @@ def _loss(
         )
         options = (blank, reduction, zero_infinity)
         if _are_for_cudnn(probabilities, targets, *lengths, blank):
-            if RELEASE >= _TENSORS_SINCE and all(
-                isinstance(one, torch.Tensor) and one.dtype == torch.int32 for one in given
-            ):
+            if all(isinstance(one, torch.Tensor) and one.dtype == torch.int32 for one in given):
                 op = _aten._cudnn_ctc_loss.Tensor
                 return _reduced(op, (probabilities, targets, *given), options)
             if targets.is_cpu and all(one == probabilities.shape[0] for one in lengths[0]):

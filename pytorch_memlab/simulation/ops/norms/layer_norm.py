@@ -151,7 +151,7 @@ if hasattr(_aten, "_fused_rms_norm_backward"):
 def _wide_norms(
     args: tuple[Any, ...], result: tuple[torch.Tensor, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """With norms in the type that CUDA sums in; torch 2.4's meta kernel takes the weight's."""
+    """With norms in the type that CUDA sums in; the meta kernel takes the weight's."""
     weight, norms = result
     return weight, norms.to(acc_type(args[0].dtype))
 

@@ -124,14 +124,10 @@ def _dirichlet(call: OpCall) -> None:
         alloc_sum_workspace(call, samples, -1)
 
 
-_NOISE: Final = 1
-"""Position of what is drawn, which the schema of torch 2.4 does not mark as written."""
-
-
 @op(
     "aten::rrelu_with_noise",
     source="aten/src/ATen/native/cuda/RreluWithNoise.cu",
-    reference=in_single_precision(torch.ops.aten.rrelu_with_noise.default, _NOISE),
+    reference=in_single_precision(torch.ops.aten.rrelu_with_noise.default),
 )
 def _rrelu(call: OpCall) -> None:
     """Contiguous inputs."""
@@ -142,7 +138,7 @@ def _rrelu(call: OpCall) -> None:
 
 define(
     "aten::rrelu_with_noise_",
-    reference=in_single_precision(torch.ops.aten.rrelu_with_noise_.default, _NOISE),
+    reference=in_single_precision(torch.ops.aten.rrelu_with_noise_.default),
 )
 
 

@@ -11,7 +11,7 @@ from .. import cub
 from ..memory_formats import MAX_INT32, is_dense
 from ..op_call import INDEX, OpCall, contiguous
 from ..reduction_workspace import alloc_extremes_workspace
-from ..registry import as_on_cpu, define, estimated, op
+from ..registry import define, estimated, op
 
 _SORT: Final = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
 _SORTING: Final = "aten/src/ATen/native/cuda/Sorting.cpp"
@@ -29,9 +29,6 @@ _THREADS: Final = 256
 _DIGITS: Final = 256
 _BLOCKS_PER_PROCESSOR: Final = 65536 // (40 * _THREADS)
 """Of the kernel of ``topk``: it takes 40 of an SM's 65,536 registers a thread."""
-
-
-define("aten::argsort.stable", composite=as_on_cpu)  # in torch 2.4 a kernel that calls sort
 
 
 @estimated("aten::sort", "aten::sort.stable", source=_SORT)

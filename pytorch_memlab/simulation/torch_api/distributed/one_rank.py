@@ -11,8 +11,7 @@ buffers come from the driver and are not counted; a warning says so. What the cl
 take is PyTorch's own.
 
 ``FakeProcessGroup`` of PyTorch is no replacement. It leaves sums as they were, so that the mean of
-gradients, which ``DistributedDataParallel`` makes of a sum, is a fraction of them; in torch 2.4 it
-does not write the output of a reduce-scatter at all.
+gradients, which ``DistributedDataParallel`` makes of a sum, is a fraction of them.
 """
 
 from __future__ import annotations

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
-from typing_extensions import Self
 
 from ...._common.after_import import AfterImport
 from ...._common.patches import Patches

@@ -13,10 +13,9 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
-from typing_extensions import Self
 
 from ...._common.after_import import AfterImport
 from ...._common.patches import Patches

@@ -15,7 +15,6 @@ from support.attention_calls import (
     CUDNN,
     EFFICIENT,
     FLASH,
-    HAS_GROUPS,
     MATH,
     NODES,
     node_of,
@@ -30,7 +29,7 @@ from pytorch_memlab.simulation.hardware.gpu import GPU
 from pytorch_memlab.simulation.ops.attention.backends import Backend, Call, against, cudnn_version
 
 CHOICES = json.loads((Path(__file__).parents[3] / "data" / "attention_choices.json").read_text())
-RECORDED = CHOICES["2.13"] if RELEASE >= (2, 13) else CHOICES["2.4"] if RELEASE < (2, 5) else []
+RECORDED = CHOICES["2.13"] if RELEASE >= (2, 13) else []
 
 
 def configurations() -> Any:
@@ -93,11 +92,11 @@ def call_of(gpu: Any, configuration: Any) -> Call:
         masks[mask](),
         dropout,
         causal,
-        heads[2] and HAS_GROUPS,
+        heads[2],
     )
 
 
-@pytest.mark.skipif(not RECORDED, reason="recorded for torch 2.13 and 2.4")
+@pytest.mark.skipif(not RECORDED, reason="recorded for torch 2.13")
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda one: ",".join(one["capabilities"]))
 def test_a_backend_can_be_used_exactly_where_cudas_own_rules_say_so(recorded):
     for capability in recorded["capabilities"]:

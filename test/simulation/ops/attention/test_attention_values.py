@@ -13,8 +13,6 @@ from support.attention_calls import (
     FLASH,
     MATH,
     NODES,
-    needs_cudnn,
-    needs_groups,
     node_of,
     taken,
     tensors,
@@ -41,20 +39,20 @@ MASKS = {
         (FLASH, {"size": 36, "causal": True}),
         (FLASH, {"size": 160, "scale": 0.05}),
         (FLASH, {"transposed": True}),
-        pytest.param(FLASH, {"heads": 2, "keys": 33}, marks=needs_groups),
+        (FLASH, {"heads": 2, "keys": 33}),
         (EFFICIENT, {}),
         (EFFICIENT, {"causal": True, "keys": 33}),
         (EFFICIENT, {"transposed": True}),
         (EFFICIENT, {"value_size": 32}),
         (EFFICIENT, {"size": 192}),
         *((EFFICIENT, {"mask": mask}) for mask in MASKS),
-        pytest.param(CUDNN, {"causal": True}, marks=needs_cudnn),
-        pytest.param(CUDNN, {"mask": "bool"}, marks=needs_cudnn),
-        pytest.param(CUDNN, {"mask": "float", "value_size": 32}, marks=needs_cudnn),
-        pytest.param(CUDNN, {"heads": 1, "mask": "keys"}, marks=needs_cudnn),
+        (CUDNN, {"causal": True}),
+        (CUDNN, {"mask": "bool"}),
+        (CUDNN, {"mask": "float", "value_size": 32}),
+        (CUDNN, {"heads": 1, "mask": "keys"}),
         (MATH, {"causal": True}),
         (MATH, {"mask": "learnt"}),
-        pytest.param(MATH, {"heads": 2}, marks=needs_groups),
+        (MATH, {"heads": 2}),
     ],
     ids=str,
 )
@@ -105,7 +103,7 @@ def test_results_and_gradients_are_those_of_math_in_float64(backend, options):
         assert torch.allclose(one.double(), other, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("backend", [FLASH, EFFICIENT, pytest.param(CUDNN, marks=needs_cudnn)])
+@pytest.mark.parametrize("backend", [FLASH, EFFICIENT, CUDNN])
 def test_dropout_drops_the_same_weights_in_both_passes(backend):
     with simulate("h100"), sdpa_kernel(backend):
         torch.manual_seed(0)

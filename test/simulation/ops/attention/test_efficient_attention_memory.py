@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from support.attention_calls import CUDNN, EFFICIENT, needs_cudnn, taken, tensors
+from support.attention_calls import CUDNN, EFFICIENT, taken, tensors
 from torch.nn.attention import sdpa_kernel
 
 from pytorch_memlab.simulation import simulate
@@ -112,7 +112,6 @@ def test_accumulated_keys_are_split_unless_algorithms_are_deterministic():
     assert workspace(tile, (32, 4, 256, 512), (256, 256), True) == 128 * 4 * (query + 2 * 64 * 256)
 
 
-@needs_cudnn
 def test_cudnns_own_workspace_is_named_as_unknown():
     with simulate("h100", compute=False) as machine, sdpa_kernel(CUDNN):
         parts = tensors(sizes=(2, 8, 64, 64))

@@ -30,7 +30,7 @@ NESTED = "aten._nested_tensor_from_mask.default"
 BATCH, LENGTH, SIZE, HEADS, WIDE = 2, 128, 256, 4, 1024
 TOKENS = BATCH * LENGTH
 PREFERS_CUDNN = cudnn_version() > 91500 and RELEASE >= (2, 11)
-RANDOM_STATE = [16, 8] if RELEASE >= (2, 6) else []
+RANDOM_STATE = [16, 8] if RELEASE >= (2, 7) else []
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from support.attention_calls import needs_groups, taken, tensors
+from support.attention_calls import taken, tensors
 
 from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.ops.attention.flash import splits_of
 
-RANDOM = [16, 8] if RELEASE >= (2, 6) else []
+RANDOM = [16, 8] if RELEASE >= (2, 7) else []
 
 
 def test_flash_attention_takes_its_result_the_sums_and_the_random_state():
@@ -67,7 +67,6 @@ def test_the_fewest_parts_that_use_the_gpu_nearly_best(blocks, key_blocks, expec
     assert splits_of(blocks, 216, key_blocks) == expected
 
 
-@needs_groups
 def test_grouped_queries_need_gradients_of_all_heads():
     with simulate("a100", compute=False):
         parts = tensors(sizes=(2, 8, 512, 64), heads=2)

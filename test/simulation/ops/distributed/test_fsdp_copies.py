@@ -64,7 +64,7 @@ def test_what_lies_apart_or_is_converted_is_copied_one_by_one(compute):
 
 
 JOINS_CONTIGUOUS_ALONE = RELEASE < (2, 7)
-"""The kernels for CPUs and for shapes in torch 2.4 and 2.6 refuse what CUDA's makes a copy of."""
+"""The kernels for CPUs and for shapes in torch 2.6 refuse what CUDA's makes a copy of."""
 
 
 def joined(count, blocks):

@@ -60,3 +60,26 @@ def test_an_in_place_op_without_room_for_its_temporaries_changes_nothing():
         del filling
         target.index_put_((indices,), values, accumulate=True)
         assert target[0].item() == 2**20
+
+
+def _writes_ones(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    target = rows.new_zeros(4, 5)
+    target[torch.arange(4, device=rows.device).unsqueeze(-1), columns] = 1
+    return target
+
+
+def test_a_number_is_written_for_each_item_of_vmap():
+    rows, columns = torch.ones(3, 4), torch.tensor([[[0, 4]], [[1, 1]], [[2, 3]]])
+    expected = torch.vmap(_writes_ones)(rows, columns)
+    with simulate("1GiB"):
+        written = torch.vmap(_writes_ones)(rows.cuda(), columns.cuda())
+        twice = torch.vmap(torch.vmap(_writes_ones))(rows.cuda()[None], columns.cuda()[None])
+        assert written.device.type == twice.device.type == "cuda"
+        assert written.tolist() == expected.tolist() == twice[0].tolist()
+
+
+def test_an_expanded_number_of_the_cpu_is_not_on_the_gpu():
+    with simulate("1GiB"):
+        target = torch.zeros(4, device="cuda")
+        with pytest.raises(RuntimeError, match="on the same device"):
+            target[torch.tensor([0, 2], device="cuda")] = torch.ones(()).expand(2)

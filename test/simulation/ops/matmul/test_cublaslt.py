@@ -39,7 +39,7 @@ KEPT = [RESULT, CUBLAS, MIB]
 SHARED = [RESULT, CUBLAS]
 
 EXPECTED = {
-    ((2, 4), None): PASSING,
+    ((2, 6), None): PASSING,
     ((2, 7), None): PASSING,
     ((2, 7), "1"): PASSING,  # it was not read then
     ((2, 8), None): PASSING,
@@ -71,7 +71,7 @@ def test_the_release_and_the_environment_decide_whose_it_is(monkeypatch, release
     [("2048", 2 * MIB), (" 64 KiB", 64 * KIB), ("0", 0), ("lots", MIB), ("", MIB)],
 )
 def test_its_size_is_a_setting(monkeypatch, size, expected):
-    monkeypatch.setattr(cublaslt, "RELEASE", (2, 4))
+    monkeypatch.setattr(cublaslt, "RELEASE", (2, 6))
     monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", size)
     own = [expected] if expected else []
     assert add() == [RESULT, *own, CUBLAS, *(-one for one in own)]
@@ -79,21 +79,21 @@ def test_its_size_is_a_setting(monkeypatch, size, expected):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_dtypes_that_it_multiplies(monkeypatch, dtype):
-    monkeypatch.setattr(cublaslt, "RELEASE", (2, 4))
+    monkeypatch.setattr(cublaslt, "RELEASE", (2, 6))
     assert MIB in add(dtype=dtype)
 
 
 @pytest.mark.parametrize(
     ("release", "sizes", "options", "takes"),
     [
-        ((2, 4), [(24,), (32, 16), (16, 24)], {"alpha": 2}, True),
-        ((2, 4), [(24,), (32, 16), (16, 24)], {"beta": 2}, False),
-        ((2, 4), [(32, 24), (32, 16), (16, 24)], {}, False),
-        ((2, 4), [(1, 24), (32, 16), (16, 24)], {}, False),
-        ((2, 4), [(1,), (32, 16), (16, 24)], {}, False),
-        ((2, 4), [(1,), (32, 16), (16, 1)], {}, False),
-        ((2, 4), [(24,), (32, 1), (1, 24)], {}, False),
-        ((2, 4), [(24,), (1, 16), (16, 24)], {}, True),
+        ((2, 6), [(24,), (32, 16), (16, 24)], {"alpha": 2}, True),
+        ((2, 6), [(24,), (32, 16), (16, 24)], {"beta": 2}, False),
+        ((2, 6), [(32, 24), (32, 16), (16, 24)], {}, False),
+        ((2, 6), [(1, 24), (32, 16), (16, 24)], {}, False),
+        ((2, 6), [(1,), (32, 16), (16, 24)], {}, False),
+        ((2, 6), [(1,), (32, 16), (16, 1)], {}, False),
+        ((2, 6), [(24,), (32, 1), (1, 24)], {}, False),
+        ((2, 6), [(24,), (1, 16), (16, 24)], {}, True),
         ((2, 10), [(24,), (1, 16), (16, 24)], {}, False),
         ((2, 10), [(24,), (2, 16), (16, 24)], {}, True),
     ],
@@ -104,13 +104,13 @@ def test_where_cublas_adds_the_bias_in_its_place(monkeypatch, release, sizes, op
 
 
 def test_complex_products_and_those_in_place_are_cublass(monkeypatch):
-    monkeypatch.setattr(cublaslt, "RELEASE", (2, 4))
+    monkeypatch.setattr(cublaslt, "RELEASE", (2, 6))
     assert MIB not in add(dtype=torch.complex64)
     assert MIB not in add((32, 24), (32, 16), (16, 24), op=torch.Tensor.addmm_)
 
 
 def test_it_can_be_disabled(monkeypatch):
-    monkeypatch.setattr(cublaslt, "RELEASE", (2, 4))
+    monkeypatch.setattr(cublaslt, "RELEASE", (2, 6))
     monkeypatch.setenv("DISABLE_ADDMM_CUDA_LT", "1")
     assert add() == SHARED
 
@@ -131,7 +131,7 @@ def test_a_kept_one_is_made_once_for_each_thread_and_given_back_with_the_others(
 
 
 def test_a_passing_one_sets_the_peak_and_is_an_estimate(monkeypatch):
-    monkeypatch.setattr(cublaslt, "RELEASE", (2, 4))
+    monkeypatch.setattr(cublaslt, "RELEASE", (2, 6))
     with simulate("a100", compute=False) as machine:
         layer = nn.Linear(16, 24).cuda()
         tensor = torch.zeros(32, 16, device="cuda")
