@@ -1,13 +1,15 @@
-"""Calls that ``torch.profiler`` does not see when it records Python functions.
+"""Calls that ``torch.profiler`` does not see when it records Python functions, nor our own tracer.
 
 A simulated op makes about a hundred calls of Python. With ``with_stack=True`` PyTorch's profiler
 records each of them: a profile of five steps of ResNet-50 has 480 MB then, and takes minutes to
-write.
+write. The line profiler's trace function looks at each and has no use for it, which takes
+as long as the op itself.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -23,6 +25,29 @@ if CAN_HIDE:
     _enter, _leave = _api.PyThreadState_EnterTracing, _api.PyThreadState_LeaveTracing
     for _function in (_enter, _leave):
         _function.argtypes, _function.restype = (ctypes.c_void_p,), None
+
+
+_gettrace = sys.gettrace
+_incurious: set[Any] = set()
+
+
+def hide_from(trace: Any) -> None:
+    """Hide the calls of simulated ops from a trace function for ``sys.settrace``, where possible.
+
+    The functions of a program that an op of ATen calls, such as a finalizer, are hidden too.
+    """
+    if CAN_HIDE:
+        _incurious.add(trace)
+
+
+def show_to(trace: Any) -> None:
+    """End `hide_from`."""
+    _incurious.discard(trace)
+
+
+def is_incurious() -> bool:
+    """True if the trace function of this thread is not to see the calls of simulated ops."""
+    return bool(_incurious) and _gettrace() in _incurious
 
 
 def hidden(work: Callable[..., T], *args: Any) -> T:

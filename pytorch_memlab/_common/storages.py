@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import torch
 from torch._C import _functorch as functorch
 
-from .hidden_calls import hidden
+from .hidden_calls import hidden, is_incurious
 from .stack_room import check_room
 from .uninterrupted import STANDARD_SIGNALS, uninterrupted
 
@@ -235,7 +235,7 @@ class StorageTable(Generic[T]):
         """Sweeps once it is sent something: the weak reference to a storage that died."""
         try:
             yield
-            if self.calls_are_hidden:
+            if self.calls_are_hidden or is_incurious():
                 hidden(self.sweep)
             else:
                 self.sweep()

@@ -23,6 +23,7 @@ from types import (
 )
 from typing import Any, TypeAlias
 
+from pytorch_memlab._common.hidden_calls import hide_from, show_to
 from pytorch_memlab.line_profiler.watched import (
     FrameListener,
     LineListener,
@@ -219,6 +220,7 @@ class SettraceSession:
         self._ended: set[int] = set()  # threads of whose end the listeners know
         self._left: dict[int, tuple[CodeType, int]] = {}  # where each thread last left a frame
         self._trace, self._end_trace = _global_trace(codes.names, self.call)
+        hide_from(self._trace)
         self._thread_trace = self._begin_thread
         self._threads_found = threading.gettrace()
         threading.settrace(self._thread_trace)
@@ -239,6 +241,7 @@ class SettraceSession:
     def close(self) -> None:
         """Give back the tracers found; the threads that run on follow at their next call."""
         self.over = True
+        show_to(self._trace)
         self._end_trace()
         if threading.gettrace() is self._thread_trace:
             threading.settrace(self._threads_found)

@@ -37,7 +37,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..._common.hidden_calls import hidden
+from ..._common.hidden_calls import hidden, is_incurious
 from ..._common.stack_room import check_room_of_op
 from ..._common.storages import storages_of
 from ..._common.traceback_frames import clear_internal_frames
@@ -117,7 +117,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
                     func, self, self._machine, self._estimated, args, kwargs or {}
                 )
             with torch._C.DisableTorchFunction():
-                if self._machine.calls_are_hidden and func.namespace == "aten":
+                hides = self._machine.calls_are_hidden or is_incurious()
+                if hides and func.namespace == "aten":
                     result = hidden(self._run, func, args, kwargs or {})
                 else:
                     result = self._run(func, args, kwargs or {})

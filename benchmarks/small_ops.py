@@ -1,0 +1,106 @@
+"""CPU time of a simulation of small ops, where what the simulation itself does is all that counts.
+
+Times are those of the processors (user and system), the least of several rounds: other work on the
+machine changes them little.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.timing import MICROSECONDS, MILLISECONDS, arguments, heading, in_own_process, row
+
+ROUNDS = 7
+
+
+def processor_seconds(work: Callable[[], object], times: int, rounds: int = ROUNDS) -> float:
+    """The least processor seconds of some work, done so often in each round."""
+    for _ in range(max(times // 10, 3)):
+        work()
+    best = float("inf")
+    for _ in range(rounds):
+        begun = time.process_time()
+        for _ in range(times):
+            work()
+        best = min(best, time.process_time() - begun)
+    return best / times
+
+
+def tiny_step(device: str) -> Callable[[], object]:
+    """A training step of two small linear layers."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = torch.randn(32, 64, device=device), torch.randint(0, 10, (32,), device=device)
+
+    def step() -> None:
+        loss = functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def linear(device: str) -> Callable[[], object]:
+    """A linear layer, forward and backward."""
+    layer = nn.Linear(64, 64).to(device)
+    x = torch.randn(32, 64, device=device)
+    return lambda: layer(x).sum().backward()
+
+
+def allocation(device: str) -> Callable[[], object]:
+    """A tensor that is made, and freed at once."""
+    return lambda: torch.empty(1000, device=device)
+
+
+WORK: dict[str, tuple[Callable[[str], Callable[[], object]], int]] = {
+    "tiny_step": (tiny_step, 200),
+    "linear": (linear, 300),
+    "allocation": (allocation, 3000),
+}
+
+
+def measured(name: str, how: str) -> float:
+    """Processor seconds of some work: ``cpu``, ``simulate`` or ``dry``."""
+    torch.set_num_threads(1)
+    make, times = WORK[name]
+    if how == "cpu":
+        return processor_seconds(make("cpu"), times)
+    from pytorch_memlab.simulation import simulate
+
+    with simulate("h100", compute=how == "simulate"):
+        return processor_seconds(make("cuda"), times)
+
+
+def in_process(name: str, how: str) -> Any:
+    """`measured` in another process."""
+    return in_own_process("benchmarks.small_ops", name, how)
+
+
+def main() -> None:
+    heading("Small ops, processor time")
+    for name, what, scale, unit in (
+        ("tiny_step", "a training step of a tiny MLP", MILLISECONDS, "ms"),
+        ("linear", "a linear layer, forward and backward", MICROSECONDS, "µs"),
+        ("allocation", "a tensor made and freed", MICROSECONDS, "µs"),
+    ):
+        for how, where in (
+            ("cpu", "on the CPU"),
+            ("simulate", "under simulate"),
+            ("dry", "in a dry run"),
+        ):
+            row(f"{what}, {where}", in_process(name, how) * scale, unit)
+
+
+if __name__ == "__main__":
+    match arguments(__doc__):
+        case [name, how]:
+            print(measured(name, how))
+        case _:
+            main()
