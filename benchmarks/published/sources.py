@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
-
-from pytorch_memlab._common.toml import tomllib
 
 FOLDER: Final = Path(__file__).parent
 UNITS: Final = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -83,6 +83,9 @@ def allocations_of(device: torch.device) -> list[Allocation] | None:
         return None
     if torch.cuda.get_allocator_backend() != "native":
         return None
+    machine = simulated_machine()
+    with nullcontext() if machine is None else machine.thread.without_descriptions():
+        segments = torch.cuda.memory_snapshot()
     return [
         Allocation(
             block["address"],
@@ -90,7 +93,7 @@ def allocations_of(device: torch.device) -> list[Allocation] | None:
             block.get("requested_size", block["size"]),
             tuple((frame["filename"], frame["line"]) for frame in block.get("frames") or ()),
         )
-        for segment in torch.cuda.memory_snapshot()
+        for segment in segments
         if segment["device"] == device.index
         for block in segment["blocks"]
         if block["state"] == "active_allocated"

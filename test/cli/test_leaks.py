@@ -197,3 +197,16 @@ def test_files_have_it_too(monkeypatch):
     assert len(asked) == 1
     assert section(Path("out.txt").read_text()) == FOUND
     assert "cuda:0 losses[*] (script.py:14)" in Path("out.html").read_text()
+
+
+def test_a_step_looks_once_at_all_objects(tmp_path, capsys):
+    counting = """\
+import gc
+
+ask, asked = gc.get_objects, []
+gc.get_objects = lambda *given, **named: (asked.append(0), ask(*given, **named))[1]
+"""
+    script = tmp_path / "script.py"
+    script.write_text(counting + CLEAN + "print('asked', len(asked)); gc.get_objects = ask\n")
+    main(["run", "--gpu", "24GiB", "--leaks", str(script)])
+    assert "asked 15\n" in capsys.readouterr().out  # each of three generations, in five steps

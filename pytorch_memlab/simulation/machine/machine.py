@@ -67,6 +67,7 @@ class ThreadState(threading.local):
         """Where the next zeros of the node that runs are made, if that differs among them."""
         self.sees_host_addresses = False
         self.computes = True
+        self.describes_blocks = True
 
     @contextmanager
     def _override(self, name: str, value: Any) -> Iterator[None]:
@@ -91,6 +92,10 @@ class ThreadState(threading.local):
     def without_arithmetic(self) -> AbstractContextManager[None]:
         """Within: ops return tensors whose values mean nothing."""
         return self._override("computes", False)
+
+    def without_descriptions(self) -> AbstractContextManager[None]:
+        """Within: snapshots lack the categories of blocks, which take a scan of all objects."""
+        return self._override("describes_blocks", False)
 
     def call_context(self, args: Args, kwargs: Kwargs) -> AbstractContextManager[None]:
         """Within: ops belong to a call of the program with these arguments."""

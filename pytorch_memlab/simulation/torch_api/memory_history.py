@@ -252,7 +252,7 @@ class MemoryHistory:
 
     def _descriptions(self, state: _State) -> dict[Hashable, dict[str, str]]:
         """Module and category of blocks, which PyTorch's own snapshots lack."""
-        if state.in_use is None:
+        if state.in_use is None or not self._machine.thread.describes_blocks:
             return {}
         made = [entry.block for entry in state.entries if entry.block is not None]
         known: dict[Hashable, dict[str, str]]
