@@ -7,8 +7,9 @@ INSTALLED := $(VENV)/.installed
 PROGRAMS := .venv-programs
 PROGRAMS_INSTALLED := $(PROGRAMS)/.installed
 # What runs on GPUs that the profiler takes for real ones: all of it, and a minute of it.
-ALL_BLIND := $(addprefix test/,courtesy devices history integrations line_profiler notebook profiles pytest_memlab reporter scopes)
-ALL_BLIND += --ignore=test/notebook/test_remedies_in_cells.py  # remedies are tried on simulated GPUs
+ALL_BLIND := $(addprefix test/,cli courtesy devices history integrations line_profiler notebook profiles pytest_memlab reporter scopes)
+# fit and the trials of remedies simulate GPUs, also where there are real ones.
+ALL_BLIND += --ignore-glob='test/cli/test_fit*' --ignore=test/notebook/test_remedies_in_cells.py
 BLIND := $(addprefix test/,devices line_profiler scopes history/test_cuda_history.py history/test_recorder.py)
 
 .PHONY: help demo test test-blind test-gpu programs lint bench opinfo compiled-graphs advice accuracy published recording docs picture

@@ -50,7 +50,7 @@ class SavedProfile(RecordedLines):
         """
         peaks = self._recorded.peaks
         if not peaks:
-            raise HistoryError("the profile has no peak: no memory was recorded in use")
+            raise HistoryError(f"the profile {self._recorded.why_no_peak()}")
         if device is None:
             return max(peaks.values(), key=lambda one: one.peak.active)
         if device not in peaks:

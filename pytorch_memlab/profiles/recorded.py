@@ -161,6 +161,23 @@ class RecordedProfile:
         """The histories by the labels of their runs; the label of a single run is empty."""
         return ({} if self.history is None else {"": self.history}) | dict(self.histories)
 
+    def why_no_peak(self, gpu: int | None = None) -> str:
+        """Why it is not known what held the peak, in words that follow the name of the profile.
+
+        Args:
+            gpu: index of the GPU in question; None for all.
+        """
+        which = "" if gpu is None else f" of GPU {gpu}"
+        end = "" if gpu is None else f"cuda:{gpu}"
+        for one in self.devices:
+            name = one.device.name
+            if one.peak_active and "cuda:" in name and name.endswith(end):
+                return (
+                    f"does not tell what held the peak{which}: on a GPU run --history and"
+                    " LineProfiler(..., history=True) record it"
+                )
+        return f"has no peak{which}: no memory was recorded in use"
+
     def __repr__(self) -> str:
         """The program, and how much was recorded of it."""
         return f"<{type(self).__name__} of {self.summary()}>"

@@ -30,6 +30,7 @@ def test_versions_and_that_nothing_is_traced_or_patched(
     assert found["patched"] == "nothing"
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_a_simulated_gpu_a_tracer_and_a_hook_are_named() -> None:
     def trace(*_: object) -> None: ...
 

@@ -66,6 +66,7 @@ def without_days(text: str) -> list[str]:
     return [line.partition(", recorded on ")[0] for line in text.splitlines()]
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_the_whole_comparison(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", *files]) == 0
     out, err = capsys.readouterr()
@@ -111,6 +112,7 @@ held at the peak of cuda:0, by line:
 """
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_files_have_the_text_and_the_page(
     files: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from textwrap import dedent
 
@@ -60,7 +61,7 @@ def write(text):
 
 def section(text):
     """The part on leaks: the lines up to the notes of the report."""
-    return text[text.index(TITLE) :].partition("\nsimulated GPU")[0]
+    return re.split(r"\n(?:simulated GPU|kept and freed)", text[text.index(TITLE) :])[0]
 
 
 def run(text, capsys, *options):

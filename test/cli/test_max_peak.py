@@ -37,6 +37,7 @@ TOLD = "pytorch-memlab: peak 100.0 MiB reserved on cuda:0, more than --max-peak 
         ("0", 3, TOLD.format("0")),
     ],
 )
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_a_run_that_passes_the_limit(size, code, told, write, capsys):
     # The peak is in no profiled line, and the program itself resets it.
     done = main(["run", "--gpu", "1GiB", "--max-peak", size, "-f", "keep", write(FILLS)])

@@ -58,6 +58,7 @@ def ranks(
     return ["p0.json", "p1.json"]
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_two_ranks_as_one(ranks: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["merge", *ranks, "-o", "all.json"]) == 0
     assert capsys.readouterr() == ("", "merged profile of rank0, rank1 written to all.json\n")

@@ -110,6 +110,7 @@ import_time = make()()
 """
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_modules_that_match_are_profiled_as_the_program_imports_them(write, capsys, packages):
     write("", "package/__init__.py")
     write("", "package/deep/__init__.py")

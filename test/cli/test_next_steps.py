@@ -55,6 +55,7 @@ torch.ones(4, device="cuda").split([length])
 """
 
 
+@pytest.mark.knows_simulation("values that a dry run assumes")
 def test_an_error_in_a_dry_run_may_come_from_values_that_were_assumed(write, capsys):
     with pytest.raises(RuntimeError, match="split_with_sizes expects"):
         main(["run", "--dry-run", write(READS)])

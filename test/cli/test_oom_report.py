@@ -144,6 +144,7 @@ def test_a_file_that_cannot_be_written_is_told_before_the_program_runs(program, 
     )
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_what_the_error_frees_on_its_way_up_keeps_its_category(tmp_path, monkeypatch):
     """The list of a comprehension has no name, and is gone when the report is made."""
     monkeypatch.chdir(tmp_path)

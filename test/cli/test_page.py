@@ -37,6 +37,7 @@ def headline(page):
     return re.sub("<[^>]*>", "", found).strip()
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_a_simulated_run_draws_its_memory_over_time(write, capsys):
     main(["run", "--gpu", "24GiB", "-o", "report.html", "-o", "p.json", write(SCRIPT)])
 

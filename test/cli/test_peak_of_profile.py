@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from support.blind import blind
 
 from pytorch_memlab import load
 from pytorch_memlab.cli.main import main
+from pytorch_memlab.cli.run.files import RunFiles
+from pytorch_memlab.errors import HistoryError
 
 SCRIPT = """\
 import torch
@@ -45,6 +49,7 @@ def test_it_is_that_of_the_snapshot_of_the_same_run(
     assert len(of_profile) > begin
 
 
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_a_profile_has_the_categories(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["run", "--gpu", "24GiB", "-o", "p.json", script])
     capsys.readouterr()
@@ -79,6 +84,23 @@ def test_differences_of_holders_follow_moved_lines(
         "   +8.0 MiB 8.0 MiB -> 16.0 MiB      script.py:12\n"
         "   +4.0 MiB 4.0 MiB -> 8.0 MiB       script.py:8\n"
     ) in out
+
+
+def test_without_a_history_a_gpu_has_no_holders(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(RunFiles, "need_allocations", False)
+    with blind():
+        main(["run", "--gpu", "24GiB", "-o", "p.json", script])
+    capsys.readouterr()
+    why = "does not tell what held the peak: on a GPU run --history and LineProfiler(..., "
+
+    assert main(["peak", "p.json"]) == 2
+    assert capsys.readouterr().err == (
+        f"pytorch-memlab peak: error: p.json {why}history=True) record it\n"
+    )
+    with pytest.raises(HistoryError, match=re.escape(f"the profile {why}")):
+        load("p.json").peak_holders()
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,7 @@ def test_files_of_a_profiler(project, outputs, tmp_path, monkeypatch, is_loaded)
     assert "private_net.py" in (outputs / "o.html").read_text()
 
 
+@pytest.mark.knows_simulation("fit simulates GPUs, also where there are real ones")
 def test_the_curve_of_a_search(project, outputs, capsys):
     (project / "vary.py").write_text(
         "import os, torch\nx = torch.ones(int(os.environ['BATCH']) << 18, device='cuda')\n"

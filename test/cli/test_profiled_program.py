@@ -102,6 +102,7 @@ def test_a_device_that_is_not_there(write, capsys):
     )
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_a_program_from_standard_input(write, capsys, monkeypatch, tmp_path):
     write("value = 3\n", "beside.py")
     program = (

@@ -82,6 +82,7 @@ the requests are the recorded ones; on another GPU, kernels may ask for more or
     )
 
 
+@pytest.mark.knows_simulation("PyTorch's history has an event for each snapshot")
 def test_settings_are_tried_with_the_memory_that_was_not_enough(record, capsys):
     file = record("141MiB")
     assert main(["replay", file, "--set", "expandable_segments:True"]) == 0
@@ -108,6 +109,7 @@ with --set: the 141.0 MiB that the recording had when it ran out,
     )
 
 
+@pytest.mark.knows_simulation("PyTorch's history has an event for each snapshot")
 def test_the_peak_names_the_request_that_failed(record, capsys):
     file = record("141MiB")
     assert main(["peak", file]) == 0

@@ -46,6 +46,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return " ".join("".join(capsys.readouterr()).split())
 
 
+@pytest.mark.knows_simulation("which capture made a pool")
 def test_a_run_and_its_peak(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         "peak 182.0 MiB reserved (100.0 MiB of it by CUDA graphs) of 24.00 GiB: fits, "
@@ -77,6 +78,7 @@ def test_a_snapshot_names_the_requests(script: str, capsys: pytest.CaptureFixtur
     ) in printed(capsys, "peak", "p.pickle")
 
 
+@pytest.mark.knows_simulation("fit simulates GPUs, also where there are real ones")
 def test_fit_gives_no_eager_code_what_a_graph_keeps(
     script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,11 @@ FITS = "fits, after 1 retry that emptied the cache"
 ROOM = "; 110.0 MiB where there is room"
 
 
+@pytest.fixture
+def _history_is_asked_for() -> None:
+    """Blind too, no history is recorded beside that of the file."""
+
+
 @pytest.fixture(autouse=True)
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -46,6 +51,7 @@ def test_a_run_with_room_has_no_retry(capsys: pytest.CaptureFixture[str]) -> Non
     assert "reserved of 111.0 MiB: fits, 1.0 MiB free\n" in capsys.readouterr().out
 
 
+@pytest.mark.knows_simulation("fit simulates GPUs, also where there are real ones")
 def test_fit_says_so_of_each_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--gpu", "100MiB,111MiB", "train.py"]) == 0
     out = " ".join(capsys.readouterr().out.split())

@@ -79,6 +79,7 @@ def test_a_name_of_another_module_as_the_script_imports_it(write, capsys):
     assert profiled(capsys) == ["double", "double"]
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_the_table_of_a_method(write, capsys):
     main(["run", "-f", "Net.forward", write(SCRIPT), "one", "--two"])
 
@@ -102,6 +103,7 @@ for step in range(3):
 
 
 @pytest.mark.parametrize("how", [["script.py"], ["-m", "script"]])
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_the_top_level_is_profiled_beside_the_functions(how, write, capsys):
     write(LOOP)
 

@@ -42,6 +42,7 @@ def test_count(write, capsys):
 
 
 @pytest.mark.parametrize("ending", ["txt", "html", "json"])
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_output_file(ending, write, capsys, tmp_path):
     main(["run", "-f", "Net.forward", "-o", f"out.{ending}", write(SCRIPT)])
 
@@ -147,6 +148,7 @@ def test_a_gpu_is_simulated_for_these_beside_a_real_one(option, write, capsys, m
         ),
     ],
 )
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_which_gpu_is_simulated_and_why_is_said_before_the_script_runs(
     options, said, write, capsys
 ):
@@ -161,6 +163,7 @@ def test_which_gpu_is_simulated_and_why_is_said_before_the_script_runs(
     )
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_a_script_that_leaves_the_gpu_alone_is_told_so(write, capsys):
     main(["run", write("import torch\ndef f():\n    return torch.ones(3)\nf()\n")])
 
@@ -176,6 +179,7 @@ def test_a_script_that_leaves_the_gpu_alone_is_told_so(write, capsys):
         "import torch\ntorch.ones(3).cuda()\ntorch.cuda.reset_accumulated_memory_stats()\n",
     ],
 )
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_a_script_that_uses_the_gpu_is_told_nothing(text, write, capsys):
     main(["run", write(text)])
 
@@ -210,6 +214,7 @@ def test_processes_that_the_script_starts_are_not_measured(write):
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_each_process_of_torchrun_writes_its_own_file_and_one_prints(
     write, capsys, monkeypatch, tmp_path
 ):

@@ -33,6 +33,7 @@ def texts(name):
     ]
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_the_picture_has_the_capacity_the_peak_and_the_steps(write, capsys):
     main(["run", "--gpu", "100MiB", "-o", "step.svg", "-o", "STEP.PNG", write(TRAIN)])
 

@@ -189,6 +189,7 @@ def heads(text):
     return [line for line in text.splitlines() if line.startswith("## ")]
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_a_training_loop_at_the_top_level_and_a_class_in_a_module(write, capsys):
     write(LAYERS, "layers.py")
 
@@ -196,6 +197,7 @@ def test_a_training_loop_at_the_top_level_and_a_class_in_a_module(write, capsys)
 
 
 @pytest.mark.parametrize("file", ["exponents.py", "exponents/__init__.py"])
+@pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_lines_of_other_files_that_hold_most_are_named(file, write, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [*sys.path])
     write(LAYERS.replace("* self.weight", "* self.weight.exp().exp().exp()"), f"lib/{file}")
@@ -222,6 +224,7 @@ def test_lines_of_other_files_that_hold_most_are_named(file, write, capsys, monk
     assert "profiles the lines of" not in texts[1]
 
 
+@pytest.mark.knows_simulation("approximations of ops")
 def test_the_peak_is_a_lower_bound_also_if_no_profiled_line_is(write, capsys):
     write(
         """\
@@ -266,6 +269,7 @@ def test_what_a_function_keeps_is_not_charged_to_its_caller_again(write, capsys)
     assert "1 function and 4 lines added nothing: --all shows them\n" in text
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_out_of_memory(write, capsys):
     with pytest.raises(torch.OutOfMemoryError):
         main(["run", "--gpu", "64MiB", write(FILL)])
@@ -273,14 +277,17 @@ def test_out_of_memory(write, capsys):
     assert capsys.readouterr().out == OUT_OF_MEMORY_REPORT
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_two_gpus(write, capsys):
     assert printed(capsys, "--num-gpus", "2", write(TWO_GPUS)) == TWO_GPUS_REPORT
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_a_program_on_the_cpu(write, capsys):
     assert printed(capsys, write(ON_THE_CPU)) == ON_THE_CPU_REPORT
 
 
+@pytest.mark.knows_simulation("the memory of the process, which NVML tells")
 def test_another_error_ends_the_verdict_where_it_ended_the_program(write, capsys):
     with pytest.raises(ZeroDivisionError):
         main(["run", write("import torch\nkept = torch.ones(256).cuda()\n1 / 0\n")])
@@ -291,6 +298,7 @@ def test_another_error_ends_the_verdict_where_it_ended_the_program(write, capsys
     ) in capsys.readouterr().out
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_the_file_and_a_saved_profile_have_the_same_report(write, capsys):
     write(LAYERS, "layers.py")
     printed(capsys, "-o", "out.txt", "-o", "p.json", write(TRAIN, "train.py"))
@@ -337,6 +345,7 @@ def test_top_limits_functions_and_lines_and_says_how_many_are_left(write, capsys
     ) in text
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_all_shows_every_line_of_the_source(write, capsys):
     text = printed(capsys, "--all", "-f", "nothing", write(SORTED))
 
@@ -354,6 +363,7 @@ def test_all_shows_every_line_of_the_source(write, capsys):
     )
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_columns_alone_are_tables_and_with_another_option_those_of_the_report(write, capsys):
     name = write(SORTED)
     options = ["-f", "keeps", "-c", "kept,temporary,hits"]
@@ -399,7 +409,12 @@ class Terminal(StringIO):
         return True
 
 
-@pytest.mark.parametrize("width", [80, 50])
+_REQUEST = pytest.mark.knows_simulation(
+    "CUDA tells the segment that a request needed, not its size"
+)
+
+
+@pytest.mark.parametrize("width", [pytest.param(80, marks=_REQUEST), 50])
 def test_a_terminal_has_no_line_wider_than_it_is(width, write, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")

@@ -36,6 +36,7 @@ def script(write):
     return write(SCRIPT)
 
 
+@pytest.mark.knows_simulation("fit simulates GPUs, also where there are real ones")
 def test_no_file_of_a_run_has_a_secret(script, capsys):
     outputs = [word for name in FILES for word in ("-o", name)]
     assert main(["run", "--history", *outputs, script, *ARGUMENTS]) == 0

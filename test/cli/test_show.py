@@ -96,6 +96,7 @@ hits delta active_bytes line  code
 """
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_other_functions_and_columns_than_the_run_showed(
     script: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:

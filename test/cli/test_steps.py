@@ -38,6 +38,7 @@ SIMULATING = (
 )
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_only_the_steps_after_the_warmup_are_measured(write, capsys):
     code = main(
         ["run", "--warmup", "2", "--steps", "2", "-f", "step", "-c", "hits,delta", write(TRAIN)]
@@ -154,6 +155,7 @@ def test_no_hook_and_nothing_switched_off_is_left(write, capsys):
     assert not global_line_profiler._is_off
 
 
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_steps_in_a_thread_end_the_thread_without_a_word(write, capsys, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # pytest has its own
     loop = TRAIN[TRAIN.index("try:") :]

@@ -41,6 +41,11 @@ more = torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
 
 
 @pytest.fixture
+def _history_is_asked_for() -> None:
+    """Blind too, no history is recorded beside that of the file."""
+
+
+@pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -96,6 +101,7 @@ def test_a_dry_run_has_the_same_events(folder):
     assert events(read("dry.pickle")) == events(read("trace.pickle"))
 
 
+@pytest.mark.knows_simulation("PyTorch's history has an event for each snapshot")
 def test_a_failing_program_leaves_the_file_too(folder, capsys):
     with pytest.raises(torch.OutOfMemoryError):
         main(["run", "--gpu", "64MiB", "-o", "trace.pickle", write(ERROR)])
@@ -161,6 +167,7 @@ def test_a_second_run_with_force_replaces_the_file(folder):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.knows_simulation("the words that name a simulated GPU")
 def test_a_full_disk_is_said_and_the_tables_are_printed(folder, capsys):
     os.symlink("/dev/full", "trace.pickle")
     main(["run", "-o", "trace.pickle", write(STEP)])

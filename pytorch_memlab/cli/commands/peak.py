@@ -74,11 +74,11 @@ def _peaks_in(options: argparse.Namespace) -> Sequence[PeakHolders]:
     from ...line_profiler.saved_profile import is_saved_profile, load
 
     if is_saved_profile(options.file):
-        peaks = load(options.file).recorded().peaks
-        chosen = [held for held in peaks.values() if options.device in (None, held.peak.device)]
+        profile = load(options.file).recorded()
+        peaks = profile.peaks.values()
+        chosen = [held for held in peaks if options.device in (None, held.peak.device)]
         if not chosen:
-            which = "" if options.device is None else f" of GPU {options.device}"
-            raise UsageError(f"{options.file} has no peak{which}: no memory was recorded in use")
+            raise UsageError(f"{options.file} {profile.why_no_peak(options.device)}")
         return chosen
     from ...history.holders import peak_holders
 

@@ -78,7 +78,7 @@ class RunFiles:
         self._writes_reports = bool(reports) or not jobs
         self.history = WholeRunHistory(keeps_events=bool(traces or pictures))
         self._traces = [CheckedFile(path_of_rank(one), keeps_older=not force) for one in traces]
-        self._pictures = [TimelinePicture(one, command) for one in pictures]
+        self._pictures = [TimelinePicture(one, command, options.device) for one in pictures]
         self.black_box: BlackBox | None = None
         """What writes the profile into the folder of the job, if that is asked for."""
         if jobs:
@@ -150,8 +150,10 @@ class RunFiles:
 class TimelinePicture:
     """The file that gets the timeline of a run, checked before there is one."""
 
-    def __init__(self, path: str, command: str) -> None:
+    def __init__(self, path: str, command: str, device: str | None = None) -> None:
         from ...render import timeline
+
+        self._device = device  # the only one that is drawn
 
         self._file: OutputFile[_Drawing] = OutputFile(
             path_of_rank(path),
@@ -166,10 +168,13 @@ class TimelinePicture:
         """Draw and write it; False if it cannot be written."""
         import torch
 
+        from ...devices import get_device
+        from ...history.model import device_name
         from ...history.timeline import timeline_of
 
         history = _history(profile, whole_run)
-        used = history.used_devices()
+        measured = None if self._device is None else get_device(self._device).name
+        used = [one for one in history.used_devices() if measured in (None, device_name(one))]
         if not used:
             print("no timeline is drawn: the program used no GPU", file=sys.stderr)
             return True
