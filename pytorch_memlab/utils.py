@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import isnan
-
-from calmsize import size as calmsize
+from typing import Final
 
 __all__ = [
     "readable_size",
 ]
+
+_UNITS: Final = "BKMGTP"
 
 
 def readable_size(num_bytes: float | None) -> str:
@@ -30,11 +31,15 @@ def readable_size(num_bytes: float | None) -> str:
     """
     if num_bytes is None or _is_nan(num_bytes):
         return ""
-    size = calmsize(num_bytes)
+    size, unit = num_bytes, _UNITS[0]
+    for larger in _UNITS[1:]:
+        if abs(size) < 1024:
+            break
+        size, unit = size / 1024, larger
     try:
-        return f"{size:.2f}"
+        return f"{size:.2f}{unit}"
     except TypeError:
-        return str(size)
+        return str(num_bytes)
 
 
 def _is_nan(number: float) -> bool:
