@@ -25,7 +25,10 @@ MOST_EVENTS: Final = 2_000_000
 def is_recorded() -> bool:
     """True if PyTorch records its history, for us or for the program."""
     is_enabled: Callable[[], bool] = getattr(torch._C, "_cuda_isHistoryEnabled", lambda: False)
-    return is_enabled()
+    try:
+        return is_enabled()
+    except RuntimeError:  # a build with CUDA on a machine without its driver
+        return False
 
 
 class _Switch:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support.saved_tensors import knows_saved_tensors
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -380,6 +381,7 @@ def test_gradients_that_were_dropped_are_known(machine):
     assert sizes(profiler.peak_holders().by_category())["gradients"] == 4 * MIB
 
 
+@knows_saved_tensors
 @pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_a_variable_of_what_autograd_keeps_changes_no_category(machine):
     leaf = torch.ones(MIB, device="cuda", requires_grad=True)
@@ -400,6 +402,7 @@ class Masked(nn.Module):
         return x * torch.ones(2 * MIB, dtype=torch.bfloat16, device="cuda")
 
 
+@knows_saved_tensors
 @pytest.mark.knows_simulation("PyTorch's history tells neither who freed a block nor its module")
 def test_what_a_module_makes_without_a_node_is_saved_if_autograd_keeps_it(machine):
     leaf = torch.ones(2 * MIB, dtype=torch.bfloat16, device="cuda", requires_grad=True)

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 IMPORT_EVERYTHING = """
 import importlib, pkgutil, sys
 import pytorch_memlab
+from pytorch_memlab.simulation.compiled import torch_compile
 assert pytorch_memlab.__file__.startswith(sys.prefix), pytorch_memlab.__file__
 names = [found.name for found in pkgutil.walk_packages(pytorch_memlab.__path__, "pytorch_memlab.")]
 for name in names:
@@ -22,6 +23,9 @@ for name in names:
         importlib.import_module(name)
     except ModuleNotFoundError as error:  # callbacks of a library that is not here
         assert name == f"pytorch_memlab.integrations.{error.name}", error
+    except ImportError as error:  # private names of the compiler
+        assert name.startswith("pytorch_memlab.simulation.compiled."), error
+        assert torch_compile.RELEASE < torch_compile._FIRST, error
 sys.stderr.write("\\n".join(["pytorch_memlab", *names]))
 """
 

@@ -6,6 +6,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab.advice import trials
 from pytorch_memlab.pytest_memlab import measuring
@@ -38,6 +39,7 @@ def long_trials(monkeypatch):
     monkeypatch.setattr(measuring, "MOST_SECONDS", 250.0)
 
 
+@knows_saved_tensors
 @pytest.mark.knows_simulation("remedies are tried on a simulated GPU")
 @pytest.mark.usefixtures("long_trials")
 def test_the_failure_has_tried_remedies(run, pytester):
@@ -52,6 +54,7 @@ def test_the_failure_has_tried_remedies(run, pytester):
     assert not (pytester.path / "losses.txt").exists()
 
 
+@knows_saved_tensors
 def test_trials_can_be_left_out(run):
     text = run(TESTS, "--memlab-no-try").stdout.str()
     assert "what helps, the most likely cause first (not tried)\n" in text

@@ -22,6 +22,7 @@ from ..allocator.events import HISTORY_ACTIONS, RELEASES
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
 from ..machine.streams import handle_of
+from .cuda_graphs import SimulatedMemPoolContext
 
 _LEVELS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
@@ -264,6 +265,9 @@ class MemoryHistory:
         frames = _Frames()
         traces, segments = [], []
         pool_id = tuple(pool[:2]) if pool and any(pool[:2]) else None  # 0 and 0: of all pools
+        active_pool = SimulatedMemPoolContext.active_pool()
+        if active_pool is not None:
+            pool_id = active_pool.id
         for recorder in self._recorders:
             state = recorder.gpu.locked(self._state, recorder)
             known = self._descriptions(state)

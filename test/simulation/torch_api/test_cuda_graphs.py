@@ -168,6 +168,7 @@ def test_memory_runs_out_in_a_capture_though_the_cache_is_full() -> None:
         torch.empty(600 * MB, dtype=torch.uint8, device="cuda")
 
 
+@pytest.mark.skipif(RELEASE < (2, 13), reason="graphs of older releases have other seeds")
 def test_the_report_of_an_error_names_what_graphs_keep() -> None:
     with simulate("1GiB", context=0):
         graph, y = captured(lambda: torch.ones(300 * MB, dtype=torch.uint8, device="cuda"))

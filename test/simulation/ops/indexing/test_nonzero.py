@@ -7,6 +7,7 @@ import torch
 from support.computed_or_dry import computed_or_dry
 from support.op_memory import aten, events, indices, randn, temporaries, tiles_of
 
+from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops import cub
@@ -87,6 +88,7 @@ def test_the_gradient_of_what_is_scattered_is_what_the_mask_selects():
     assert 50 * 2 * 8 in found
 
 
+@pytest.mark.skipif(RELEASE < (2, 7), reason="torch 2.6 lays the places out row by row")
 @computed_or_dry
 def test_a_known_number_of_places_lies_as_that_of_nonzero(compute):
     with simulate("a100", compute=compute):
