@@ -34,7 +34,7 @@ from ..records import (
 from .columns import DEFAULT_COLUMNS
 from .compiled_lines import CompiledLines
 from .device_selection import DeviceSelection
-from .function_source import function_source
+from .function_source import FunctionSource, function_source
 from .intervals import FunctionIntervals
 from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_code_ids
 from .line_store import LineStore
@@ -92,6 +92,7 @@ class LineProfiler(RecordedLines):
     ) -> None:
         self._raw_line_records = LineStore()
         self._code_infos: dict[int, FunctionInfo] = {}
+        self._unread: dict[int, Callable[[], FunctionSource]] = {}
         self._codes: dict[int, CodeType] = {}
         self._functions: dict[int, weakref.ref[FunctionType]] = {}
         self._modules: dict[int, str] = {}
@@ -162,6 +163,35 @@ class LineProfiler(RecordedLines):
         )
         self._register_code(code, info)
 
+    def add_unread(
+        self, functions: Iterable[tuple[CodeType, str, Callable[[], FunctionSource]]]
+    ) -> None:
+        """Profile many functions, most of which never run: the source of those that did is read.
+
+        Args:
+            functions: code, name in reports, and what reads the source.
+        """
+        new = []
+        for code, qual_name, read in functions:
+            if id(code) not in self._codes:
+                new.append(code)
+                self._codes[id(code)] = code
+                self._unread[id(code)] = read
+                self._code_infos[id(code)] = FunctionInfo(
+                    qual_name, code.co_filename, code.co_firstlineno, None
+                )
+        if new:
+            self._codes_changed(new)
+
+    def _read_sources(self) -> None:
+        """Read the source of functions of which a line was recorded."""
+        for code_id in self._raw_line_records.code_ids() & self._unread.keys():
+            info = self._code_infos[code_id]
+            first_line, lines, is_stale = self._unread.pop(code_id)()
+            self._code_infos[code_id] = replace(info, first_line=first_line, source=lines)
+            if is_stale:
+                self._stale[info.qual_name] = None
+
     def enable(self) -> None:
         """Begin to record; a second call has no effect, nor has any if ``PYTORCH_MEMLAB=0``."""
         if not self.enabled and not is_switched_off():
@@ -205,6 +235,7 @@ class LineProfiler(RecordedLines):
         self._selection.forget()
         self._listener.forget_ends()
         self._code_infos.clear()
+        self._unread.clear()
         self._codes.clear()
         self._compiled_lines.codes_changed()
         self._functions.clear()
@@ -224,6 +255,7 @@ class LineProfiler(RecordedLines):
         """Everything recorded so far, as data."""
         if self.enabled:
             current_tracer().notice_ends()
+        self._read_sources()
         ends = self._listener.ends()
         return LineRecords(
             self._raw_line_records, self._code_infos, self._notes(), ends, dict(self._failures)
@@ -419,11 +451,15 @@ class LineProfiler(RecordedLines):
         if id(code) in self._codes:
             return
         self._codes[id(code)] = code
-        self._compiled_lines.codes_changed()
         self._code_infos[id(code)] = info
+        self._codes_changed([code])
+
+    def _codes_changed(self, new: Iterable[CodeType]) -> None:
+        """Watch codes from now on."""
+        self._compiled_lines.codes_changed()
         if self.enabled:
-            generated = self._listener.generated_for(code)
-            current_tracer().watch(self._listener, (code, *generated))
+            generated = [other for code in new for other in self._listener.generated_for(code)]
+            current_tracer().watch(self._listener, (*new, *generated))
 
     def _recording(self) -> Recording:
         """The recording of peak holders, of the device that is measured now."""

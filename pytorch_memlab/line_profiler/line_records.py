@@ -410,13 +410,18 @@ def selected_code_ids(func: object, code_infos: Mapping[int, FunctionInfo]) -> t
     if func is None:
         return tuple(code_infos)
     asked = func if isinstance(func, (list, tuple, set, frozenset)) else [func]
-    chosen = {code_id for item in asked for code_id in _matching(item, code_infos)}
+    named: dict[str, list[int]] = {}
+    for code_id, info in code_infos.items():
+        named.setdefault(info.qual_name, []).append(code_id)
+    chosen = {code_id for item in asked for code_id in _matching(item, code_infos, named)}
     return tuple(code_id for code_id in code_infos if code_id in chosen)
 
 
-def _matching(item: object, code_infos: Mapping[int, FunctionInfo]) -> list[int]:
+def _matching(
+    item: object, code_infos: Mapping[int, FunctionInfo], named: Mapping[str, list[int]]
+) -> list[int]:
     if isinstance(item, str):
-        found = [key for key, info in code_infos.items() if info.qual_name == item]
+        found = named.get(item, [])
         wanted = shortened(item)
     else:
         from pytorch_memlab.line_profiler.registration import resolve

@@ -223,6 +223,10 @@ class LineStore:
         """The number of lines that have run."""
         return sum(map(len, self._functions.values()))
 
+    def code_ids(self) -> set[int]:
+        """The functions of which a line has run."""
+        return set(self._functions)
+
     def calls_of(self, code_id: int) -> CallSites:
         """The places that one function was called from."""
         return self._calls.setdefault(code_id, {})

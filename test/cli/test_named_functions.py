@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.machinery import SourceFileLoader
 
@@ -9,6 +10,7 @@ import pytest
 from support.python_process import run_python
 
 from pytorch_memlab.cli.main import main
+from pytorch_memlab.cli.run import targets
 
 SCRIPT = """\
 import json
@@ -230,3 +232,31 @@ def test_names_that_mean_nothing(name, said, write, capsys):
 
     assert code == 2
     assert capsys.readouterr() == ("", f"pytorch-memlab run: error: {said}\n")
+
+
+def test_a_pattern_of_all_modules_tells_how_many_functions_it_watches(write, capsys):
+    script = 'import torch\nx = torch.ones(1000, device="cuda")\nx.add_(1)\n'
+    main(["run", "-c", "hits", "-f", "*:*", write(script)])
+    printed = capsys.readouterr()
+    [line] = [one for one in printed.err.splitlines() if "watches" in one]
+    found = re.fullmatch(
+        r"pytorch-memlab: -f watches ([\d,]+) functions of ([\d,]+) modules, and those of modules "
+        r"that the program imports: a narrower pattern takes less time",
+        line,
+    )
+    functions, modules = (int(number.replace(",", "")) for number in found.groups())
+    assert functions > 10_000
+    assert 100 < modules < len(sys.modules)
+    assert "\n## SimulatedFunctionMode" not in printed.out
+
+
+def test_the_source_of_functions_that_did_not_run_is_not_read(write, capsys, monkeypatch):
+    read = []
+    original = targets.function_source
+    monkeypatch.setattr(
+        targets, "function_source", lambda code, name: read.append(name) or original(code, name)
+    )
+    script = "import textwrap\nprint(textwrap.dedent('  a'))\n"
+    main(["run", "-c", "hits", "-f", "textwrap*:*", write(script)])
+    assert read == ["dedent"]
+    assert "def dedent(text):" in capsys.readouterr().out

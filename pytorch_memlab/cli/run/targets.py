@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from importlib.util import resolve_name
 from types import CodeType, FunctionType, ModuleType
@@ -29,6 +30,7 @@ from ..._common.patches import Patches
 from ..._common.quoted import shortened
 from ..._common.whole_block import whole_block
 from ...errors import NotAFunctionError, UsageError
+from ...line_profiler.function_source import FunctionSource, function_source
 from ...line_profiler.line_profiler import LineProfiler
 from ...line_profiler.registration import resolve
 from ...line_profiler.source_functions import (
@@ -39,9 +41,13 @@ from ...line_profiler.source_functions import (
     nearest,
     typed_name,
 )
+from ..notices import tell
 
 _MAIN = "__main__"
 _TOP_LEVEL = "<module>"
+
+_MANY = 1000
+"""Functions that a run tells of when a pattern means so many."""
 
 
 def functions_of(program: Program) -> SourceFunctions:
@@ -59,6 +65,13 @@ class ModuleGlob:
     has_matched: bool = field(default=False, init=False)
     """True once a function was found."""
 
+    def means_module(self, module: str) -> bool:
+        """True if functions of a module are meant; of this package only if it is named."""
+        own = __name__.partition(".")[0]
+        if module.partition(".")[0] == own and not self.modules.startswith(own):
+            return False
+        return fnmatchcase(module, self.modules)
+
     def matches(self, module: str, function: str) -> bool:
         """True if a function is meant, under its module and its name as people type it."""
         return fnmatchcase(module, self.modules) and fnmatchcase(function, self.functions)
@@ -69,7 +82,10 @@ def functions_of_module(module: object, pattern: str) -> list[FunctionType]:
     # Of a class or function only: a module such as torch.classes answers any attribute's name.
     names = vars(module) if isinstance(module, ModuleType) else {}
     for member in list(names.values()):
-        if isinstance(member, (type, FunctionType)) and member.__module__ == names["__name__"]:
+        if (
+            issubclass(type(member), (type, FunctionType))
+            and member.__module__ == names["__name__"]
+        ):
             with suppress(NotAFunctionError):
                 found.update((id(one.__code__), one) for one in resolve(member))
     return [one for one in found.values() if fnmatchcase(typed_name(one.__qualname__), pattern)]
@@ -197,12 +213,26 @@ class ImportedFunctions:
         self._profiler = profiler
 
     def add_imported(self) -> None:
+        """Add the functions of modules that are imported already; say so if they are many."""
+        watched, modules = 0, set()
         for name, module in list(sys.modules.items()):
             for glob in self._globs:
-                if fnmatchcase(name, glob.modules):
-                    for function in functions_of_module(module, glob.functions):
-                        self._profiler.add_function(function)
+                if glob.means_module(name):
+                    found = [
+                        (code, qual_name, partial(function_source, code, qual_name))
+                        for function in functions_of_module(module, glob.functions)
+                        for code, qual_name in [(function.__code__, function.__qualname__)]
+                    ]
+                    self._profiler.add_unread(found)
+                    if found:
                         glob.has_matched = True
+                        watched += len(found)
+                        modules.add(name)
+        if watched >= _MANY:
+            tell(
+                f"-f watches {watched:,} functions of {len(modules):,} modules, and those of"
+                " modules that the program imports: a narrower pattern takes less time"
+            )
 
     @whole_block
     def watching_imports(self) -> Iterator[None]:
@@ -222,11 +252,21 @@ class ImportedFunctions:
     def _add_defined(self, loader: SourceFileLoader, module: str, code: CodeType) -> None:
         source: str | None = None
         for glob in self._globs:
-            if not fnmatchcase(module, glob.modules):
+            if not glob.means_module(module):
                 continue
-            for found in definitions(code):
-                if glob.matches(module, typed_name(found.qual_name)):
-                    source = source or loader.get_source(module) or ""
-                    lines = lines_of(found.code, source)
-                    self._profiler.add_code(found.code, found.qual_name, lines)
-                    glob.has_matched = True
+            found = [
+                one
+                for one in definitions(code)
+                if fnmatchcase(typed_name(one.qual_name), glob.functions)
+            ]
+            if found:
+                source = source or loader.get_source(module) or ""
+                self._profiler.add_unread(
+                    (one.code, one.qual_name, partial(_source_in, source, one.code))
+                    for one in found
+                )
+                glob.has_matched = True
+
+
+def _source_in(source: str, code: CodeType) -> FunctionSource:
+    return FunctionSource(code.co_firstlineno, tuple(lines_of(code, source)))
