@@ -29,6 +29,10 @@ _MOST_ROWS: Final = 400
 """Rows of a table; a longer function has several, and a browser draws those in sight."""
 
 
+_DENSE: Final = 28
+"""Letters that a narrow column of code has room for: most columns have more."""
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredTable:
     """The table of a function, with what its lines did."""
@@ -141,11 +145,19 @@ def _rows(
             "own": signed(own, minus=_MINUS) if own else "",
             "bar": f"--{'k' if own > 0 else 'f'}:{share}" if own else "",
             "code": code,
+            "is_dense": _is_dense(lines[line]),
             "failure": failure_note(table, line),
             "is_peak": is_peak,
             # The script gives other lines their addresses.
             "is_linked": is_peak or line in table.approximations,
         }
+
+
+def _is_dense(code: str) -> bool:
+    """True if a browser would break a line between its indentation and its first word."""
+    word = code.lstrip()
+    indentation = len(code) - len(word)
+    return bool(indentation and word) and indentation + len(word.split()[0]) > _DENSE
 
 
 def balance(added: int) -> str:

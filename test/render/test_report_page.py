@@ -353,3 +353,15 @@ def test_code_and_marks_stand_out_in_both_themes(theme):
     assert contrast(colours["ground"], colours["accent"]) >= 4.5
     for bar in ("kept", "freed"):
         assert contrast(colours[bar], colours["ground"]) >= 3, bar
+
+
+def test_a_line_is_not_broken_behind_its_indentation():
+    """A browser breaks behind spaces first: a long word would stand below an empty line."""
+    word = "loss=" + "f" * 24
+    source = (f"    {word}", f"    {word[:-5]}", word, "    a " + word, "    ")
+    function = replace(MAIN, source=source)
+    entries = tuple(line(0, number, 1, 1) for number in range(1, 6))
+    html = page_of(replace(PROFILE, functions=(function,), entries=entries, calls=(), peaks={}))
+    cells = [one for one in read(html).all("td") if one.text.strip().startswith(("loss", "a "))]
+    assert [one.attributes.get("class") for one in cells] == ["w", None, None, None]
+    assert ".w { word-break: break-all; }" in asset("source_view.css")
