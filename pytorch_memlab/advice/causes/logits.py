@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 
 from ..._common.prose_size import prose_size
@@ -13,6 +15,7 @@ from ..changes import EditedSource
 from ..evidence import FIXED, LARGE_VOCABULARY, is_much, places
 from ..loss_in_parts import loss_in_parts
 from ..rewriting import (
+    Rewriting,
     changed_code,
     changed_source,
     name_of_call,
@@ -62,18 +65,21 @@ class Logits(Cause):
         whole = size + oom.request.requested
         if not is_much(whole, oom):
             return None
-        change, is_option = _with_option(oom), True
-        if change is None:
-            change, is_option = _in_parts(oom), False
-        return self.found(
+        options = list(_options(oom))
+        change = options[0] if options else _in_parts(oom)
+        remedy = self.found(
             whole // 2,
             f"logits of {vocabulary} classes{at_line(lines[0] if lines else 0)} take"
             f" {prose_size(whole)}",
             *(changed_code(change) or [_advice(oom)]),
             basis=Basis.ESTIMATED,
-            effect="" if is_option or change is None else "the mean of the parts' losses",
+            effect="" if options or change is None else "the mean of the parts' losses",
             change=change,
         )
+        for other in options[1:]:  # a loss of the program's own reads the logits all the same
+            otherwise = replace(remedy, code=changed_code(other), change=other)
+            remedy = replace(remedy, otherwise=otherwise)
+        return remedy
 
 
 def _advice(oom: OutOfMemory) -> str:
@@ -83,24 +89,27 @@ def _advice(oom: OutOfMemory) -> str:
     return f"the last layer and its loss in {_PARTS} parts of the rows, with checkpoint()"
 
 
-def _with_option(oom: OutOfMemory) -> EditedSource | None:
-    """The option of a library: a loss without logits, or fewer sequences at a time."""
+def _options(oom: OutOfMemory) -> Iterator[EditedSource]:
+    """The options of a library: a loss without logits, and fewer sequences at a time."""
     for file in rewritings(oom):
         for call in nodes_of(file.tree, ast.Call):
-            name = name_of_call(call)
-            if not name.endswith(("TrainingArguments", "SFTConfig")):
+            if not name_of_call(call).endswith(("TrainingArguments", "SFTConfig")):
                 continue
-            if find_spec("liger_kernel") is not None:
-                set_keywords(file, call, use_liger_kernel="True")
-                return changed_source(file)
             given = {one.arg: one.value for one in call.keywords}
             batch, steps = _number(given.get(_BATCH), 8), _number(given.get(_ACCUMULATION), 1)
             parts = next((n for n in (_PARTS, 4, 2) if batch and batch % n == 0), 0)
+            options: list[dict[str, str]] = []
+            if find_spec("liger_kernel") is not None:
+                options.append({"use_liger_kernel": "True"})
             if parts and batch and steps:
-                changed = {_BATCH: str(batch // parts), _ACCUMULATION: str(steps * parts)}
-                set_keywords(file, call, **changed)
-                return changed_source(file)
-    return None
+                options.append({_BATCH: str(batch // parts), _ACCUMULATION: str(steps * parts)})
+            for option in options:
+                edited = Rewriting(file.file)
+                set_keywords(edited, call, **option)
+                change = changed_source(edited)
+                if change is not None:
+                    yield change
+            return
 
 
 def _number(node: ast.expr | None, default: int) -> int | None:

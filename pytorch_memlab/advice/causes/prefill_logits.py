@@ -27,15 +27,19 @@ class PrefillLogits(Cause):
     results = Results.ROUNDING
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
-        is_of_model = any(
-            "/transformers/models/" in file.replace("\\", "/") for _, file in oom.functions
-        )
-        size = oom.request.requested + sum(
+        of_model = [
+            name
+            for name, file in oom.functions
+            if "/transformers/models/" in file.replace("\\", "/")
+        ]
+        size = sum(
             block.size
             for block in oom.blocks
             if len(block.shape) == 3 and block.shape[-1] >= LARGE_VOCABULARY
         )
-        change = _of_last_word(oom) if is_of_model and is_much(size, oom) else None
+        if len(of_model) == 1:  # the model with its head, and no layer within it
+            size += oom.request.requested
+        change = _of_last_word(oom) if of_model and is_much(size, oom) else None
         if change is None:
             return None
         return self.found(

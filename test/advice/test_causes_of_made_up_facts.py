@@ -1,0 +1,291 @@
+"""Causes that a few blocks and lines tell: when they are recognised, the edit and its bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.made_up_facts import MIB, made_up_facts, place
+
+from pytorch_memlab._common.compiled_code import compiled_code
+from pytorch_memlab.advice.catalogue import remedies
+from pytorch_memlab.advice.cause import Cause, Remedy
+from pytorch_memlab.advice.causes import logits
+from pytorch_memlab.advice.causes.compiled_activations import CompiledActivations, MemoryBudget
+from pytorch_memlab.advice.causes.key_value_cache import KeyValueCache
+from pytorch_memlab.advice.causes.logits import Logits
+from pytorch_memlab.advice.causes.prefill_logits import PrefillLogits
+from pytorch_memlab.advice.causes.untrained_model import UntrainedModel
+from pytorch_memlab.advice.changes import EditedSource
+from pytorch_memlab.history.model import Category
+from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory
+
+MODEL = (("forward", "/site/transformers/models/llama/modeling_llama.py"),)
+
+
+def changed(remedy: Remedy) -> list[tuple[int, int, tuple[str, ...]]]:
+    """The lines of an edit: first and last line, and their new text."""
+    assert isinstance(remedy.change, EditedSource)
+    return [(edit.first, edit.last, edit.lines) for edit in remedy.change.edits]
+
+
+def named(facts: OutOfMemory, cause: type[Cause]) -> bool:
+    """True if a report of these facts names a cause."""
+    return any(remedy.cause == cause.name for remedy in remedies(facts))
+
+
+# A cache that nothing reads
+
+CACHE = tuple(
+    BlockInUse(10 * MIB, Category.OTHERS, None, f"out.past_key_values.layers[{layer}].{kind}")
+    for layer in range(3)
+    for kind in ("keys", "values")
+)
+EVALUATES = "import torch\nout = model(\n    ids, labels=ids,\n)\nprint(out.loss)\n"
+
+
+def evaluates(folder: Path, text: str = EVALUATES, rest: int = 100) -> OutOfMemory:
+    at = place(text, folder, next(one for one in text.splitlines() if "model(" in one))
+    return made_up_facts(at, [*CACHE, BlockInUse(rest * MIB, Category.PARAMETERS, None, "p")])
+
+
+def test_a_cache_that_nothing_reads_is_turned_off(tmp_path):
+    remedy = KeyValueCache().remedy(evaluates(tmp_path))
+    assert remedy is not None
+    assert remedy.size == 60 * MIB
+    assert changed(remedy) == [(3, 3, ("    ids, labels=ids, use_cache=False,",))]
+    assert remedy.code == ("ids, labels=ids, use_cache=False,",)
+    assert remedy.why == (
+        "the model (line 3) keeps the keys and values of its layers for a next word that never"
+        " comes: 60.0 MiB"
+    )
+    assert named(evaluates(tmp_path), KeyValueCache)
+
+
+def test_a_cache_that_is_on_by_argument_is_turned_off_in_it(tmp_path):
+    text = EVALUATES.replace("labels=ids", "labels=ids, use_cache=True")
+    remedy = KeyValueCache().remedy(evaluates(tmp_path, text))
+    assert remedy is not None
+    assert changed(remedy) == [(3, 3, ("    ids, labels=ids, use_cache=False,",))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EVALUATES + "again = model(word, past_key_values=out.past_key_values)\n",
+        EVALUATES + "cache = out.past_key_values\n",
+        EVALUATES + "model.generate(ids)\n",
+        "import torch\nout = model(ids)\n",  # no call as those of transformers are
+        "import torch\nfor out in model(ids, labels=ids):\n    print(out)\n",
+    ],
+)
+def test_a_cache_that_may_be_read_stays(text, tmp_path):
+    assert KeyValueCache().remedy(evaluates(tmp_path, text)) is None
+
+
+def test_a_cache_beside_larger_memory_is_not_named(tmp_path):
+    assert KeyValueCache().remedy(evaluates(tmp_path, rest=1000)) is None
+
+
+# Logits of a prompt
+
+GENERATES = "out = model(prompts, use_cache=True)\nword = out.logits[:, -1].argmax(-1)\n"
+
+
+def generates(
+    folder: Path,
+    text: str = GENERATES,
+    functions: tuple[tuple[str, str], ...] = MODEL,
+    shape: tuple[int, ...] = (2, 1024, 32000),
+) -> OutOfMemory:
+    at = place(text, folder, text.splitlines()[0])
+    scores = BlockInUse(250 * MIB, Category.OTHERS, None, "", shape)
+    rest = BlockInUse(20 * MIB, Category.PARAMETERS, None, "head.weight", (32000, 64))
+    return made_up_facts(at, [scores, rest], requested=50 * MIB, functions=functions)
+
+
+def test_logits_of_the_last_word_are_computed_alone(tmp_path):
+    remedy = PrefillLogits().remedy(generates(tmp_path))
+    assert remedy is not None
+    assert remedy.size == (250 + 50) * MIB // 2
+    edited = "out = model(prompts, use_cache=True, logits_to_keep=1)"
+    assert (changed(remedy), remedy.code) == ([(1, 1, (edited,))], (edited,))
+    assert remedy.why == (
+        "logits of all words (line 1) take 300.0 MiB, and the program reads those of the last one"
+    )
+    assert named(generates(tmp_path), PrefillLogits)
+
+
+def test_logits_of_last_words_by_slices_are_the_last_ones_too(tmp_path):
+    text = GENERATES.replace("[:, -1]", "[:, -1:, :]")
+    assert PrefillLogits().remedy(generates(tmp_path, text)) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GENERATES + "scores = out.logits.log_softmax(-1)\n",
+        GENERATES.replace("[:, -1]", "[:, :-1]"),
+        GENERATES.replace("[:, -1]", "[-1]"),  # of the last prompt
+        "out = model(prompts, use_cache=True)\n",  # nothing tells which of them are read
+        "print(model(prompts).logits[:, -1])\n",
+    ],
+)
+def test_other_logits_than_those_of_the_last_word_are_read(text, tmp_path):
+    assert PrefillLogits().remedy(generates(tmp_path, text)) is None
+
+
+def test_scores_of_another_model_or_of_few_classes_are_not_those_of_a_prompt(tmp_path):
+    own = (("forward", "/home/me/model.py"),)
+    assert PrefillLogits().remedy(generates(tmp_path, functions=own)) is None
+    within = (*MODEL, ("forward", "/site/transformers/models/llama/modeling_llama.py"))
+    few = (2, 1024, 1000)
+    assert PrefillLogits().remedy(generates(tmp_path, functions=within, shape=few)) is None
+
+
+def test_a_request_of_the_head_itself_is_that_of_logits(tmp_path):
+    remedy = PrefillLogits().remedy(generates(tmp_path, shape=()))
+    assert remedy is not None
+    assert remedy.size == 25 * MIB
+    # The request of a layer below the head is not.
+    within = MODEL * 2
+    remedy = PrefillLogits().remedy(generates(tmp_path, functions=within))
+    assert remedy is not None
+    assert remedy.size == 125 * MIB
+
+
+# A model that nothing trains
+
+DISTILLS = """\
+import torch
+teacher.eval()
+optimizer = torch.optim.AdamW(student.parameters())
+for _ in range(5):
+    features = encoder(x)
+    target = teacher(features)
+    loss = student(x).sub(target).square().mean()
+"""
+
+
+def distills(folder: Path, text: str = DISTILLS, saved: int = 100, name: str = "") -> OutOfMemory:
+    at = place(text, folder, "target = teacher(features)")
+    blocks = [BlockInUse(saved * MIB, Category.SAVED, at, name, (4096, 512)) for _ in range(2)]
+    return made_up_facts(at, [*blocks, BlockInUse(500 * MIB, Category.PARAMETERS, None, "p")])
+
+
+def test_a_teacher_saves_nothing_within_no_grad(tmp_path):
+    remedy = UntrainedModel().remedy(distills(tmp_path))
+    assert remedy is not None
+    assert remedy.size == 200 * MIB
+    assert remedy.code == ("with torch.no_grad():  # around line 6",)
+    lines = ("    with torch.no_grad():", "        target = teacher(features)")
+    assert changed(remedy) == [(6, 6, lines)]
+    assert remedy.why == "teacher (line 6) is not trained, and autograd saved 200.0 MiB in it"
+    assert named(distills(tmp_path), UntrainedModel)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DISTILLS.replace("student.parameters()", "teacher.parameters()"),
+        DISTILLS.replace("teacher.eval()", "student.eval()"),  # it is in training mode
+        DISTILLS.replace("AdamW(student.parameters())", "AdamW(weights)"),  # trained by whom?
+        # Its gradients reach the features, which are trained.
+        DISTILLS.replace("student.parameters()", "encoder.parameters()"),
+        DISTILLS.replace("features = encoder(x)", "features = student(x)"),
+    ],
+)
+def test_a_model_that_may_be_trained_keeps_its_graph(text, tmp_path):
+    assert UntrainedModel().remedy(distills(tmp_path, text)) is None
+
+
+def test_little_memory_and_tensors_that_variables_keep_are_no_activations(tmp_path):
+    assert UntrainedModel().remedy(distills(tmp_path, saved=20)) is None
+    assert UntrainedModel().remedy(distills(tmp_path, name="features")) is None
+
+
+# Compiled graphs
+
+
+def compiled_facts(folder: Path, saved: int = 100) -> OutOfMemory:
+    at = place("loss = model(x)\n", folder, "loss = model(x)")
+    blocks = [
+        BlockInUse(saved * MIB, Category.SAVED, at),
+        BlockInUse(100 * MIB, Category.OTHERS, at, "x"),
+    ]
+    return made_up_facts(at, blocks)
+
+
+def test_compiled_graphs_save_half(tmp_path, monkeypatch):
+    monkeypatch.setattr(type(compiled_code), "is_used", True)
+    remedy = CompiledActivations().remedy(compiled_facts(tmp_path))
+    assert remedy is not None
+    assert remedy.size == 50 * MIB
+    assert remedy.code == (
+        "import torch._functorch.config",
+        "torch._functorch.config.activation_memory_budget = 0.5  # before the first compiled call",
+    )
+    assert isinstance(remedy.change, MemoryBudget)
+    assert remedy.change.name == "memory_budget=0.5"
+    assert remedy.why == "compiled graphs saved 100.0 MiB for backward"
+    assert remedy.effect == "frees at least 50.0 MiB"
+    assert CompiledActivations().remedy(compiled_facts(tmp_path, saved=5)) is None
+
+
+def test_a_program_that_compiles_nothing_has_no_budget(tmp_path, monkeypatch):
+    monkeypatch.setattr(type(compiled_code), "is_used", False)
+    assert CompiledActivations().remedy(compiled_facts(tmp_path)) is None
+
+
+# Logits of a trainer
+
+TRAINS = """\
+from trl import SFTConfig, SFTTrainer
+args = SFTConfig(
+    "out", per_device_train_batch_size=8
+)
+SFTTrainer(model, args).train()
+"""
+LOSS = (("cross_entropy", "/site/torch/nn/functional.py"),)
+
+
+def trains(folder: Path, text: str = TRAINS) -> OutOfMemory:
+    at = place(text, folder, "SFTTrainer(model, args).train()")
+    scores = BlockInUse(200 * MIB, Category.TEMPORARIES, at, "", (8, 200, 40000))
+    return made_up_facts(at, [scores], requested=200 * MIB, functions=LOSS)
+
+
+def accumulated(remedy: Remedy | None) -> bool:
+    lines = '    "out", per_device_train_batch_size=1, gradient_accumulation_steps=8'
+    return remedy is not None and changed(remedy) == [(3, 3, (lines,))]
+
+
+def test_a_trainer_takes_fewer_sequences_where_its_loss_reads_all_logits(tmp_path, monkeypatch):
+    monkeypatch.setattr(logits, "find_spec", lambda name: name)
+    remedy = Logits().remedy(trains(tmp_path))
+    assert remedy is not None
+    assert remedy.size == 200 * MIB
+    lines = '    "out", per_device_train_batch_size=8, use_liger_kernel=True'
+    assert changed(remedy) == [(3, 3, (lines,))]
+    # A loss of the program's own makes the logits with Liger too.
+    assert accumulated(remedy.otherwise)
+    assert remedy.otherwise is not None
+    assert remedy.otherwise.code == (
+        '"out", per_device_train_batch_size=1, gradient_accumulation_steps=8',
+    )
+
+
+def test_a_trainer_without_liger_takes_fewer_sequences(tmp_path, monkeypatch):
+    monkeypatch.setattr(logits, "find_spec", lambda name: None)
+    remedy = Logits().remedy(trains(tmp_path))
+    assert accumulated(remedy)
+    assert remedy is not None
+    assert remedy.otherwise is None
+
+
+def test_a_batch_that_is_no_number_leaves_liger_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(logits, "find_spec", lambda name: name)
+    remedy = Logits().remedy(trains(tmp_path, TRAINS.replace("=8", "=options.batch")))
+    assert remedy is not None
+    assert "use_liger_kernel=True" in remedy.code[0]
+    assert remedy.otherwise is None
