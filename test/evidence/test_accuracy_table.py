@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from recorded_programs.catalogue import PUBLIC, program_of
+from recorded_programs.catalogue import COMPILED, PUBLIC, program_of
 from recorded_programs.streams import FOLDER, adopt, load
 from recorded_programs.workloads import WORKLOADS
 
@@ -35,6 +35,12 @@ def test_a_row_says_how_much_differs():
     assert row == [
         "`lstm`", "1,234 of 2,000", "200.00M, 201.00M", "+0.5000%", "1000.00B, 1000.00B", "0"
     ]  # fmt: skip
+
+
+def test_of_a_recording_with_the_compiler_peaks_alone_are_compared():
+    row = accuracy.Comparison("compiled", 0, 0, (1000, 1000), (999, 1000)).cells()
+    assert row[1:4] == ["the compiler is in it", "1000.00B, 999.00B", "-0.1000%"]
+    assert set(COMPILED) <= set(PUBLIC)
 
 
 def test_the_table_goes_between_its_marks(tmp_path):

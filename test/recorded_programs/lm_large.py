@@ -141,6 +141,16 @@ def forward(begin: Callable[[], None], end: Callable[[], None], length: int) -> 
     del logits
 
 
+def forward_compiled(begin: Callable[[], None], end: Callable[[], None], length: int) -> None:
+    """The recording begins before the first call, which compiles."""
+    model = torch.compile(Model(length))
+    tokens = torch.zeros(BATCH, length, dtype=torch.int64, device="cuda")
+    begin()
+    logits = model(tokens)
+    end()
+    del logits
+
+
 def forward_in_bfloat16(begin: Callable[[], None], end: Callable[[], None], length: int) -> None:
     with torch.autocast("cuda", dtype=torch.bfloat16):
         forward(begin, end, length)

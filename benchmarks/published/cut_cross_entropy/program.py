@@ -53,6 +53,21 @@ def _round(
     return torch.cuda.max_memory_allocated() - before
 
 
+def _compile_as_published() -> None:
+    """Set what later releases than 2.4.1 set otherwise.
+
+    They take the cap as a number that may change (pytorch/pytorch#149564), fuse what spreads the
+    loss over the vocabulary (#129043), and overwrite saved tensors in the backward pass (#140113).
+    """
+    import torch._dynamo
+    import torch._functorch.config
+    import torch._inductor.config
+
+    torch._dynamo.config.specialize_float = True
+    torch._inductor.config.optimize_scatter_upon_const_tensor = False
+    torch._functorch.config.donated_buffer = False
+
+
 def _loss(
     method: str, hidden: torch.Tensor, classifier: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
@@ -62,5 +77,7 @@ def _loss(
         return functional.cross_entropy(scores.float(), labels)
     from cut_cross_entropy import linear_cross_entropy
 
+    if method == "torch_compile":
+        _compile_as_published()
     loss: torch.Tensor = linear_cross_entropy(hidden, classifier, labels, softcap=_CAP, impl=method)
     return loss

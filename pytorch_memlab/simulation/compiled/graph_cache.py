@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from torch._inductor.codecache import FxGraphCache, sha256_hash
 from torch._inductor.output_code import CompiledFxGraph
+from torch._inductor.utils import get_donated_idxs
 
 from ..._common.checked_file import write_file
 from ..._common.patches import Patches
@@ -47,6 +48,12 @@ def install(patches: Patches, folder: str, load: Callable[[Any, Any], Any]) -> N
         load: makes a function of what ``_compile_to_module_lines`` left in ``cache_linemap`` of a
             graph, and of the graph's constants.
     """
+
+    def folder_of_graph() -> str:
+        """PyTorch's key lacks which saved tensors the graph of a backward pass may overwrite."""
+        donated = repr(get_donated_idxs() or [])
+        return os.path.join(folder, hashlib.sha256(donated.encode()).hexdigest()[:16])
+
     candidates = FxGraphCache.iterate_over_candidates
     kept = _Kept(os.path.dirname(folder))
 
@@ -65,7 +72,7 @@ def install(patches: Patches, folder: str, load: Callable[[Any, Any], Any]) -> N
         self.source_code = ""
         return ""
 
-    patches.set(FxGraphCache, "_get_tmp_dir", staticmethod(lambda: folder))
+    patches.set(FxGraphCache, "_get_tmp_dir", staticmethod(folder_of_graph))
     patches.set(FxGraphCache, "iterate_over_candidates", classmethod(iterate))
     patches.set(FxGraphCache, "_write_to_local_cache", staticmethod(write_to_disk))
     patches.before_undo(kept.settle)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._functorch import config as functorch_config
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab._common.torch_release import RELEASE
@@ -62,6 +63,31 @@ def test_a_second_run_lowers_nothing_and_has_the_lines_of_its_own_file(tmp_path:
     assert lowered == 2
     assert [values for values in fresh.values() if any(values)]
     assert lines_of(step_at(7, tmp_path)) == (fresh, 0)
+
+
+@pytest.mark.parametrize("order", [(True, False), (False, True)])
+def test_a_graph_that_may_overwrite_saved_tensors_is_another_one(order: tuple[bool, ...]) -> None:
+    size = 2048
+    scores = 4 * size * size
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.T).exp().sin().sum()
+
+    def rise_of_backward(donated: bool) -> int:
+        torch.compiler.reset()
+        with functorch_config.patch(donated_buffer=donated), simulate("h100", compute=False):
+            x, step = torch.ones(size, 8, device="cuda", requires_grad=True), torch.compile(program)
+            step(x).backward()  # from now on, both threads have their workspaces
+            loss = step(x)
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            loss.backward()
+            return torch.cuda.max_memory_allocated() - before
+
+    rises = {donated: rise_of_backward(donated) for donated in order}
+
+    # The gradient of the scores overwrites them; the gradients of both factors come later.
+    assert rises == {True: 2 * 4 * size * 8 + 512, False: scores + 512}
 
 
 def test_another_gpu_has_other_graphs(tmp_path: Path) -> None:
