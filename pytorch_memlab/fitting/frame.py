@@ -44,10 +44,12 @@ class FitFrame(_ReportFrame):
     Sizes are in bytes. ``capacity``: of the GPU. ``context``: what the allocator does not get, the
     CUDA context and other processes. ``peak``: the most that PyTorch's allocator takes, its cache
     included. ``active_peak``: the most bytes in use. ``graphs``: what of the peak is in pools of
-    CUDA graphs, which serve no other code. ``headroom``: the rest of the memory, negative where
-    memory lacks. ``fits``: None where the program failed. ``fails_at`` and ``request``: the line
-    whose request does not fit, and its bytes. ``assumed_at``: the lines whose sizes a dry run
-    assumed, or that were given, with commas between them.
+    CUDA graphs, which serve no other code. ``nccl``, ``nccl_at_least`` and ``nccl_at_most``: what
+    the communicators of NCCL take beside it, an estimate with its bounds. ``on_device``: what
+    ``nvidia-smi`` shows, the sum of ``context``, ``peak`` and ``nccl``. ``headroom``: the rest of
+    the memory, negative where memory lacks. ``fits``: None where the program failed. ``fails_at``
+    and ``request``: the line whose request does not fit, and its bytes. ``assumed_at``: the lines
+    whose sizes a dry run assumed, or that were given, with commas between them.
 
     Selections of rows or columns are plain frames. ``report`` has the verdicts, with the recorded
     allocations.

@@ -39,7 +39,7 @@ from ..records import (
     uncounted_at_most,
 )
 from ..reporter.leaks import held_in_containers
-from ..simulation.inspect import GPU, Machine, MemoryOverhead, active, adopt
+from ..simulation.inspect import GPU, Communicator, Machine, MemoryOverhead, active, adopt
 from .change import Change
 from .child import Work, can_fork, run_in_children
 from .loops import MOST_ITERATIONS, Loop, Loops, stopped_library_loop
@@ -109,6 +109,8 @@ class Trial:
     stopped: ProgramError | None = None
     # what was not counted (``?``), estimated (``~``) or assumed
     approximations: tuple[Approximation, ...] = ()
+    # those of NCCL that the program made, of each GPU
+    communicators: tuple[tuple[Communicator, ...], ...] = ()
     # what of the GPU decided what ran: names of properties, as attributes of ``GPU``, and each
     # ``Decision``
     gpu_reads: frozenset[Any] = frozenset()
@@ -451,6 +453,7 @@ class _Run:
             unreached=unreached,
             stopped=stopped,
             approximations=_approximations(self._machine),
+            communicators=tuple(tuple(one.communicators.values()) for one in self._machine.gpus),
             gpu_reads=self._reads.all(),
             is_limited=request.is_limited,
             unmet=self._machine.values.assumed.unmet() if self._machine.values else (),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ..history.holders import innermost_of_user
 from ..history.model import AllocationHistory, Stack
 from ..history.replay import ReplayResult, replay
 from ..records import Approximation
-from ..simulation.inspect import GPU
+from ..simulation.inspect import GPU, Bounds, nccl_memory
 from .growth import Growth, growing_loops, growth_of, rise_to_the_end
 from .trial import Ending, ProgramError, Settings, Trial
+
+NO_BOUNDS: Final = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Verdict:
     retries: int = 0
     with_room: int | None = None
     private: int = 0  # bytes of ``reserved_peak`` in private pools, such as of CUDA graphs
+    nccl: Bounds = NO_BOUNDS  # what NCCL takes of the GPU, which is no part of ``taken``
     growth: Growth | None = None  # of a program whose steps leave more and more memory
     is_settled: bool = True  # whether all loops that ended early repeated, or grow evenly
 
@@ -54,9 +57,20 @@ class Verdict:
         return bool(self.fits) and not (self.is_settled and is_whole)
 
     @property
+    def needed_at_most(self) -> int:
+        """Bytes without which the program may fail and that no peak has, as far as is known."""
+        return self.trial.needed_at_most + self.nccl.high
+
+    @property
     def may_not_fit(self) -> bool:
-        """True if there may be no room for what is not counted, such as cuFFT's work areas."""
-        return bool(self.fits) and self.trial.needed_at_most > self.headroom
+        """True if there may be no room for NCCL, or for what is not counted, such as cuFFT's."""
+        return bool(self.fits) and self.needed_at_most > self.headroom
+
+    @property
+    def on_device(self) -> Bounds:
+        """All that any process has at the peak, as the driver and ``nvidia-smi`` show it."""
+        known = self.reserved_peak + self.taken
+        return Bounds(known, known, known) + self.nccl
 
     @property
     def answer(self) -> str:
@@ -151,6 +165,10 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "peak": verdict.reserved_peak,
         "active_peak": verdict.active_peak,
         "graphs": verdict.private,
+        "nccl": verdict.nccl.estimate,
+        "nccl_at_least": verdict.nccl.low,
+        "nccl_at_most": verdict.nccl.high,
+        "on_device": verdict.on_device.estimate,
         "headroom": verdict.headroom,
         "fails_at": f"{frame.filename}:{frame.line}" if frame else "",
         "request": 0 if failure is None else failure.size,
@@ -179,12 +197,15 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
     growth = min((one for one in growing if one is not None), key=_last_step, default=None)
     later = sum(one.later for one in growing if one is not None)
     has_room = shown is not None and shown.peak_reserved + later <= gpu.total_memory - taken
+    device = 0 if limited is None else limited.device
+    communicators = trial.communicators[device] if device < len(trial.communicators) else ()
     return Verdict(
         name=name,
         gpu=gpu,
         trial=trial,
         fits=fits,
-        device=0 if limited is None else limited.device,
+        device=device,
+        nccl=nccl_memory(gpu, communicators),
         reserved_peak=0 if shown is None else shown.peak_reserved + later * bool(fits),
         active_peak=0 if shown is None else shown.peak_active,
         taken=taken,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import counted, prose_size, signed
@@ -28,6 +28,8 @@ _ERROR_LINES: Final = 8
 _NARROW_NAME: Final = 15
 _WIDTHS: Final = (12, 12, 12, 12)
 _NARROW_WIDTHS: Final = (11, 11, 12, 12)
+_ON_DEVICE: Final = ("allocator", "context", "NCCL", "in all")
+_ON_DEVICE_WIDTHS: Final = (12, 11, 11, 11)
 _ASSUMED: Final = "assumed at"
 HEADS: Final = ("memory", "context", "peak", "left")
 PEAK: Final = "peak: the most that PyTorch's allocator takes of the GPU, its cache included"
@@ -224,8 +226,30 @@ def failures(report: FitReport) -> Iterator[str]:
     yield from _growing(report)
     for one in report.verdicts:
         if one.may_not_fit:
-            room, more = prose_size(one.headroom), prose_size(one.trial.needed_at_most)
-            yield from wrapped(f"{one.name}: perhaps: {room} free, up to {more} not counted")
+            room, more = prose_size(one.headroom), prose_size(one.needed_at_most)
+            of_nccl = ", NCCL's memory among it" if one.nccl.high else ""
+            yield from wrapped(
+                f"{one.name}: perhaps: {room} free, up to {more} not counted{of_nccl}"
+            )
+    yield from on_devices(report.verdicts)
+
+
+def on_devices(verdicts: Iterable[Verdict]) -> Iterator[str]:
+    """The parts of what ``nvidia-smi`` shows at the peak, where NCCL has one."""
+    rows = [one for one in verdicts if one.fits and one.nccl.high]
+    if not rows:
+        return
+    yield "what nvidia-smi shows at the peak"
+    yield f"{'GPU':{_NARROW_NAME}}{_aligned(_ON_DEVICE, _ON_DEVICE_WIDTHS)}  NCCL from, to"
+    for one in rows:
+        cells = (
+            prose_size(one.reserved_peak) + one.trial.mark,
+            prose_size(one.taken),
+            f"{prose_size(one.nccl.estimate)}~",
+            f"{prose_size(one.on_device.estimate)}~",
+        )
+        bounds = f"{prose_size(one.nccl.low)}, {prose_size(one.nccl.high)}"
+        yield f"{padded(one.name, _NARROW_NAME)}{_aligned(cells, _ON_DEVICE_WIDTHS)}  {bounds}"
 
 
 def _growing(report: FitReport) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from .._common.prose_size import counted, prose_size, signed
 from .._common.quoted import printable
 from ..fitting.mesh import span
+from ..fitting.verdict import NO_BOUNDS
 from ..history.model import Category
 from ..profiles.job import ranks_text
 from .fit import COLUMNS, answer, failing_line
@@ -16,6 +17,7 @@ from .rows import cut, document, wrapped
 
 if TYPE_CHECKING:
     from ..fitting.ranks import RankClass, RankSearch, RankVerdict, TriedOnRanks
+    from ..simulation.inspect import Bounds
 
 _MOST_RANKS: Final = 12
 """Characters of the ranks in a row."""
@@ -210,12 +212,23 @@ def _stage(one: RankClass) -> str:
     return span(one.place[:1])
 
 
+def _most(bounds: Bounds) -> int:
+    return bounds.high
+
+
 def _notes(search: RankSearch) -> Iterator[str]:
     yield COLUMNS
     if any(one.shown.facts.schedule for one in search.classes):
         yield "held: the most micro-batches that were forward and not yet backward, of all"
     if search.mesh.world_size > 1:
-        yield "NCCL's own buffers are not counted: they come on top of each peak"
+        most = max((one.nccl for one in search.verdicts), key=_most, default=NO_BOUNDS)
+        if not most.high:
+            yield "no rank used a communicator of NCCL"
+        else:
+            yield (
+                f"NCCL's buffers come on top of each peak: {prose_size(most.estimate)}~, which may"
+                f" be {prose_size(most.low)} to {prose_size(most.high)}"
+            )
     if search.alike:
         yield (
             f"the first and the last rank of {', '.join(search.alike)} need the same, and those"

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     )
     from .hardware import decisions as decisions
     from .hardware.gpu import DEFAULT_GPU as DEFAULT_GPU, GPU as GPU
+    from .hardware.nccl import (
+        Bounds as Bounds,
+        Communicator as Communicator,
+        nccl_memory as nccl_memory,
+    )
     from .hardware.presets import PRESETS as PRESETS, find_gpu as find_gpu
     from .hardware.sizes import checked_size as checked_size, read_size as read_size
     from .machine.adoption import adopt as adopt
@@ -57,6 +62,7 @@ _HOMES = {
     "allocator.out_of_memory": ("NO_PRIVATE_MEMORY", "FailedRequest", "FreeBlock", "PrivateMemory"),
     "allocator.settings": ("AllocatorSettings", "split_settings", "read_alloc_conf"),
     "hardware.gpu": ("DEFAULT_GPU", "GPU"),
+    "hardware.nccl": ("Bounds", "Communicator", "nccl_memory"),
     "hardware.presets": ("PRESETS", "find_gpu"),
     "hardware.sizes": ("checked_size", "read_size"),
     "machine.adoption": ("adopt",),

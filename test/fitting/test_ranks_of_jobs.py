@@ -52,7 +52,7 @@ def test_the_rank_at_which_shards_get_smaller_is_found(tmp_path, capsys):
     assert code == 0
     assert rows_of(out) == [("0-5", "12.0M"), ("6-7", "0")]
     assert "fits on all ranks" in out
-    assert "NCCL's own buffers are not counted" in out
+    assert "no rank used a communicator of NCCL" in out
 
 
 def test_ranks_that_are_named_run(tmp_path, capsys):

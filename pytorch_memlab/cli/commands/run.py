@@ -39,13 +39,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ..._common import main_program
 from ..._common.optimizer_steps import ProgramDone
 from ..._common.own_frames import without_own_frames
 from ..._common.patches import Patches
 from ..._common.prose_size import prose_size
+from ..._common.quoted import quoted
 from ..._common.ranks import this_rank
 from ..._common.switch import SWITCHED_OFF, is_switched_off
 from ..._common.whole_block import WholeStack
@@ -343,6 +344,7 @@ def _run(
     signals.start(process, report)
     process.last_work = end
     _before_exit(process, finish)
+    _before_exec(process, finish)
     with without_own_frames(process):
         try:
             with measured:
@@ -379,6 +381,41 @@ def _before_exit(process: ExitStack, finish: Callable[[int], int]) -> None:
             original(status)
 
     process.enter_context(Patches()).around(os, "_exit")(exit_at_once)
+
+
+def _before_exec(process: ExitStack, finish: Callable[[int], int]) -> None:
+    """Let ``os.exec*`` of this process call a function first: the program does not come back.
+
+    All of them call ``os.execv`` or ``os.execve``, some for each folder of ``PATH`` until one has
+    the program.
+    """
+    own_process = os.getpid()
+
+    def replace_program(original: Callable[..., NoReturn], path: Any, *args: Any) -> NoReturn:
+        if os.getpid() == own_process and _is_program(path):
+            notices.tell(f"the program ends here: {quoted(path)} takes its place")
+            try:
+                raise SystemExit(0)  # the tables tell how the program ended
+            except SystemExit:
+                finish(0)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        original(path, *args)
+
+    patches = process.enter_context(Patches())
+    for name in ("execv", "execve"):
+        if hasattr(os, name):
+            patches.around(os, name)(replace_program)
+
+
+def _is_program(path: Any) -> bool:
+    """True if a process can become this file; a file descriptor is one that the program opened."""
+    if isinstance(path, int):
+        return True
+    try:
+        return os.path.isfile(path) and os.access(path, os.X_OK)
+    except (TypeError, ValueError):
+        return False
 
 
 def _run_plainly(program: Callable[[], None], process: ExitStack) -> None:

@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 import sys
-from importlib.machinery import PathFinder
 from typing import Any
 
 _VARIABLE = "PYTORCH_MEMLAB_RUN"
@@ -60,16 +59,8 @@ def _become_rank(options: list[str]) -> None:
     os.execv(sys.executable, words)
 
 
-def _run_what_this_stands_before() -> None:
-    """Run the next ``sitecustomize`` on the path, as if this folder were not on it."""
-    sys.path[:] = [folder for folder in sys.path if folder != _FOLDER]
-    spec = PathFinder.find_spec("sitecustomize", sys.path)
-    if spec is not None and spec.loader is not None:
-        module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-
-
 if __name__ == "sitecustomize":
     if _VARIABLE in os.environ:
         _become_rank(json.loads(os.environ[_VARIABLE]))
-    _run_what_this_stands_before()
+    _after = _loaded("_pytorch_memlab_next", "_common/next_sitecustomize.py")
+    _after.run_next_sitecustomize(_FOLDER)

@@ -28,6 +28,7 @@ from ..allocator.out_of_memory import (
     format_size,
 )
 from ..hardware.gpu import GPU
+from ..hardware.nccl import Bounds, Communicator, nccl_memory
 from ..hardware.sizes import read_size
 from .allocation_log import AllocationLog, CodeStack, LoggedBlock, code_stack
 from .trace_callbacks import TraceCallbacks
@@ -136,6 +137,8 @@ class SimulatedGPU:
         self._estimated = 0
         self._peak = (0, 0)
         self._peak_at_most = 0
+        self.communicators: dict[object, Communicator] = {}
+        """Those of NCCL that the program has made here, by keys that serve for nothing else."""
 
     def trace(self, trace: TraceCallbacks) -> None:
         """Tell callbacks what the allocator does from now on."""
@@ -259,6 +262,10 @@ class SimulatedGPU:
     def note_uncounted(self, at_most: int) -> None:
         """A kernel takes up to so many bytes on top of what is in use now, and none is counted."""
         self._peak_at_most = max(self._peak_at_most, self.allocator.active_bytes + at_most)
+
+    def nccl_memory(self) -> Bounds:
+        """The memory that the communicators of NCCL take of this GPU, an estimate."""
+        return nccl_memory(self.model, self.communicators.values())
 
     def peak_at_most(self) -> int:
         """The peak if all memory with a bound that is not counted is as large as that bound."""

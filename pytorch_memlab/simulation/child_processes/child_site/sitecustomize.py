@@ -23,7 +23,7 @@ _VARIABLE = "PYTORCH_MEMLAB_SIMULATE"
 _OVERLAY = "PYTORCH_MEMLAB_OVERLAY"
 _PACKAGE = "pytorch_memlab"
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
-_AFTER_IMPORT = os.path.join(_FOLDER, *[os.pardir] * 3, "_common", "after_import.py")
+_COMMON = os.path.join(_FOLDER, *[os.pardir] * 3, "_common")
 
 
 class _Simulation:
@@ -88,13 +88,13 @@ def _load_package(folder: str) -> None:
     spec.loader.exec_module(module)
 
 
-def _run_what_this_stands_before() -> None:
-    """Run the next ``sitecustomize`` on the path, as if this folder were not on it."""
-    sys.path[:] = [folder for folder in sys.path if folder != _FOLDER]
-    spec = PathFinder.find_spec("sitecustomize", sys.path)
-    if spec is not None and spec.loader is not None:
-        module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+def _loaded(name: str) -> Any:
+    """A module of the package, which itself would import too much."""
+    path = os.path.join(_COMMON, f"{name}.py")
+    spec: Any = importlib.util.spec_from_file_location(name, path)
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _join_overlay(settings: dict[str, Any]) -> None:
@@ -113,10 +113,7 @@ def _join_overlay(settings: dict[str, Any]) -> None:
 def _simulate(settings: dict[str, Any]) -> None:
     if os.environ.get(_OVERLAY):
         _join_overlay(settings)
-    spec: Any = importlib.util.spec_from_file_location("after_import", _AFTER_IMPORT)
-    after_import: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(after_import)
-    imports = after_import.AfterImport()
+    imports = _loaded("after_import").AfterImport()
     imports.call("torch", _Simulation(settings).begin)
     # The package imports torch from modules that are not complete then.
     if _PACKAGE in sys.modules:
@@ -129,4 +126,4 @@ def _simulate(settings: dict[str, Any]) -> None:
 if __name__ == "sitecustomize":
     if _VARIABLE in os.environ:
         _simulate(json.loads(os.environ[_VARIABLE]))
-    _run_what_this_stands_before()
+    _loaded("next_sitecustomize").run_next_sitecustomize(_FOLDER)

@@ -17,13 +17,14 @@ gradients, which ``DistributedDataParallel`` makes of a sum, is a fraction of th
 from __future__ import annotations
 
 import functools
+import os
 import pickle
 import sys
 import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
@@ -36,6 +37,7 @@ from torch.futures import Future
 
 from ...._common.program_lines import is_of_program
 from ....errors import UnsupportedCUDACallError
+from ...hardware.nccl import Communicator
 from ...machine import active
 from ...machine.tensor_values import is_small
 from .peers import peers
@@ -111,6 +113,11 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         self._name: str | None = None
         self._options = options or self.Options()
         self._coalesced: list[_Receipt] | None = None
+        self._key = object()
+        # The communicators of NCCL that it has made, by GPU: whether one ran a collective, and the
+        # other ranks that it is connected to for send and recv.
+        self._has_collectives: dict[int, bool] = {}
+        self._connected: dict[int, set[int]] = {}
         # What this rank has sent last, of each shape and dtype.
         self._sent: dict[tuple[Any, ...], weakref.ref[torch.Tensor]] = {}
         if device is not None:
@@ -202,8 +209,40 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         receipts, self._coalesced = self._coalesced or [], None
         return _Receipts(receipts) if receipts else _done([])
 
+    def _connect(self, tensor: torch.Tensor, *peers: int) -> None:
+        """Make the communicator of the GPU that holds a tensor, with its buffers.
+
+        Args:
+            tensor: what it sends or receives.
+            peers: the ranks that it exchanges tensors with; none for a collective.
+        """
+        machine = active.machine
+        gpu = None if machine is None else machine.gpu_of(tensor)
+        if gpu is None:
+            return
+        has_collectives = self._has_collectives.setdefault(gpu.index, False)
+        connected = self._connected.setdefault(gpu.index, set())
+        if peers and connected.issuperset(peers):
+            return
+        if has_collectives and not peers:
+            return
+        connected.update(set(peers) - {self._rank})
+        self._has_collectives[gpu.index] = has_collectives or not peers
+        per_node = os.environ.get("LOCAL_WORLD_SIZE", "")
+        gpu.communicators[self._key] = Communicator(
+            self._size,
+            self._has_collectives[gpu.index],
+            len(connected),
+            int(per_node) if per_node.isdecimal() else 8,
+        )
+
+    def _others(self, root: int) -> Iterable[int]:
+        """The ranks that this one exchanges tensors with in a gather or scatter of a root."""
+        return range(self._size) if root == self._rank else (root,)
+
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         """All ranks get the sum, or what ``opts`` wants."""
+        self._connect(tensors[0])
         self._reduce(tensors, opts)
         return _done(tensors)
 
@@ -211,17 +250,20 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         """The root gets the sum, or what ``opts`` wants."""
+        self._connect(tensors[0])
         if opts.rootRank == self._rank:
             self._reduce(tensors, opts)
         return _done(tensors)
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:
         """All ranks get the root's, which are this one's."""
+        self._connect(tensors[0])
         if opts is None or opts.rootRank != self._rank:
             in_flight.fill(tensors)
         return _done(tensors)
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+        self._connect(inputs[0])
         for output, tensor in zip(outputs, inputs, strict=True):
             if not in_flight.fill(output):
                 _fill(output, [tensor] * self._size)
@@ -231,6 +273,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Any:
         """All ranks get all inputs, each in one tensor."""
+        self._connect(inputs[0])
         for output, tensor in zip(outputs, inputs, strict=True):
             _fill(output.view(self._size, -1).unbind(), [tensor.reshape(-1)] * self._size)
         return _done(outputs)
@@ -247,12 +290,14 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Any:
         """The root gets all inputs."""
+        self._connect(inputs[0], *self._others(opts.rootRank))
         if opts.rootRank == self._rank:
             _fill(outputs[0], [inputs[0]] * self._size)
         return _done(outputs)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Any:
         """Each rank gets one of the root's tensors, if the root runs beside it."""
+        self._connect(outputs[0], *self._others(opts.rootRank))
         (output,), root = outputs, opts.rootRank
         if root == self._rank:
             _fill(outputs, [inputs[0][self._rank]])
@@ -271,6 +316,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Any:
         """Each rank gets its part of the sum, or of what ``opts`` wants."""
+        self._connect(outputs[0])
         _fill(outputs, [tensors[self._rank] for tensors in inputs])
         self._reduce(outputs, opts)
         return _done(outputs)
@@ -279,6 +325,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Any:
         """The same with the parts of each input in one tensor."""
+        self._connect(outputs[0])
         for output, tensor in zip(outputs, inputs, strict=True):
             _fill([output.view(-1)], [tensor.reshape(self._size, -1)[self._rank]])
         self._reduce(outputs, opts)
@@ -296,6 +343,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """Each rank gets what the others have for it."""
+        self._connect(outputs[0], *range(self._size))
         _fill(outputs, [inputs[self._rank]] * self._size)
         return _done(outputs)
 
@@ -316,6 +364,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
         """The other rank receives it, if it runs."""
+        self._connect(tensors[0], to)
         for tensor in tensors:
             self._sent[_kind_of(tensor)] = weakref.ref(tensor)
             self._send_beside(tensor, to, tag)
@@ -323,6 +372,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
         """The values that another rank sends are there after ``wait()``."""
+        self._connect(tensors[0], source)
         if in_flight.fill(tensors):
             return _done(tensors)
         receipt = _Receipt([self._receiving(tensor, source, tag) for tensor in tensors])

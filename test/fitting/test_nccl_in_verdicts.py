@@ -1,0 +1,69 @@
+"""The verdict of ``fit`` counts what NCCL takes beside the allocator."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+from support.fit_command import fitted
+
+import pytorch_memlab
+
+MIB = 2**20
+
+pytestmark = [
+    pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+PROGRAM = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+tensor = torch.zeros(16 << 20, device="cuda")
+if {collective}:
+    dist.all_reduce(tensor)
+"""
+
+
+@pytest.fixture
+def answer(tmp_path, monkeypatch, capsys):
+    """Run ``fit`` on a rank of two; its exit code, what it prints, and its row of the frame."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+
+    def run(gpu, *, collective):
+        script = tmp_path / "rank.py"
+        script.write_text(PROGRAM.format(collective=collective))
+        code, text, _ = fitted(capsys, "--gpu", gpu, "--cuda-context", "100MiB", str(script))
+        frame = pytorch_memlab.fit(str(script), gpus=[gpu], context="100MiB")
+        return code, text, frame.iloc[0]
+
+    return run
+
+
+def test_a_peak_that_fits_may_not_with_nccl(answer):
+    # 64 MiB of the tensor and 100 of the context: 236 are left, and NCCL takes up to 386.
+    code, text, row = answer("400MiB", collective=True)
+    assert row["verdict"] == "may not fit"
+    assert row["nccl_at_least"] == 2 * MIB
+    assert row["nccl_at_most"] == 386 * MIB
+    assert row["on_device"] == row["peak"] + 100 * MIB + row["nccl"]
+    assert "perhaps: 236.0 MiB free, up to 386.0 MiB not counted" in text
+    assert "what nvidia-smi shows at the peak" in text
+    assert code != 0
+
+
+def test_without_a_collective_there_is_no_communicator(answer):
+    code, text, row = answer("400MiB", collective=False)
+    assert row["verdict"] == "fits"
+    assert (row["nccl_at_least"], row["nccl"], row["nccl_at_most"]) == (0, 0, 0)
+    assert row["on_device"] == row["peak"] + 100 * MIB
+    assert "nvidia-smi" not in text
+    assert code == 0
+
+
+def test_with_room_for_all_of_it_the_program_fits(answer):
+    code, _, row = answer("600MiB", collective=True)
+    assert row["verdict"] == "fits"
+    assert code == 0
