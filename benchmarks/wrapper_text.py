@@ -91,6 +91,7 @@ class _Outputs:
 
     blocks: dict[int, int]  # bytes by address, of those that no name has yet
     left_behind: list[_Block] = field(default_factory=list)  # that only the tuple holds again
+    alike: list[int] = field(default_factory=list)  # addresses of which the text tells nothing more
 
     def __post_init__(self) -> None:
         self.of_size = self.by_size()
@@ -236,6 +237,8 @@ class _Reader:
                 alike = [outputs.of_size[size] for size in likely if size in outputs.of_size]
                 joined = [address for addresses in alike for address in addresses]
                 addresses = alike[0] if len(alike) == 1 else joined
+                if len(alike) > 1:
+                    outputs.alike.extend(one for one in joined if one not in outputs.alike)
                 block = _Block(addresses or outputs.of_size[nbytes], tuple_=outputs)
                 self._names[name] = block
                 return None
@@ -256,7 +259,11 @@ class _Reader:
                 continue
             if isinstance(value, _Outputs):
                 sizes = value.blocks.values()
-                missing += [size for size in sizes if not _take(left, value.of_size[size])]
+                missing += [
+                    size
+                    for size in sizes
+                    if not _take(left, value.of_size[size]) and not _take(left, value.alike)
+                ]
                 for block in value.left_behind:
                     if not _take(left, block.addresses):
                         missing += block.addresses[:1]

@@ -38,6 +38,7 @@ from torch._dynamo.source import TorchFunctionModeStackSource
 from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.variables import builder, optimizer, torch as torch_variables, torch_function
 from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..._common.compiled_code import compiled_code
@@ -119,6 +120,15 @@ def _hide_function_mode(patches: Patches) -> None:
             if not isinstance(mode, SimulatedFunctionMode):
                 source = TorchFunctionModeStackSource(position)
                 self.mode_stack.append(LazyVariableTracker.create(mode, source=source))
+
+    @patches.around(utils, "set_torch_function_mode_stack")
+    def set_stack(original: Any, modes: Any) -> None:
+        """Compiled code leaves the modes that Dynamo knows: the hidden one comes back."""
+        modes = list(modes)
+        for position, mode in enumerate(_get_current_function_mode_stack()):
+            if isinstance(mode, SimulatedFunctionMode):
+                modes.insert(position, mode)
+        original(modes)
 
 
 def _guard_gpus(machine: Machine, patches: Patches) -> None:

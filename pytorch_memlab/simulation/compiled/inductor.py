@@ -17,7 +17,15 @@ from torch._dynamo.exc import RestartAnalysis, SkipFrame
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._inductor import compile_fx, config, constant_folding, cudagraph_trees, scheduler
+from torch._inductor import (
+    compile_fx,
+    config,
+    constant_folding,
+    cudagraph_trees,
+    scheduler,
+    select_algorithm,
+)
+from torch._inductor.codecache import code_hash
 from torch._inductor.fx_passes import joint_graph
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import ComputedBuffer, OperationBuffer
@@ -85,6 +93,7 @@ def install(
     patches.before_undo(cudagraph_trees.reset_cudagraph_trees)
     patches.set(scheduler, "has_triton", lambda: True)
     patches.set(_triton, "triton_hash_with_backend", lambda: "simulated")
+    patches.set(select_algorithm, "PyCodeCache", _Templates)
     padding.install(patches)
 
     @patches.around(constant_folding.ConstantFolder, "run_node")
@@ -126,6 +135,14 @@ def install(
         return program_of(Lowered(text, lines, constants, is_backward, source))
 
     graph_cache.install(patches, folder, load)
+
+
+class _Templates:
+    """Stands for the modules of Triton templates, which are loaded to be timed alone."""
+
+    @staticmethod
+    def load(source: str, *_args: Any, **_kwargs: Any) -> Any:
+        return SimpleNamespace(__file__="", key=code_hash(source))
 
 
 def without_timing(backend: Any) -> tuple[Any, bool]:

@@ -20,7 +20,7 @@ from ..._common.compiled_code import compiled_code
 from ..._common.patches import Patches
 from ..._common.torch_release import RELEASE
 from ...errors import MemlabError, UnmodelledOpError
-from ..dispatch import captured_ops, flex_attention
+from ..dispatch import captured_ops
 from ..machine.machine import Machine
 from ..machine.unsupported import refusal
 
@@ -38,14 +38,19 @@ _PACKAGES: Final = (
 )
 """Functions of ``torch._inductor`` that need a GPU's kernels."""
 
+_HIGHER_ORDER: Final = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
+"""Modules of ops that take functions, and compile to trace those."""
+_BLOCK_MASK: Final = "create_block_mask"
+"""What is compiled there for its speed, where a program asks for that."""
+
 Run = Callable[..., Any]
 
 
 def install(machine: Machine, patches: Patches) -> None:
     """Compile for the simulated GPUs, until undone; the compiler is imported when it is needed.
 
-    ``flex_attention`` by itself is not compiled: Note [Fused flex_attention]. Nor is what PyTorch
-    itself compiles to run an op that takes functions.
+    What PyTorch itself compiles to run an op that takes functions, outside of compiled code, runs
+    as it is: only its arguments are traced there, and no kernel is fused.
     """
     compilation = _Compilation(machine, patches)
     original = torch.compile
@@ -53,11 +58,9 @@ def install(machine: Machine, patches: Patches) -> None:
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
             return partial(compile, **options)
-        if sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
+        caller: str = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.startswith(_HIGHER_ORDER) and getattr(model, "__name__", "") != _BLOCK_MASK:
             return model
-        fused = flex_attention.compiled(model)
-        if fused is not None:
-            return fused
         return original(model, **options) if compilation.start() else model
 
     def compile_module(module: torch.nn.Module, *args: Any, **options: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -52,6 +54,7 @@ class GraphValues(Interpreter):
     def __init__(self, machine: Machine, module: GraphModule) -> None:
         super().__init__(module, garbage_collect_values=True)
         self._machine = machine
+        self._on_cpu: dict[str, GraphModule] = {}  # graphs that ops call, by their names
 
     def compute(self, inputs: list[Any]) -> Any:
         """The graph's outputs; what the graph writes to its inputs is written there."""
@@ -90,6 +93,14 @@ class GraphValues(Interpreter):
 
         return computed, compute_again
 
+    def fetch_attr(self, target: str) -> Any:
+        value = super().fetch_attr(target)
+        if not isinstance(value, GraphModule):
+            return value
+        if target not in self._on_cpu:
+            self._on_cpu[target] = _copy_on_cpu(value)
+        return self._on_cpu[target]
+
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = tree_map_only(torch.device, lambda _device: _CPU, (args, kwargs))
         run = target
@@ -102,6 +113,8 @@ class GraphValues(Interpreter):
             return run_with_generator(partial(self._call_op, args[0]), *args[1:], **kwargs)
         elif getattr(target, "__name__", "") in _SEEDS:
             run = self._drawing(torch.ops.aten.randint.low, run)
+        elif getattr(target, "__name__", "") == "flex_attention_backward":
+            args = _with_gradients(target, args, kwargs)
         return run(*args, **kwargs)
 
     def _drawing(self, op: Any, run: Any) -> Any:
@@ -124,6 +137,34 @@ class GraphValues(Interpreter):
             for output, value in zip(outputs, values, strict=True):
                 if isinstance(output, torch.Tensor) and output.data_ptr() != value.data_ptr():
                     output.copy_(value)
+
+
+def _with_gradients(op: Any, args: Args, kwargs: Kwargs) -> Args:
+    """Arguments of the op, whose captured tensors need gradients where its graph makes some."""
+    bound = inspect.signature(type(op).__call__).bind(op, *args, **kwargs)
+    graph, captured = bound.arguments["joint_graph"], bound.arguments["score_mod_other_buffers"]
+    if isinstance(graph, GraphModule):
+        *_, output = graph.graph.nodes
+        gradients = output.args[0][-len(captured) :] if captured else ()
+        captured = tuple(
+            value if gradient is None else value.detach().requires_grad_()
+            for value, gradient in zip(captured, gradients, strict=True)
+        )
+    bound.arguments["score_mod_other_buffers"] = captured
+    return bound.args[1:]
+
+
+def _copy_on_cpu(module: GraphModule) -> GraphModule:
+    """A graph like one that an op calls, which makes its tensors on the CPU."""
+    module = copy.deepcopy(module)
+    for one in module.modules():
+        if isinstance(one, GraphModule):
+            for node in one.graph.nodes:
+                node.args, node.kwargs = tree_map_only(
+                    torch.device, lambda _device: _CPU, (node.args, node.kwargs)
+                )
+            one.recompile()
+    return module
 
 
 def _on_cpu(value: Any) -> Any:

@@ -113,9 +113,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
             return NotImplemented
         try:
             if isinstance(func, HigherOrderOperator):
-                return higher_order.run(
-                    func, self, self._machine, self._estimated, args, kwargs or {}
-                )
+                return higher_order.run(func, self, args, kwargs or {})
             with torch._C.DisableTorchFunction():
                 hides = self._machine.calls_are_hidden or is_incurious()
                 if hides and func.namespace == "aten":

@@ -50,15 +50,11 @@ def prepare(machine: Machine, op: Any, args: Args, kwargs: Kwargs) -> tuple[Args
 def run(
     op: Any,
     mode: AbstractContextManager[Any],
-    machine: Machine,
-    estimated: flex_attention.Estimated,
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
     """Run an op that takes functions on the CPU, as outside of ``torch.compile``."""
     with mode:
-        if flex_attention.is_fused(args):
-            return flex_attention.run(machine, estimated, op, args)
         instead = _INSTEAD.get(op.name())
         if instead is not None:
             return instead(*args, **kwargs)

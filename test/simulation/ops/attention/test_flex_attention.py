@@ -8,8 +8,7 @@ import pytest
 import torch
 from support.computed_or_dry import computed_or_dry
 
-from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab.errors import EstimatedMemoryError
+from pytorch_memlab import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +19,6 @@ if not hasattr(flex, "create_block_mask"):
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without"),
-    pytest.mark.filterwarnings("ignore:torch.compile runs eagerly"),
 ]
 
 
@@ -91,15 +89,13 @@ def peaks_of(attention: Callable[..., torch.Tensor]) -> Peaks:
     return Peaks(kept, forward, torch.cuda.max_memory_allocated() - before)
 
 
-@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
-def test_gradients_are_those_of_the_cpu(is_compiled, monkeypatch):
+def test_gradients_are_those_of_the_cpu(monkeypatch):
     with monkeypatch.context() as patch:
         # PyTorch refuses gradients there, though the same code computes them.
         patch.setattr(flex, "_validate_device", lambda *_tensors: None, raising=False)
         expected = biased("cpu", flex.flex_attention)
     with simulate("24GiB"):
-        attention = torch.compile(flex.flex_attention) if is_compiled else flex.flex_attention
-        results = biased("cuda", attention)
+        results = biased("cuda", flex.flex_attention)
     for result, right in zip(results, expected, strict=True):
         torch.testing.assert_close(result, right)
 
@@ -123,52 +119,6 @@ def test_eager_backward_holds_seven_matrices_of_scores(compute):
     )  # fmt: skip
     second_workspace = 8_519_680
     assert peaks.backward == peaks.kept + 7 * SCORES + smaller + second_workspace
-
-
-@computed_or_dry
-def test_compiled_attention_has_no_matrix_of_scores(compute):
-    with simulate("24GiB", compute=compute) as machine:
-        peaks = peaks_of(torch.compile(flex.flex_attention))
-        estimated = machine.approximations[0].estimated
-    mask = 4 * 512
-    assert peaks.kept == HEADS + PER_ROW + mask
-    examples = 5 * 512
-    assert peaks.forward == peaks.kept + PER_ROW + examples
-    assert peaks.backward == peaks.kept + 3 * HEADS + PER_ROW
-    assert estimated["flex_attention"].nbytes == 2 * PER_ROW
-    assert estimated["flex_attention_backward"].nbytes == PER_ROW
-
-
-def test_estimates_of_compiled_attention_are_marked_at_its_line():
-    def train() -> None:
-        query = torch.randn(1, 2, 128, 16, device="cuda", requires_grad=True)
-        attend(query, query, query).sum().backward()
-
-    with simulate("24GiB", compute=False), LineProfiler(train) as profiler:
-        attend = torch.compile(flex.flex_attention)
-        train()
-    text = str(profiler.display(columns=("peak",)))
-    assert "~         attend(" in text
-    assert (
-        "estimated: flex_attention (1 call, 2.0 KiB of kernel memory), "
-        "flex_attention_backward (1 call, 1.0 KiB of kernel memory)"
-    ) in text
-
-
-def test_strict_runs_refuse_the_estimate():
-    with simulate("24GiB", strict="estimates"):
-        query = torch.randn(1, 2, 128, 16, device="cuda")
-        attend = torch.compile(flex.flex_attention)
-        one_block = flex.BlockMask.from_kv_blocks(
-            torch.ones(1, 1, 1, dtype=torch.int, device="cuda"),
-            torch.zeros(1, 1, 1, 1, dtype=torch.int, device="cuda"),
-            BLOCK_SIZE=128,
-            compute_q_blocks=False,
-        )
-        with pytest.raises(
-            EstimatedMemoryError, match="flex_attention takes an estimated 2048 bytes"
-        ):
-            attend(query, query, query, block_mask=one_block)
 
 
 def test_a_score_function_may_make_tensors_on_the_gpu(monkeypatch):
