@@ -40,7 +40,7 @@ from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_c
 from .line_store import LineStore
 from .recorded import RunTime, calls_between, measured_devices
 from .registration import resolve
-from .reloaded_functions import number_all_as_in_files, number_as_in_file
+from .reloaded_functions import is_made_otherwise_now, number_all_as_in_files, number_as_in_file
 from .tracer import current_tracer
 
 if TYPE_CHECKING:
@@ -476,11 +476,10 @@ class LineProfiler(RecordedLines):
 
     def _notes(self) -> list[Note]:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
-        living = [(self._function_now(code_id), code_id) for code_id in self._functions]
         edited = tuple(
-            function.__qualname__
-            for function, code_id in living
-            if function is not None and id(function.__code__) != code_id
+            self._code_infos[code_id].qual_name
+            for code_id in self._functions
+            if self._is_edited(code_id)
         )
         unmet = self._selection.unmet_assumptions()
         return [
@@ -493,15 +492,17 @@ class LineProfiler(RecordedLines):
             *([Remark(NoteKind.EDITED_FUNCTIONS, edited)] if edited else []),
         ]
 
-    def _function_now(self, code_id: int) -> FunctionType | None:
-        """The function of a code, or what stands for it in its module since that was reloaded."""
-        function = self._functions[code_id]()
-        if function is not None:
-            return function
-        value: Any = sys.modules.get(self._modules[code_id])
-        for name in self._code_infos[code_id].qual_name.split("."):
-            value = getattr(value, "__dict__", {}).get(name)
-        return value if hasattr(value, "__code__") else None
+    def _is_edited(self, code_id: int) -> bool:
+        """True if the function of a code, or what its module has instead now, has another code."""
+        function: Any = self._functions[code_id]()
+        if function is None:
+            function = module = sys.modules.get(self._modules[code_id])
+            name = self._code_infos[code_id].qual_name
+            if is_made_otherwise_now(self._codes[code_id], name, module):
+                return True
+            for part in name.split("."):
+                function = getattr(function, "__dict__", {}).get(part)
+        return hasattr(function, "__code__") and id(function.__code__) != code_id
 
     def _approximation_notes(self) -> list[Note]:
         """Approximations of these lines, and of the peaks that they are part of."""

@@ -109,6 +109,33 @@ def _number_defined(member: Any, module: object) -> None:
                     number_as_in_file(function)
 
 
+def is_made_otherwise_now(code: CodeType, qual_name: str, module: object) -> bool:
+    """True if the function that made one of this code has none that does the same any more.
+
+    Only lines and names of files may differ: autoreload makes other text, without comments.
+    """
+    outer, _, inner = qual_name.rpartition(_LOCAL)
+    made_by: Any = module
+    for name in outer.split(_LOCAL)[0].split("."):
+        made_by = getattr(made_by, "__dict__", {}).get(name)
+    made_by = getattr(inspect.unwrap(made_by), "__code__", None) if callable(made_by) else None
+    if not outer or not isinstance(made_by, CodeType):
+        return False
+    alike = (one for one in _inner(made_by) if one.co_name == inner.rpartition(".")[2])
+    return _without_lines(code) not in map(_without_lines, alike)
+
+
+def _without_lines(code: CodeType) -> CodeType:
+    inner = [_without_lines(one) if isinstance(one, CodeType) else one for one in code.co_consts]
+    return code.replace(
+        co_filename="",
+        co_firstlineno=1,
+        co_linetable=b"",
+        co_consts=tuple(inner),
+        co_qualname=code.co_name,
+    )
+
+
 def _place(code: CodeType) -> tuple[str, int, list[bytes]]:
     tables = [part.co_linetable for part in (code, *_inner(code))]
     return code.co_filename, code.co_firstlineno, tables

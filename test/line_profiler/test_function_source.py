@@ -139,3 +139,46 @@ def test_a_function_that_a_reload_has_replaced_was_edited(monkeypatch):
     assert "work was edited since: these lines are of the version before" in repr(
         profiler.display()
     )
+
+
+MAKERS = """\
+def make(factor):
+    def inner(n):
+        return n * factor
+    return inner
+
+
+class Made:
+    def make(self):
+        return lambda n: n + 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "edited"),
+    [
+        (("n * factor", "n + factor"), ["make.<locals>.inner"]),
+        (("n + 1", "n - 1"), ["Made.make.<locals>.<lambda>"]),
+        (("def inner(n):", "def other(n):"), ["make.<locals>.inner"]),
+        (("def inner(n):", "# the same\n    def inner(n):"), []),
+        (("    return inner", "    print(end='')\n    return inner"), []),  # the outer one alone
+    ],
+)
+def test_a_function_that_another_one_made_was_edited_where_that_makes_it_otherwise_now(
+    edit, edited, monkeypatch
+):
+    module = types.ModuleType("module_of_makers")
+    monkeypatch.setitem(sys.modules, "module_of_makers", module)
+    exec(MAKERS, vars(module))
+    made = [module.make(2), module.Made().make()]
+    profiler = LineProfiler(*made)
+    with profiler:
+        for function in made:
+            function(1)
+    before = str(profiler.display())
+    exec(MAKERS.replace(*edit), vars(module))
+    assert str(profiler.display()) == before  # those that ran are still there
+    del made, function
+    notes = texts(profiler.display().report.notes)
+    said = [note.split(" was edited")[0] for note in notes if "edited since" in note]
+    assert said == edited
