@@ -12,6 +12,7 @@ from pytorch_memlab.advice.catalogue import remedies
 from pytorch_memlab.advice.cause import Cause, Remedy
 from pytorch_memlab.advice.causes import logits
 from pytorch_memlab.advice.causes.compiled_activations import CompiledActivations, MemoryBudget
+from pytorch_memlab.advice.causes.evaluation_predictions import EvaluationPredictions
 from pytorch_memlab.advice.causes.key_value_cache import KeyValueCache
 from pytorch_memlab.advice.causes.logits import Logits
 from pytorch_memlab.advice.causes.prefill_logits import PrefillLogits
@@ -289,3 +290,93 @@ def test_a_batch_that_is_no_number_leaves_liger_alone(tmp_path, monkeypatch):
     assert remedy is not None
     assert "use_liger_kernel=True" in remedy.code[0]
     assert remedy.otherwise is None
+
+
+# Predictions of an evaluation
+
+EVALUATES_ALL = """\
+from transformers import Trainer, TrainingArguments
+args = TrainingArguments(
+    "out",
+    report_to="none",
+)
+trainer = Trainer(model, args, compute_metrics=accuracy)
+print(trainer.evaluate())
+"""
+LOOP = (("evaluation_loop", "/site/transformers/trainer.py"),)
+JOINS = (
+    ("torch_pad_and_concatenate", "/site/transformers/trainer_pt_utils.py"),
+    ("add", "/site/transformers/trainer_pt_utils.py"),
+    *LOOP,
+)
+
+
+def evaluates_all(
+    folder: Path,
+    name: str,
+    functions: tuple[tuple[str, str], ...],
+    text: str = EVALUATES_ALL,
+    category: Category = Category.OTHERS,
+) -> OutOfMemory:
+    at = place(text, folder, "print(trainer.evaluate())")
+    blocks = [
+        BlockInUse(120 * MIB, category, at, name, (16, 256, 8000)),
+        BlockInUse(30 * MIB, Category.OTHERS, at, "tensor2", (4, 256, 8000)),
+        BlockInUse(50 * MIB, Category.PARAMETERS, None, "model.head.weight"),
+    ]
+    return made_up_facts(at, blocks, requested=150 * MIB, functions=functions)
+
+
+def test_predictions_that_are_joined_go_to_the_host(tmp_path):
+    facts = evaluates_all(tmp_path, "tensor1", JOINS)
+    remedy = EvaluationPredictions().remedy(facts)
+    assert remedy is not None
+    assert remedy.size == (120 + 150) * MIB
+    edited = '    report_to="none", eval_accumulation_steps=1,'
+    assert changed(remedy) == [(4, 4, (edited,))]
+    assert remedy.why == (
+        "Trainer keeps the predictions of all batches (line 7) on the GPU until the evaluation is"
+        " over: 270.0 MiB"
+    )
+    assert named(facts, EvaluationPredictions)
+
+
+@pytest.mark.parametrize("name", ["all_preds.tensors", "all_preds.tensors[3]", "self.tensors"])
+def test_predictions_beside_the_next_batch_are_no_part_of_its_request(name, tmp_path):
+    remedy = EvaluationPredictions().remedy(evaluates_all(tmp_path, name, LOOP))
+    assert remedy is not None
+    assert remedy.size == 120 * MIB
+
+
+def test_rarer_moves_to_the_host_become_more_frequent(tmp_path):
+    text = EVALUATES_ALL.replace('"none"', '"none", eval_accumulation_steps=64')
+    remedy = EvaluationPredictions().remedy(evaluates_all(tmp_path, "tensor1", JOINS, text))
+    assert remedy is not None
+    assert remedy.code == ('report_to="none", eval_accumulation_steps=1,',)
+
+
+def test_arguments_of_a_command_line_are_named(tmp_path):
+    text = EVALUATES_ALL.replace("TrainingArguments(\n", "parsed(\n")
+    remedy = EvaluationPredictions().remedy(evaluates_all(tmp_path, "tensor1", JOINS, text))
+    assert remedy is not None
+    assert (remedy.code, remedy.change) == (("TrainingArguments(eval_accumulation_steps=1)",), None)
+
+
+def test_what_each_batch_is_moved_to_the_host_for_keeps_no_predictions(tmp_path):
+    text = EVALUATES_ALL.replace('"none"', '"none", eval_accumulation_steps=1')
+    assert EvaluationPredictions().remedy(evaluates_all(tmp_path, "tensor1", JOINS, text)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "functions", "category"),
+    [
+        ("all_preds.tensors", (("train", "/site/transformers/trainer.py"),), Category.OTHERS),
+        ("all_preds.tensors", (("evaluation_loop", "/home/me/loop.py"),), Category.OTHERS),
+        ("outputs.logits", LOOP, Category.OTHERS),
+        ("tensor1", LOOP, Category.OTHERS),  # the name of another variable
+        ("all_preds.tensors", LOOP, Category.PARAMETERS),
+    ],
+)
+def test_other_tensors_are_no_predictions(name, functions, category, tmp_path):
+    facts = evaluates_all(tmp_path, name, functions, category=category)
+    assert EvaluationPredictions().remedy(facts) is None
