@@ -13,6 +13,7 @@ from torch import nn
 
 from pytorch_memlab import simulate
 from pytorch_memlab.devices import simulated_machine
+from pytorch_memlab.errors import UnsupportedCUDACallError
 from pytorch_memlab.simulation.ops.norms.batch_norm import staging_rows
 
 MIB = 2**20
@@ -95,8 +96,9 @@ def test_collectives_return_what_equal_ranks_give(rank_of_eight):
     swapped = torch.empty(8, device="cuda")
     dist.all_to_all_single(swapped, x)
     assert swapped.tolist() == [3] * 8
-    dist.scatter(part, src=0)
-    assert part.item() == 0
+    with pytest.raises(UnsupportedCUDACallError, match="scatter from rank 0: what another rank"):
+        dist.scatter(part, src=0)
+    assert part.item() == 3
     dist.broadcast(x, 0)
     assert x.tolist() == list(range(8))
     dist.send(x, 0)
@@ -358,3 +360,12 @@ def test_objects_are_sent_with_details_in_the_log(caplog):
             dist.destroy_process_group()
     assert gathered == [{"rank": 3}] * 2
     assert "hash value" in caplog.text
+
+
+@WITH_VALUES
+def test_a_rank_that_is_not_the_root_has_its_part_of_a_dtensor(rank_of_eight):
+    tensors = pytest.importorskip("torch.distributed.tensor")
+    mesh = dist.device_mesh.init_device_mesh("cuda", (8,))
+    whole = torch.arange(16.0, device="cuda")
+    part = tensors.distribute_tensor(whole, mesh, [tensors.Shard(0)])
+    assert part.to_local().tolist() == [6.0, 7.0]

@@ -5,8 +5,8 @@ A process group has the size that the program asks for, and one process. The oth
 to hold what this one holds. So a broadcast changes nothing, a sum is a multiplication by the number
 of ranks, and a gather repeats. A receive comes from the rank that sends, if that runs too: see Note
 [Ranks side by side]. Otherwise it is what this rank sends of the same shape, as in a ring. What
-only another rank can know has no value in a dry run, and is refused where tensors have values, but
-for tensors that another root scatters, which are zeros: initial weights of sharded layers. NCCL's
+only another rank can know has no value in a dry run, and is refused where tensors have values. Of
+the parts of a DTensor, which each rank makes of the whole one, it takes its own. NCCL's
 buffers come from the driver and are not counted; a warning says so. What the classes here for NCCL
 take is PyTorch's own.
 
@@ -52,6 +52,8 @@ class _InFlight(threading.local):
     """Objects that a function of PyTorch is about to receive, as `objects` exchanges them."""
 
     objects: deque[bytes] | None = None  # None while no such function runs
+    # what this rank would scatter as the root, while a DTensor is made; else None
+    parts: Tensors | None = None
 
     def __init__(self) -> None:
         # The sizes of the objects, for each call of the function that receives some.
@@ -77,6 +79,17 @@ class _InFlight(threading.local):
 
 
 in_flight = _InFlight()
+
+
+def scatter_own_parts(
+    original: Callable[..., Any], output: Any, parts: Tensors, *args: Any, **options: Any
+) -> Any:
+    """``mesh_scatter`` of PyTorch: each rank has all parts, also one that is not the root."""
+    in_flight.parts = parts
+    try:
+        return original(output, parts, *args, **options)
+    finally:
+        in_flight.parts = None
 
 
 class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
@@ -308,10 +321,10 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
             fill = self._from_beside(output, root, "scatter")
             if fill is not None:
                 fill()
-            elif _is_dry():
-                _leave_unknown(output, "scatter")
+            elif in_flight.parts is not None:
+                _fill(outputs, [in_flight.parts[self._rank]])
             else:
-                _fill(outputs, [None])
+                _leave_unknown(output, f"scatter from rank {self._global(root)}")
         return _done(outputs)
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Any:

@@ -87,6 +87,11 @@ def install(machine: Machine, patches: Patches) -> None:
     imports.call(
         "torch.distributed._symmetric_memory", functools.partial(_refuse_symmetric_memory, patches)
     )
+    for folder in ("tensor", "_tensor"):  # the second until torch 2.4
+        imports.call(
+            f"torch.distributed.{folder}.placement_types",
+            functools.partial(_install_parts_of_dtensors, patches),
+        )
     imports.start()
     patches.before_undo(imports.stop)
 
@@ -99,6 +104,13 @@ _OF_SYMMETRIC_MEMORY = (
     "get_mem_pool",
 )
 """Functions that take memory which other ranks write to, or a pool of it."""
+
+
+def _install_parts_of_dtensors(patches: Patches, module: Any) -> None:
+    from .one_rank import scatter_own_parts
+
+    if hasattr(module, "mesh_scatter"):
+        patches.around(module, "mesh_scatter")(scatter_own_parts)
 
 
 def _refuse_symmetric_memory(patches: Patches, module: Any) -> None:
