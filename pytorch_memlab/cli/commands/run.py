@@ -393,7 +393,8 @@ def _before_exec(process: ExitStack, finish: Callable[[int], int]) -> None:
 
     def replace_program(original: Callable[..., NoReturn], path: Any, *args: Any) -> NoReturn:
         if os.getpid() == own_process and _is_program(path):
-            notices.tell(f"the program ends here: {quoted(path)} takes its place")
+            name = path if isinstance(path, int) else os.fsdecode(path)
+            notices.tell(f"the program ends here: {quoted(name)} takes its place")
             try:
                 raise SystemExit(0)  # the tables tell how the program ended
             except SystemExit:
