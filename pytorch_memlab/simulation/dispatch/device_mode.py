@@ -30,11 +30,12 @@ modes answer for it. ``mul.Scalar`` and ``add.Scalar`` pass that key by, to call
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._common.hidden_calls import hidden, is_incurious
@@ -50,7 +51,7 @@ from ...errors import (
     UnsupportedCUDACallError,
 )
 from ..machine.machine import Machine
-from ..machine.op_arguments import Args, Kwargs, tensors_in
+from ..machine.op_arguments import Args, Kwargs, list_of_tensors, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.unsupported import unsupported
 from ..ops.autograd_reference import lazy_conjugation
@@ -58,7 +59,7 @@ from ..ops.library_ops import has_cpu_kernel, refuse_to_compute
 from ..ops.op_call import OpCall
 from ..ops.op_info import OpInfo, op_info
 from ..ops.random import random_draws
-from . import blocking_ops, captured_ops, fake_tensors, higher_order, large_outputs
+from . import blocking_ops, captured_ops, higher_order, large_outputs
 from .gradient_accumulation import InPlaceGradientAccumulation
 from .output_devices import OutputDevices
 
@@ -66,7 +67,7 @@ _CPU = torch.device("cpu")
 _PIN = torch.ops.aten._pin_memory.default
 _IS_PINNED = torch.ops.aten.is_pinned.default
 _MULTIPLY = torch.ops.aten.mul.Scalar
-_CALL_OPS_OF_ZERO_TENSORS = {_MULTIPLY, torch.ops.aten.add.Scalar}
+_ADD = torch.ops.aten.add.Scalar
 _ZERO_TENSOR = torch.ops.aten._efficientzerotensor.default
 _CONVOLUTION = torch.ops.aten.convolution.default
 _EQUAL = torch.ops.aten.equal.default
@@ -80,6 +81,11 @@ _TYPES_OF_NUMBERS = {
 _NO_HOST_MEMORY = re.compile(r"you tried to allocate (\d+) bytes")
 _untyped_storage = torch._C.TensorBase.untyped_storage
 _current_node = torch._C._current_autograd_node
+_STRIDED = torch.strided
+_is_complex = torch._C.TensorBase.is_complex
+_NOTHING = nullcontext()
+_mode_of_kind = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 class SimulatedDeviceMode(TorchDispatchMode):
@@ -107,16 +113,16 @@ class SimulatedDeviceMode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
-        if fake_tensors.are_on():
+        if _mode_of_kind(_FAKE) is not None:
             return func(*args, **(kwargs or {}))
         if types and any(map(_handles_dispatch, types)):
             return NotImplemented
         try:
-            if isinstance(func, HigherOrderOperator):
+            if type(func) is not OpOverload and isinstance(func, HigherOrderOperator):
                 return higher_order.run(func, self, args, kwargs or {})
             with torch._C.DisableTorchFunction():
                 hides = self._machine.calls_are_hidden or is_incurious()
-                if hides and func.namespace == "aten":
+                if hides and op_info(func).is_of_aten:
                     result = hidden(self._run, func, args, kwargs or {})
                 else:
                     result = self._run(func, args, kwargs or {})
@@ -143,9 +149,9 @@ class SimulatedDeviceMode(TorchDispatchMode):
             )
         if args and (type(args[0]) in _TYPES_OF_NUMBERS or func is _EQUAL):
             args = _with_tensors(func, args)
-        if func in _CALL_OPS_OF_ZERO_TENSORS and args[0]._is_zerotensor():
-            return self._of_zero_tensor(func, args)
         info = op_info(func)
+        if (func is _MULTIPLY or func is _ADD) and args[0]._is_zerotensor():
+            return self._of_zero_tensor(func, args)
         if info.may_resize:
             check_room_of_op()
         composite = info.composite
@@ -162,7 +168,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
         if info.device_position is not None:
             args, kwargs = _with_device_by_name(info.device_position, func, args, kwargs)
         given = kwargs
-        gpu, kwargs, pin = self._output_devices.of(func, info, args, kwargs)
+        tensors = list_of_tensors(args, kwargs)
+        gpu, kwargs, pin = self._output_devices.of(func, info, args, kwargs, tensors)
         if info.python_kernel is not None and gpu is not None:
             with self, self._machine.thread.call_context((), {}):
                 return info.python_kernel(*args, **given)
@@ -170,7 +177,9 @@ class SimulatedDeviceMode(TorchDispatchMode):
         if node is not None:
             self._gradients.enter(node)
             if info.in_place_in is not None:
+                tensors.clear()  # which counts references
                 func = self._gradients.in_place_variant(node, func, args)
+                tensors = list_of_tensors(args, kwargs)
         runs_on = gpu
         if gpu is None and info.may_leave_gpu:
             runs_on = self._machine.gpu_of(args[0])
@@ -186,11 +195,11 @@ class SimulatedDeviceMode(TorchDispatchMode):
         if runs_on is not None and self._machine.captures:
             capture = self._machine.current_capture(runs_on.index)
             if capture is not None:
-                run_op = partial(self._run_on, func, info, runs_on, gpu, args, kwargs, pin)
+                run_op = partial(self._run_on, func, info, runs_on, gpu, args, kwargs, pin, tensors)
                 return captured_ops.run_captured(
                     self._machine, capture, func, info, gpu, args, kwargs, run_op
                 )
-        return self._run_on(func, info, runs_on, gpu, args, kwargs, pin)
+        return self._run_on(func, info, runs_on, gpu, args, kwargs, pin, tensors)
 
     def _run_on(
         self,
@@ -201,11 +210,12 @@ class SimulatedDeviceMode(TorchDispatchMode):
         args: Args,
         kwargs: Kwargs,
         pin: bool,
+        tensors: list[torch.Tensor],
     ) -> Any:
         """Run an op on the GPU that it runs on, None for the CPU, with outputs on another."""
         has_model = info.memory is not None
-        if not has_model or runs_on is None or any(map(_is_special, tensors_in(args, kwargs))):
-            result = self._computed(func, info, gpu, args, kwargs, pin)
+        if not has_model or runs_on is None or _any_special(tensors):
+            result = self._computed(func, info, gpu, args, kwargs, pin, tensors)
             self._allocate_outputs(info, gpu, args, kwargs, result)
             if gpu is not None and (info.makes_tensors if has_model else not info.is_modelled):
                 self._unmodelled(func, gpu, result)
@@ -220,11 +230,11 @@ class SimulatedDeviceMode(TorchDispatchMode):
                 raise
             except Exception as error:
                 misfit = error  # arguments that do not fit: PyTorch refuses them in its words
-            result = self._computed(func, info, gpu, args, kwargs, pin)
+            result = self._computed(func, info, gpu, args, kwargs, pin, tensors)
             if misfit is not None:
                 raise misfit
             return result
-        result = self._computed(func, info, gpu, args, kwargs, pin)
+        result = self._computed(func, info, gpu, args, kwargs, pin, tensors)
         self._allocate(func, info, runs_on, gpu, args, kwargs, result)
         return result
 
@@ -285,16 +295,14 @@ class SimulatedDeviceMode(TorchDispatchMode):
         args: Args,
         kwargs: Kwargs,
         pin: bool,
+        tensors: list[torch.Tensor],
     ) -> Any:
         """Run an op on tensors of the CPU."""
         try:
             run = func if gpu is None else info.reference or func
             if info.draws:
                 run = self._drawing(func, run, gpu, args, kwargs)
-            if any(tensor.is_complex() for tensor in tensors_in(args, kwargs)):
-                with lazy_conjugation():
-                    result = self._machine.execute(func, run, args, kwargs, gpu is not None)
-            else:
+            with lazy_conjugation() if _any_complex(tensors) else _NOTHING:
                 result = self._machine.execute(func, run, args, kwargs, gpu is not None)
         except UnsupportedCUDACallError:
             raise
@@ -434,6 +442,21 @@ class SimulatedDeviceMode(TorchDispatchMode):
 def _is_sparse_coo(value: Any) -> bool:
     """False of a number too, which compiled code puts in place of a tensor."""
     return getattr(value, "layout", None) is torch.sparse_coo
+
+
+def _any_special(tensors: list[torch.Tensor]) -> bool:
+    """True if one of some tensors is sparse or nested."""
+    for tensor in tensors:  # noqa: SIM110 - every op comes here
+        if tensor.layout is not _STRIDED or tensor.is_nested:
+            return True
+    return False
+
+
+def _any_complex(tensors: list[torch.Tensor]) -> bool:
+    for tensor in tensors:  # noqa: SIM110 - every op comes here
+        if _is_complex(tensor):
+            return True
+    return False
 
 
 def _is_special(value: Any) -> bool:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import torch
@@ -12,6 +19,16 @@ from ..._common.traceback_frames import clear_internal_frames
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs
 from . import fake_tensors, higher_order
+
+_mode_of_kind = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_PLAIN = frozenset(
+    {
+        *(OpOverload, FunctionType, BuiltinFunctionType),
+        *(MethodDescriptorType, MethodWrapperType, WrapperDescriptorType),
+    }
+)
+"""Types of functions that are no `HigherOrderOperator`, whose check takes longer."""
 
 
 class SimulatedFunctionMode(TorchFunctionMode):
@@ -30,15 +47,17 @@ class SimulatedFunctionMode(TorchFunctionMode):
         thread = self._thread
         outer = thread.call
         try:
-            if type(kwargs.get("device")) is int and func is not torch.device:
-                kwargs["device"] = torch.device("cuda", kwargs["device"])
-            if kwargs.get("out") is not None and kwargs.get("device") is not None:
-                kwargs = _without_device_of_out(**kwargs)
-            if isinstance(func, HigherOrderOperator):
+            if "device" in kwargs:
+                if type(kwargs["device"]) is int and func is not torch.device:
+                    kwargs["device"] = torch.device("cuda", kwargs["device"])
+                if kwargs.get("out") is not None and kwargs["device"] is not None:
+                    kwargs = _without_device_of_out(**kwargs)
+            kind = type(func)
+            if kind not in _PLAIN and isinstance(func, HigherOrderOperator):
                 args, kwargs = higher_order.prepare(self._machine, func, args, kwargs)
-            if fake_tensors.are_on():
+            if _mode_of_kind(_FAKE) is not None:
                 fake_tensors.check(args, kwargs)
-            if type(func) is not OpOverload or not _belongs_to_another(outer, args):
+            if kind is not OpOverload or not _belongs_to_another(outer, args):
                 thread.call = (args, kwargs)
             return self._replacements.get(func, func)(*args, **kwargs)
         except BaseException as error:

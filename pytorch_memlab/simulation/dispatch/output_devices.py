@@ -40,7 +40,7 @@ class OutputDevices:
         self._machine = machine
 
     def of(
-        self, func: Any, info: OpInfo, args: Args, kwargs: Kwargs
+        self, func: Any, info: OpInfo, args: Args, kwargs: Kwargs, tensors: list[torch.Tensor]
     ) -> tuple[SimulatedGPU | None, dict[str, Any], bool]:
         """The GPU of the outputs (None: the CPU), arguments for the CPU, and whether to pin."""
         thread = self._machine.thread
@@ -56,9 +56,9 @@ class OutputDevices:
             return self._machine.find_gpu(device), {**kwargs, "device": _CPU}, False
         if thread.output_device is not None:
             return self._machine.find_gpu(thread.output_device), kwargs, pin
-        gpu = self._common_gpu(func, info, args, kwargs)
+        gpu = self._common_gpu(func, info, args, kwargs, tensors)
         if device is not None:
-            takes_none = next(tensors_in(args, kwargs), None) is None
+            takes_none = not tensors
             if pin and takes_none:  # a hook that saves on the CPU: nothing else can be pinned
                 return None, kwargs, True
             gpu = self._gpu_meant_by_cpu(gpu, takes_none)
@@ -71,12 +71,14 @@ class OutputDevices:
         return len({gpu_of(one) for one in tensors_in(lists, {})}) > 1
 
     def _common_gpu(
-        self, func: Any, info: OpInfo, args: Args, kwargs: Kwargs
+        self, func: Any, info: OpInfo, args: Args, kwargs: Kwargs, tensors: list[torch.Tensor]
     ) -> SimulatedGPU | None:
+        if not tensors:
+            return None
         known = self._machine.allocations.known
         gpu = None
         on_cpu = number = None
-        for tensor in tensors_in(args, kwargs):
+        for tensor in tensors:
             try:
                 allocation = known.get(_untyped_storage(tensor)._cdata)
             except (NotImplementedError, RuntimeError, ValueError):

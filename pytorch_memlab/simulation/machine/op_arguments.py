@@ -25,3 +25,22 @@ def tensors_in(args: Args, kwargs: Kwargs) -> Iterator[torch.Tensor]:
             for item in value:
                 if isinstance(item, torch.Tensor):
                     yield item
+
+
+def list_of_tensors(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
+    """As `tensors_in`, for an op that runs: every op comes here."""
+    found = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(value)
+        if kind is torch.Tensor:
+            found.append(value)
+        elif kind in _NO_TENSORS:
+            continue
+        elif isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [item for item in value if isinstance(item, torch.Tensor)]
+    return found
+
+
+_NO_TENSORS = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device})

@@ -39,7 +39,9 @@ class OpInfo(OpDefinition):
         is_library = is_of_library(op)
         is_view = bool(tensors) and all(info is not None and not info.is_write for info in aliases)
 
+        self.op = op
         self.name = schema.name
+        self.is_of_aten = op.namespace == "aten"
         self.touches_no_element |= is_view or torch.Tag.inplace_view in op.tags
         self.takes_cpu_tensors |= is_library
         self.takes_cpu_numbers = not is_library and not _compares_all_devices(op)
@@ -104,7 +106,9 @@ class OpInfo(OpDefinition):
         return results[0] if len(results) == 1 else results or None
 
 
-@functools.cache
+_known: Final[dict[int, OpInfo]] = {}
+
+
 def op_info(op: Any) -> OpInfo:
     """The record of an op, made once.
 
@@ -113,7 +117,11 @@ def op_info(op: Any) -> OpInfo:
     >>> op_info(torch.ops.aten.add_.Tensor).written
     ((0, 'self'),)
     """
-    return OpInfo(op)
+    # By its id: the hash of an op is a function of Python. The record keeps the op alive.
+    found = _known.get(id(op))
+    if found is None:
+        found = _known[id(op)] = OpInfo(op)
+    return found
 
 
 def _written(

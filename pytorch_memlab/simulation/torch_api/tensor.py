@@ -75,42 +75,41 @@ def _grad(machine: Machine) -> Any:
     get, put = slot.__get__, slot.__set__
     find = machine.allocations.find
 
-    class Gradient:
-        """``Tensor.grad``: PyTorch's own, which refuses a gradient of another device.
+    # PyTorch asks the class of a tensor for its gradient, and crashes if that raises: at the limit
+    # of recursion, or for an interrupt. So a gradient is read in C alone.
 
-        PyTorch asks its class for it, and crashes if that raises: at the limit of recursion, or for
-        an interrupt.
-        """
+    @without_frames
+    @passes_on
+    def set_gradient(tensor: torch.Tensor, gradient: Any) -> None:
+        """As PyTorch does, which refuses a gradient of another device."""
+        check_room()
+        if gradient is not None and isinstance(gradient, torch.Tensor):
+            own, other = find(tensor), find(gradient)
+            if own is None or other is None or own.gpu is not other.gpu:
+                _check_gradient(machine.gpu_of(tensor), machine.gpu_of(gradient))
+        if machine.gradient_observers:
+            before = get(tensor)
+            for observer in machine.gradient_observers if before is not None else ():
+                observer(before)
+            del before
+        with uninterrupted(*STANDARD_SIGNALS):
+            put(tensor, gradient)
 
-        def __get__(self, tensor: torch.Tensor | None, kind: type | None = None) -> Any:
-            if tensor is None:
-                return slot
-            check_room()
-            with uninterrupted(*STANDARD_SIGNALS):
-                return get(tensor)
+    def delete_gradient(tensor: torch.Tensor) -> None:
+        check_room()
+        with uninterrupted(*STANDARD_SIGNALS):
+            slot.__delete__(tensor)
 
-        @without_frames
-        @passes_on
-        def __set__(self, tensor: torch.Tensor, gradient: Any) -> None:
-            check_room()
-            if gradient is not None and isinstance(gradient, torch.Tensor):
-                own, other = find(tensor), find(gradient)
-                if own is None or other is None or own.gpu is not other.gpu:
-                    _check_gradient(machine.gpu_of(tensor), machine.gpu_of(gradient))
-            if machine.gradient_observers:
-                before = get(tensor)
-                for observer in machine.gradient_observers if before is not None else ():
-                    observer(before)
-                del before
-            with uninterrupted(*STANDARD_SIGNALS):
-                put(tensor, gradient)
+    return _Gradient(get, set_gradient, delete_gradient, slot)
 
-        def __delete__(self, tensor: torch.Tensor) -> None:
-            check_room()
-            with uninterrupted(*STANDARD_SIGNALS):
-                slot.__delete__(tensor)
 
-    return Gradient()
+class _Gradient(property):
+    """``Tensor.grad``, which names the functions of PyTorch's own: modes are told of them."""
+
+    def __init__(self, get: Any, put: Any, delete: Any, slot: Any) -> None:
+        super().__init__(get, put, delete, slot.__doc__)
+        for name in ("__get__", "__set__", "__delete__"):
+            vars(self)[name] = getattr(slot, name)
 
 
 def _moves(machine: Machine) -> tuple[Callable[..., Any], ...]:

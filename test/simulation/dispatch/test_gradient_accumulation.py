@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.distributed.fsdp
 import torch.nn.functional as F
-from support.attention_calls import RELEASE
 from support.computed_or_dry import computed_or_dry
 from support.dry_run_comparison import allocator_events
 from torch import nn
 
 from pytorch_memlab import simulate
+from pytorch_memlab._common.torch_release import RELEASE
 
 
 @pytest.fixture
