@@ -6,6 +6,8 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 PROGRAMS := .venv-programs
 PROGRAMS_INSTALLED := $(PROGRAMS)/.installed
+PEERS := .venv-peers
+PEERS_INSTALLED := $(PEERS)/.installed
 # What runs on GPUs that the profiler takes for real ones: all of it, and a minute of it.
 ALL_BLIND := $(addprefix test/,cli courtesy devices history integrations line_profiler notebook profiles pytest_memlab reporter scopes)
 # fit and the trials of remedies simulate GPUs, also where there are real ones.
@@ -23,7 +25,7 @@ help:
 	@echo "make programs  run programs of other libraries, simulated"
 	@echo "make test-ipython8  run the notebook's tests with IPython 8"
 	@echo "make lint      ruff, mypy, the contracts on imports, plain words"
-	@echo "make bench     run the benchmarks"
+	@echo "make bench     run the benchmarks, peers beside them"
 	@echo "make opinfo    compare all of PyTorch's samples of its operators with a CPU, simulated, and their memory with and without values"
 	@echo "make compiled-graphs  compare the memory of compiled graphs with the text of Inductor, simulated"
 	@echo "make advice    run programs with faults, apply what is advised, and compare with what was promised"
@@ -88,8 +90,18 @@ lint: $(INSTALLED)
 	$(VENV)/bin/lint-imports --no-logo
 	$(PY) scripts/plain_words.py
 
-bench: $(INSTALLED)
-	$(PY) -m benchmarks
+# Other profilers, beside the first environment's packages. One that cannot be installed is left
+# out of the benchmark, by its name.
+$(PEERS_INSTALLED): $(INSTALLED)
+	$(PY) -m venv $(PEERS)
+	@packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	$(PY) -c "$$packages" > "$$($(PEERS)/bin/python -c "$$packages")/first_environment.pth"
+	-$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check memray
+	-$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check scalene
+	@touch $@
+
+bench: $(PEERS_INSTALLED)
+	$(PEERS)/bin/python -m benchmarks
 
 opinfo: $(INSTALLED)
 	$(PY) -m benchmarks.opinfo

@@ -14,10 +14,13 @@ NAMES = (
     "oom_report",
     "import_time",
     "simulate_step",
+    "small_ops",
     "peak_holders",
     "gpu_line_event",
     "courtesy",
     "snapshot",
+    "jobs",
+    "peers",
 )
 
 arguments(__doc__)

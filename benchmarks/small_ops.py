@@ -6,8 +6,13 @@ machine changes them little.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,6 +88,33 @@ def in_process(name: str, how: str) -> Any:
     return in_own_process("benchmarks.small_ops", name, how)
 
 
+_PROGRAM = """
+import sys
+import torch
+from benchmarks.small_ops import processor_seconds, tiny_step
+torch.set_num_threads(1)
+
+print(processor_seconds(tiny_step("cuda"), int(sys.argv[1])), file=open(sys.argv[2], "w"))
+"""
+
+
+def under_run(times: int, *options: str) -> float:
+    """Processor seconds of a training step of the tiny MLP under ``run``."""
+    with tempfile.TemporaryDirectory() as folder:
+        program, result = Path(folder, "program.py"), Path(folder, "result")
+        program.write_text(_PROGRAM)
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "pytorch_memlab", "run", *options),
+                *(str(program), str(times), str(result)),
+            ],
+            env={**os.environ, "PYTHONPATH": os.getcwd()},
+            capture_output=True,
+            check=True,
+        )
+        return float(result.read_text())
+
+
 def main() -> None:
     heading("Small ops, processor time")
     for name, what, scale, unit in (
@@ -96,6 +128,11 @@ def main() -> None:
             ("dry", "in a dry run"),
         ):
             row(f"{what}, {where}", in_process(name, how) * scale, unit)
+    for options in ((), ("--dry-run",)):
+        what = " ".join(("run", *options))
+        row(f"a training step of a tiny MLP, {what}", under_run(100, *options) * MILLISECONDS, "ms")
+    seconds = under_run(8, "--dry-run", "--leaks")
+    row("    with --leaks, each of the first 64 steps", seconds * MILLISECONDS, "ms")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ class OpInfo(OpDefinition):
 
         self.op = op
         self.name = schema.name
-        self.is_of_aten = op.namespace == "aten"
         self.touches_no_element |= is_view or torch.Tag.inplace_view in op.tags
         self.takes_cpu_tensors |= is_library
         self.takes_cpu_numbers = not is_library and not _compares_all_devices(op)
