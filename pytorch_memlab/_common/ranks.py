@@ -97,15 +97,18 @@ class JobRank:
 def rank_in(environment: Mapping[str, str]) -> JobRank:
     """The rank that a launcher gave a process with these environment variables.
 
-    Without a launcher, ``RANK`` and ``WORLD_SIZE`` may ask for one simulated rank of many.
+    Without a launcher, ``RANK`` and ``WORLD_SIZE`` may ask for one simulated rank of many, and
+    ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE`` for the GPUs of its node.
     """
     for launcher in LAUNCHERS:
         if all(environment.get(name) for name in launcher.marks):
             return _rank_of(launcher, environment)
+    local_rank = _first(environment, _TORCH[1], 0)
     return JobRank(
         _first(environment, _TORCH[0], 0),
-        _first(environment, _TORCH[1], 0),
+        local_rank,
         _first(environment, _TORCH[2], 1),
+        max(_first(environment, _TORCH[3], 1), local_rank + 1),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._common.quoted import shortened
+from .._common.ranks import this_rank
 from ..errors import HistoryError, UsageError
 from ..profiles.overview import SORTS, Choice
 from .parser import Add
@@ -190,6 +191,12 @@ MOST_GPUS = 128
 """PyTorch keeps the index of a device in 8 bits."""
 
 number_of_gpus = number_from(1, most=MOST_GPUS)
+
+
+def simulated_gpus(options: argparse.Namespace) -> int:
+    """The number of GPUs: without an option, one for each rank of this machine."""
+    gpus: int = options.num_gpus or min(this_rank().local_world_size, MOST_GPUS)
+    return gpus
 
 
 def _gpu_index(text: str) -> int:

@@ -66,6 +66,8 @@ RAY = {
         (LIGHTNING, JobRank(1, 1, 2, 2, 0, "lightning")),
         (RAY, JobRank(3, 1, 4, 2, 1, "Ray Train", "01000000")),
         ({"RANK": "3", "WORLD_SIZE": "8"}, JobRank(3, 0, 8)),
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}, JobRank(3, 3, 8, 4)),
+        ({"RANK": "9", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, JobRank(9, 0, 16, 8)),
         ({"RANK": "three", "WORLD_SIZE": ""}, JobRank()),
         ({}, JobRank()),
     ],

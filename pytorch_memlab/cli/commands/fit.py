@@ -53,6 +53,7 @@ from ..common_options import (
     memory_overhead,
     number_from,
     number_of_gpus,
+    simulated_gpus,
 )
 from ..ending_signals import signals_as_interrupts
 from ..exit_codes import DOES_NOT_FIT, FAILED, FITS_SO_FAR, INTERRUPTED, NO_VERDICT
@@ -206,7 +207,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     context, others = memory_overhead(options)
     return Settings(
         steps=options.steps,
-        num_gpus=options.num_gpus or 1,
+        num_gpus=simulated_gpus(options),
         context=context,
         others=others,
         allow_writes=options.allow_writes,

@@ -47,7 +47,6 @@ from ..._common.own_frames import without_own_frames
 from ..._common.patches import Patches
 from ..._common.prose_size import prose_size
 from ..._common.quoted import quoted
-from ..._common.ranks import this_rank
 from ..._common.switch import SWITCHED_OFF, is_switched_off
 from ..._common.whole_block import WholeStack
 from ...errors import UsageError
@@ -56,7 +55,6 @@ from ...simulation.inspect import DEFAULT_GPU
 from .. import notices
 from ..common_options import (
     GPU_SPEC,
-    MOST_GPUS,
     add_allow_writes,
     add_assume,
     add_functions_and_columns,
@@ -70,6 +68,7 @@ from ..common_options import (
     number_from,
     number_of_gpus,
     report_choice,
+    simulated_gpus,
 )
 from ..configuration import add_configured
 from ..ending_signals import EndedBySignal, EndingSignals, requests_to
@@ -450,7 +449,7 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
     process.enter_context(
         simulate(
             options.gpu or DEFAULT_GPU,
-            _simulated_gpus(options),
+            simulated_gpus(options),
             compute=not options.dry_run,
             strict=options.strict,
             allow_writes=options.allow_writes,
@@ -459,13 +458,6 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
             assume=assumptions(options),
         )
     )
-
-
-def _simulated_gpus(options: argparse.Namespace) -> int:
-    """The number of GPUs: without an option, one for each rank of this machine."""
-    own = this_rank()
-    of_ranks = min(own.local_world_size, MOST_GPUS) if own.is_one_of_several else 1
-    return options.num_gpus or of_ranks
 
 
 def _remedy_trials(options: argparse.Namespace, steps: Steps) -> RemedyTrials | None:
@@ -494,7 +486,7 @@ def _trial_program(
         machine.gpus[0].model,
         Settings(
             steps=steps.done + _STEPS_BEYOND,
-            num_gpus=_simulated_gpus(options),
+            num_gpus=simulated_gpus(options),
             context=context,
             others=others,
         ),
