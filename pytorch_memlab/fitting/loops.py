@@ -5,7 +5,8 @@ A trial ends the loops of a program once their iterations repeat, and the progra
 them. The innermost loop around the steps ends when the peaks of its steps repeat; a loop around
 it, such as one over epochs, when its own iterations repeat. Each ends where its next iteration
 would begin, so no iteration is cut. A loop of a library ends by the flag that the library has for
-that.
+that. Lightning begins one more epoch before: its first validation splits blocks that the steps
+after it take, so that the second one may need more than the first.
 """
 
 from __future__ import annotations
@@ -211,10 +212,16 @@ class LibraryLoop:
 
     frame: int  # ``id`` of its frame
     total: int | None  # steps that it has; None if it is not known
+    is_last: bool = True  # False where one more of its epochs begins
 
 
-def stopped_library_loop(frame: FrameType | None) -> LibraryLoop | None:
-    """Ask the library whose loop runs a step to end it; None if there is none."""
+def stopped_library_loop(frame: FrameType | None, *, has_settled: bool) -> LibraryLoop | None:
+    """Ask the library whose loop runs a step to end it; None if there is none.
+
+    Args:
+        frame: of the step.
+        has_settled: whether its steps repeat, so that one more epoch tells whether epochs do.
+    """
     while frame is not None:
         file = frame.f_code.co_filename.replace("\\", "/")
         if file.endswith("transformers/trainer.py"):
@@ -231,9 +238,27 @@ def stopped_library_loop(frame: FrameType | None) -> LibraryLoop | None:
             trainer = frame.f_locals.get("self")
             if trainer is not None and hasattr(trainer, "should_stop"):
                 trainer.should_stop = True
-                return LibraryLoop(id(frame), _steps_of_lightning(trainer))
+                is_last = not (has_settled and _ends_one_epoch(trainer))
+                return LibraryLoop(id(frame), _steps_of_lightning(trainer), is_last)
         frame = frame.f_back
     return None
+
+
+def _ends_one_epoch(trainer: Any) -> bool:
+    """True if the next epoch begins: the validation of the first one leaves it other blocks."""
+    loop = trainer.fit_loop
+    is_asked = "on_advance_end" in vars(loop)
+    if is_asked or trainer.current_epoch > 0 or not trainer.enable_validation:
+        return False
+    original = loop.on_advance_end
+
+    def on_advance_end() -> None:
+        del loop.on_advance_end
+        original()
+        trainer.should_stop = False
+
+    loop.on_advance_end = on_advance_end
+    return True
 
 
 def _steps_of_lightning(trainer: Any) -> int | None:

@@ -381,8 +381,9 @@ class _Run:
             return
         self._ending = self._ending or ending
         is_repeated = self._request.target.is_repeated
-        asked = None if is_repeated else stopped_library_loop(frame)
-        if ending is not Ending.SETTLED:
+        has_settled = ending is Ending.SETTLED
+        asked = None if is_repeated else stopped_library_loop(frame, has_settled=has_settled)
+        if not has_settled:
             times = tuple(self._step_times[self._phase :])
             holder = ""
             if ending is Ending.UNSETTLED:
@@ -396,7 +397,8 @@ class _Run:
         if is_repeated:
             self._stop(())
         if asked is not None and asked.frame not in self._asked:
-            self._asked.add(asked.frame)
+            if asked.is_last:
+                self._asked.add(asked.frame)
         elif loops and asked is None:
             self._loops.end(loops)
         else:
