@@ -89,6 +89,28 @@ def keeping_less(
     return changed_source(adding.file)
 
 
+def filled_beside(oom: OutOfMemory, group: TensorGroup) -> list[TensorGroup]:
+    """The other containers of tensors that the same function fills: what meets those of a group."""
+    place = _filling_function(oom, group)
+    if place is None:
+        return []
+    others = (one for one in oom.groups if one is not group and not one.is_variable)
+    return [one for one in others if _filling_function(oom, one) == place]
+
+
+def _filling_function(oom: OutOfMemory, group: TensorGroup) -> tuple[str, int] | None:
+    """File of the statement that fills a container, and line of the function that it is in."""
+    adding = adding_statement(oom, group)
+    if adding is None:
+        return None
+    functions = [
+        node.lineno
+        for node in nodes_of(adding.file.tree, ast.FunctionDef)
+        if node.lineno <= adding.line <= (node.end_lineno or 0)
+    ]
+    return adding.file.file, max(functions, default=0)
+
+
 def _if_tensor(value: str, text: str) -> str:
     return f"{text} if torch.is_tensor({value}) else {value}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from pytorch_memlab.advice.cause import Cause, Remedy
 from pytorch_memlab.advice.causes import logits
 from pytorch_memlab.advice.causes.compiled_activations import CompiledActivations, MemoryBudget
 from pytorch_memlab.advice.causes.evaluation_predictions import EvaluationPredictions
+from pytorch_memlab.advice.causes.kept_results import KeptResults
 from pytorch_memlab.advice.causes.key_value_cache import KeyValueCache
 from pytorch_memlab.advice.causes.logits import Logits
 from pytorch_memlab.advice.causes.prefill_logits import PrefillLogits
 from pytorch_memlab.advice.causes.untrained_model import UntrainedModel
 from pytorch_memlab.advice.changes import EditedSource
 from pytorch_memlab.history.model import Category
-from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory
+from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, TensorGroup
 
 MODEL = (("forward", "/site/transformers/models/llama/modeling_llama.py"),)
 
@@ -380,3 +382,47 @@ def test_what_each_batch_is_moved_to_the_host_for_keeps_no_predictions(tmp_path)
 def test_other_tensors_are_no_predictions(name, functions, category, tmp_path):
     facts = evaluates_all(tmp_path, name, functions, category=category)
     assert EvaluationPredictions().remedy(facts) is None
+
+
+# Containers that the same function fills
+
+METRIC = """\
+class Metric:
+    def update(self, score, target):
+        self.scores.append(score)
+        self.targets.append(target)
+
+    def remember(self, batch):
+        self.batches.append(batch)
+
+update = Metric().update
+"""
+
+
+def keeps_lists(folder: Path, *names: str) -> OutOfMemory:
+    blocks = [
+        BlockInUse(10 * MIB, Category.OTHERS, None, f"metric.{name}[{number}]")
+        for name in names
+        for number in range(4)
+    ]
+    facts = made_up_facts(place(METRIC, folder, "update = Metric().update"), blocks)
+    groups = tuple(TensorGroup(f"metric.{name}", 4, 40 * MIB, 0) for name in names)
+    return replace(facts, groups=groups)
+
+
+def test_lists_that_one_function_fills_go_to_the_host_together(tmp_path):
+    remedy = KeptResults().remedy(keeps_lists(tmp_path, "scores", "targets", "batches"))
+    assert remedy is not None
+    assert remedy.size == 80 * MIB
+    assert remedy.why == (
+        "metric.scores (line 3) and metric.targets keep 8 tensors on the GPU: 80.0 MiB"
+    )
+    assert remedy.code == ("self.scores.append(score.cpu())", "self.targets.append(target.cpu())")
+
+
+def test_a_list_that_a_function_fills_alone_goes_alone(tmp_path):
+    remedy = KeptResults().remedy(keeps_lists(tmp_path, "batches", "scores"))
+    assert remedy is not None
+    assert remedy.size == 40 * MIB
+    assert remedy.why == "metric.batches (line 7) keeps 4 tensors on the GPU: 40.0 MiB"
+    assert remedy.code == ("self.batches.append(batch.cpu())",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..._common.prose_size import prose_size
+from ..._common.prose_size import counted, prose_size
 from ...history.out_of_memory import OutOfMemory, TensorGroup
 from ..additions import adding_statement, keeping_less
 from ..cause import Cause, Remedy, Results
@@ -46,7 +46,7 @@ class KeptGraphs(Cause):
         return self.found(
             group.graphs,
             f"{named_with_line(group.name, 0 if added is None else added.line)} keeps"
-            f" {group.tensors} tensors with their graphs: {prose_size(group.graphs)}",
+            f" {counted(group.tensors, 'tensor')} with their graphs: {prose_size(group.graphs)}",
             *(changed_code(change) or [_code(group, method, is_needed=is_needed)]),
             change=change,
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from ..._common.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory, TensorGroup
-from ..additions import adding_statement, keeping_less
+from ..additions import adding_statement, filled_beside, keeping_less
 from ..cause import Cause, Remedy, Results
+from ..changes import EditedSource
 from ..evidence import is_much, named_with_line
 from ..rewriting import changed_code
 from .model_twice import second_copy
@@ -30,15 +31,27 @@ class KeptResults(Cause):
             if copy is not None and copy[0] == group.name:
                 continue
             added = adding_statement(oom, group)
-            change = keeping_less(oom, group, "cpu")
+            beside = filled_beside(oom, group)
+            change = _on_host(oom, [group, *beside])
+            size = group.own + sum(one.own for one in beside)
+            names = [named_with_line(group.name, 0 if added is None else added.line)]
+            names += [one.name for one in beside]
             return self.found(
-                group.own,
-                f"{named_with_line(group.name, 0 if added is None else added.line)} keeps"
-                f" {group.tensors} tensors on the GPU: {prose_size(group.own)}",
+                size,
+                f"{' and '.join(names)} {'keep' if beside else 'keeps'}"
+                f" {group.tensors + sum(one.tensors for one in beside)} tensors on the GPU:"
+                f" {prose_size(size)}",
                 *(changed_code(change) or [f"keep copies in host memory in {group.name}: .cpu()"]),
                 change=change,
             )
         return None
+
+
+def _on_host(oom: OutOfMemory, groups: list[TensorGroup]) -> EditedSource | None:
+    """Containers whose tensors go to the host together: what reads them reads all of them."""
+    changes = [keeping_less(oom, group, "cpu") for group in groups]
+    edits = dict.fromkeys(edit for one in changes if one is not None for edit in one.edits)
+    return EditedSource([*edits]) if None not in changes else None
 
 
 def _saved(oom: OutOfMemory, group: TensorGroup) -> int:

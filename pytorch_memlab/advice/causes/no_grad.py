@@ -34,7 +34,7 @@ class NoGrad(Cause):
         )
         return self.found(
             unnamed,
-            f"autograd saved {prose_size(saved)}, and no backward pass follows",
+            f"autograd saved {prose_size(saved)} that no backward pass reads",
             *place.code,
             change=without_gradients(place.file, place.line, is_function=place.is_function),
         )
