@@ -42,7 +42,6 @@ def test_as_many_records_after_ten_times_the_steps():
 
 def test_the_log_of_requests_has_a_limit_that_does_not_depend_on_their_number():
     log = AllocationLog()
-    log.capture = tuple
     log.allocated(1, 512, 512, 0)
     longest = 0
     for _ in range(100_000):
