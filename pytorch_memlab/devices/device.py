@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..records import Approximation, DeviceInfo, FilesOfRun, PeakShare
 
 if TYPE_CHECKING:
-    from ..simulation.inspect import Generations
+    from ..simulation.inspect import Bounds, Generations
 
 Stats = dict[str, Any]
 """Counters, nested as ``torch.cuda.memory_stats_as_nested_dict`` nests them:
@@ -84,6 +84,10 @@ class Device(Protocol):
 
     def context(self) -> int | None:
         """Those of them that the context takes; None where nothing tells them from the others."""
+        return None
+
+    def nccl(self) -> Bounds | None:
+        """Bytes of it that NCCL takes, an estimate; None where the driver counts them itself."""
         return None
 
     def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from ..records import (
 )
 from ..simulation.inspect import (
     AssumedSizes,
+    Bounds,
     DataDependentReads,
     Generations,
     KeptFiles,
@@ -87,6 +88,9 @@ class SimulatedDevice(Device):
 
     def context(self) -> int:
         return self._gpu.driver.context
+
+    def nccl(self) -> Bounds:
+        return self._gpu.nccl_memory()
 
     def generations(self) -> Generations:
         return self._gpu.allocator.generations

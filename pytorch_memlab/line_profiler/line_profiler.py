@@ -15,10 +15,9 @@ from .._common.uninterrupted import uninterrupted
 from .._common.whole_exit import WholeExit
 from .._common.wrapping import within
 from ..devices import find_devices, get_device
-from ..devices.device import private_bytes
 from ..errors import HistoryError
 from ..profiles.merging import added_up
-from ..profiles.recorded import MeasuredDevice, RecordedProfile
+from ..profiles.recorded import RecordedProfile
 from ..records import (
     Approximated,
     Approximation,
@@ -38,7 +37,7 @@ from .function_source import FunctionSource, function_source
 from .intervals import FunctionIntervals
 from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_code_ids
 from .line_store import LineStore
-from .recorded import RunTime, calls_between, measured_devices
+from .recorded import RunTime, calls_between, measured_devices, measured_now
 from .registration import resolve
 from .reloaded_functions import is_made_otherwise_now, number_all_as_in_files, number_as_in_file
 from .tracer import current_tracer
@@ -277,18 +276,7 @@ class LineProfiler(RecordedLines):
         records = self.records()
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
         entries = tuple(self._raw_line_records.entries(places))
-        known = {
-            one.info.name: MeasuredDevice(
-                one.info,
-                one.capacity(),
-                *(0, 0, 0),
-                one.taken(),
-                one.context(),
-                retries=one.stats().get("num_alloc_retries", 0),
-                private=private_bytes(one.stats()),
-            )
-            for one in self._selection.devices()
-        }
+        known = {one.info.name: measured_now(one) for one in self._selection.devices()}
         for share in self._selection.peak_shares():
             if share.device in known:
                 known[share.device] = replace(

@@ -16,6 +16,7 @@ from .._common.ipython import ipython_shell
 from .._common.ranks import this_rank
 from .._common.secrets_in_arguments import masked
 from .._common.version import __version__
+from ..devices.device import Device, private_bytes
 from ..profiles.merging import renumbered
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import DeviceInfo, FunctionInfo, LineEntry, bound_of
@@ -72,6 +73,23 @@ class RunTime:
 
 
 _PEAK_FIELDS = tuple(f"{kind}_bytes.all.peak" for kind in DevicePeaks._fields)
+
+
+def measured_now(device: Device) -> MeasuredDevice:
+    """The facts of a device, without peaks."""
+    stats, nccl = device.stats(), device.nccl()
+    return MeasuredDevice(
+        device.info,
+        device.capacity(),
+        *(0, 0, 0),
+        device.taken(),
+        device.context(),
+        retries=stats.get("num_alloc_retries", 0),
+        private=private_bytes(stats),
+        nccl=0 if nccl is None else nccl.estimate,
+        nccl_at_least=0 if nccl is None else nccl.low,
+        nccl_at_most=0 if nccl is None else nccl.high,
+    )
 
 
 def measured_devices(
@@ -161,7 +179,10 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
             is_lower_bound=one.device.name in bounds,
             assumed_sizes=bound_of(sizes[one.device.name]),
             retries=max(other.retries for other in devices if other.device == one.device),
-            private=max(other.private for other in devices if other.device == one.device),
+            **{
+                name: max(getattr(other, name) for other in devices if other.device == one.device)
+                for name in ("private", "nccl", "nccl_at_least", "nccl_at_most")
+            },
         )
         for one in devices
     }

@@ -58,9 +58,15 @@ class DeviceVerdict:
     with_room: int | None = None
 
     @property
-    def free(self) -> int:
+    def room(self) -> int:
+        """Bytes beside the allocator's and those that the program could not have."""
         one = self.measured
         return max(one.capacity - (one.taken or 0) - one.peak_reserved, 0)
+
+    @property
+    def free(self) -> int:
+        """Bytes of that room that NCCL leaves, by its estimate."""
+        return max(self.room - self.measured.nccl, 0)
 
 
 def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
@@ -91,6 +97,8 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
             outcome = Outcome.FITS if is_sure else Outcome.FITS_AS_ASSUMED
             if name in uncounted:
                 outcome = _fits_with_uncounted(one, is_sure=is_sure)
+            elif DeviceVerdict(one, outcome).room < one.nccl_at_most:
+                outcome = Outcome.MAY_NOT_FIT
         found.append(DeviceVerdict(one, outcome, _with_room(profile, one)))
     return tuple(found)
 
@@ -100,7 +108,7 @@ def _fits_with_uncounted(measured: MeasuredDevice, *, is_sure: bool) -> Outcome:
     needed = measured.needed_at_most
     if needed is None:
         return Outcome.FITS_AS_COUNTED
-    if DeviceVerdict(measured, Outcome.FITS).free < needed:
+    if DeviceVerdict(measured, Outcome.FITS).room < needed + measured.nccl_at_most:
         return Outcome.MAY_NOT_FIT
     return Outcome.FITS_EITHER_WAY if is_sure else Outcome.FITS_AS_ASSUMED
 

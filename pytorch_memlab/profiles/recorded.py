@@ -77,6 +77,10 @@ class MeasuredDevice:
     needed_at_most: int | None = None
     # bytes of private pools, such as those of CUDA graphs: no other code gets what is free there
     private: int = 0
+    # bytes that NCCL takes of the capacity beside them, an estimate with its bounds
+    nccl: int = 0
+    nccl_at_least: int = 0
+    nccl_at_most: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,9 @@ def sentence(verdict: DeviceVerdict) -> str:
     elif taken and one.context is not None:
         parts = [(one.context, "context"), (taken - one.context, "of other programs")]
     more = "".join(f" + {prose_size(size)} {name}" for size, name in parts if size > 0)
+    if one.nccl_at_most:
+        low, high = prose_size(one.nccl_at_least), prose_size(one.nccl_at_most)
+        more += f" + {prose_size(one.nccl)}~ NCCL ({low} to {high})"
     free = ""
     if verdict.outcome not in _WITHOUT_ROOM:
         free = after_retries(one.retries, verdict.with_room) or f", {prose_size(verdict.free)} free"

@@ -54,6 +54,9 @@ VERSION: Final = 3
 _BEGINNING: Final = re.compile(r'\s*\{\s*"format"\s*:\s*(1\b|"pytorch_memlab\.profile")')
 
 
+_LATER_SIZES: Final = ("private", "nccl", "nccl_at_least", "nccl_at_most")
+"""Sizes of a device that older files lack."""
+
 _NEWER: Final = (
     *("local_rank", "node", "attempt", "launcher"),
     *("written", "save_every", "last_line"),
@@ -189,7 +192,7 @@ def _profile(data: Checked) -> RecordedProfile:
             peak_at_most=_bound(one, "peak_at_most"),
             uncounted_at_most=_bound(one, "uncounted_at_most"),
             needed_at_most=_bound(one, "needed_at_most"),
-            private=one.count("private") if one.has("private") else 0,
+            **{name: one.count(name) if one.has(name) else 0 for name in _LATER_SIZES},
         )
         for one in data.objects("devices")
     )

@@ -240,7 +240,7 @@ def test_it_says_once_that_the_others_are_not_there():
     assert [str(each.message) for each in caught] == [
         (
             "one rank of 2 is simulated: the others are taken to hold what this one holds, and "
-            "NCCL's own buffers are not counted"
+            "NCCL's own memory is no part of the allocator's: run and fit estimate it"
         )
     ]
     assert caught[0].filename == __file__

@@ -613,7 +613,7 @@ def _say_that_the_others_are_not_there(size: int) -> None:
         frame, depth = frame.f_back, depth + 1
     warnings.warn(
         f"one rank of {size} is simulated: the others are taken to hold what this one "
-        "holds, and NCCL's own buffers are not counted",
+        "holds, and NCCL's own memory is no part of the allocator's: run and fit estimate it",
         stacklevel=depth,
     )
 
