@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from math import isnan
-from typing import Final
+
+from calmsize import size as calmsize
 
 __all__ = [
     "readable_size",
 ]
-
-_UNITS: Final = "BKMGTP"
 
 
 def readable_size(num_bytes: float | None) -> str:
@@ -31,15 +30,11 @@ def readable_size(num_bytes: float | None) -> str:
     """
     if num_bytes is None or _is_nan(num_bytes):
         return ""
-    size, unit = num_bytes, _UNITS[0]
-    for larger in _UNITS[1:]:
-        if abs(size) < 1024:
-            break
-        size, unit = size / 1024, larger
+    size = calmsize(num_bytes)
     try:
-        return f"{size:.2f}{unit}"
+        return f"{size:.2f}"
     except TypeError:
-        return str(num_bytes)
+        return str(size)
 
 
 def _is_nan(number: float) -> bool:
