@@ -40,7 +40,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common import uninterrupted as uninterrupted_module
+from pytorch_memlab._common import hidden_calls, uninterrupted as uninterrupted_module
 from pytorch_memlab.cli.main import main as command_line
 from pytorch_memlab.devices import find_devices, program_view
 from pytorch_memlab.scopes import PeakScope, peak_tracker
@@ -373,6 +373,7 @@ class Counting:
 def at_place(work: Callable[[], object], place: int | None) -> Counting:
     """Do some work and interrupt it at one place; None only counts the places."""
     counting = Counting(place)
+    hidden_calls.CAN_HIDE = False  # signals arrive also in the calls that a tracer need not see
     try:
         try:
             sys.setprofile(counting.profile)

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import pytorch_memlab
 from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab._common import hidden_calls
 from pytorch_memlab._common.storages import StorageTable
 from pytorch_memlab._common.uninterrupted import uninterrupted
 from pytorch_memlab.devices import get_device, simulated_machine
@@ -51,6 +52,12 @@ def number(request: pytest.FixtureRequest) -> Iterator[int]:
     yield number
     assert signal.getsignal(number) is interrupt, "the program's handler is not in force any more"
     signal.signal(number, before)
+
+
+@pytest.fixture(autouse=True)
+def _all_calls_are_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals arrive also in the calls that a tracer need not see."""
+    monkeypatch.setattr(hidden_calls, "CAN_HIDE", False)
 
 
 def interrupt_at(place: int, number: int, work: Callable[[], object]) -> bool:
