@@ -90,7 +90,9 @@ def test_requests_are_those_of_the_text_and_values_those_of_the_cpu(
     with simulate("h100", compute=compute) as machine, recorded_graphs() as graphs:
         results = attend("cuda", compiled(flex.flex_attention), queries, learns)
         marks = machine.approximations[0]
-        assert not [name for name in (*marks.uncounted, *marks.estimated) if "flex" in name]
+        assert marks.uncounted == {}
+        # Eager code that makes the block mask sorts, which is an estimate.
+        assert not [name for name in marks.estimated if not str(name).startswith("aten.")]
     assert [graph.differences() for graph in graphs] == [[]] * (1 + learns)
     assert all("triton_tem_fused" in graph.text for graph in graphs)
     assert len(results) == len(expected)
@@ -143,9 +145,11 @@ def test_memory_of_the_kernels_is_on_the_line_of_the_model() -> None:
         torch.compile(model)(query)
     (table,) = profiler.display(model, columns=("peak",)).report.tables
     rows = list(table.rows.values())
-    assert rows[1][0] == 2 * HEADS  # the query and its sine
-    # And the output, two numbers of each row, and the two tensors of a mask of one block.
-    assert rows[2][0] == 3 * HEADS + 2 * PER_ROW + 2 * 512
+    argument, sine, attended = HEADS, HEADS, HEADS + 2 * PER_ROW
+    assert rows[1][0] == argument + sine
+    # Of the block mask of a call without one, the forward kernel reads two numbers: how many
+    # blocks of keys a row has, and which. Those of the backward kernel are not made.
+    assert rows[2][0] == argument + sine + attended + 2 * 512
 
 
 @computed_or_dry
