@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
+from torch._ops import _higher_order_ops
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 from ..machine.machine import Machine
@@ -34,6 +37,7 @@ def prepare(machine: Machine, op: Any, args: Args, kwargs: Kwargs) -> tuple[Args
     For gradients PyTorch traces the functions with fake tensors of the GPU, of which autograd in a
     build without CUDA knows nothing.
     """
+    _give_rules()
     name: str = op.name()
     if name in _NEVER:
         raise unsupported(name)
@@ -45,6 +49,21 @@ def prepare(machine: Machine, op: Any, args: Args, kwargs: Kwargs) -> tuple[Args
     if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
         raise unsupported(f"{name} with gradients")
     return args, kwargs
+
+
+def _give_rules() -> None:
+    """Older releases ask an op for the rule of a mode, where later ones ask the mode."""
+    if hasattr(TorchDispatchMode, "supports_higher_order_operators"):
+        return
+    for mode in _get_current_dispatch_mode_stack():
+        if getattr(mode, "supports_higher_order_operators", False):
+            for op in _higher_order_ops.values():  # a backward pass calls others
+                if type(mode) not in op.python_key_table:
+                    op.py_impl(type(mode))(partial(_by_rule, op))
+
+
+def _by_rule(op: Any, mode: AbstractContextManager[Any], *args: Any, **kwargs: Any) -> Any:
+    return run(op, mode, args, kwargs)
 
 
 def run(

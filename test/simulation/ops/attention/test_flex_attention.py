@@ -9,6 +9,7 @@ import torch
 from support.computed_or_dry import computed_or_dry
 
 from pytorch_memlab import simulate
+from pytorch_memlab._common.torch_release import RELEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,6 +101,7 @@ def test_gradients_are_those_of_the_cpu(monkeypatch):
         torch.testing.assert_close(result, right)
 
 
+@pytest.mark.skipif(RELEASE < (2, 7), reason="torch 2.6 makes another mask of one block")
 @computed_or_dry
 def test_eager_backward_holds_seven_matrices_of_scores(compute):
     with simulate("24GiB", compute=compute):
