@@ -107,11 +107,11 @@ def _overrides_functions(kind: type) -> bool:
 
 def _install_custom_functions(machine: Machine, patches: Patches) -> None:
     """Let backward passes of custom functions use the GPU of their gradients."""
-    forward = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+    forward: Any = vars(torch.autograd.Function)["apply"]  # of C from torch 2.14.1 on
 
     @functools.wraps(forward)
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        outputs = forward(cls, *args, **kwargs)
+        outputs = forward.__get__(None, cls)(*args, **kwargs)
         note_outputs(machine, outputs, args)
         return outputs
 

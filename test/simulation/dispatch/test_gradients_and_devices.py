@@ -170,3 +170,25 @@ def test_a_custom_function_returns_its_gradients_where_its_inputs_were(device):
     )
     with pytest.raises(RuntimeError, match=words):
         _ElsewhereBack.apply(2, torch.ones(1), tensor, device).sum().backward()
+
+
+def test_custom_functions_run_where_the_call_of_theirs_is_one_of_c(monkeypatch):
+    """So it is from torch 2.14.1 on, without the Python around it."""
+    in_c = vars(torch._C._FunctionBase)["apply"]
+    monkeypatch.setattr(torch.autograd.Function, "apply", in_c)
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    with simulate("1GiB"):
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        Double.apply(x).sum().backward()
+        assert x.grad.tolist() == [2.0, 2.0, 2.0]
+        assert x.grad.device.type == "cuda"
+    assert vars(torch.autograd.Function)["apply"] is in_c
