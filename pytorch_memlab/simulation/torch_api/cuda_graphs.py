@@ -133,8 +133,19 @@ class SimulatedCUDAGraph:
         graph.capture = capture
         gpu.captured_at[capture.id] = _program_line()
 
-    @without_frames
     def capture_end(self) -> None:
+        self.capture_end_pre()
+        self._graph.is_instantiated = not self._keep_graph
+
+    @property
+    def _has_graph_exec(self) -> bool:
+        return self._graph.is_instantiated
+
+    def capture_end_post(self) -> None:
+        """The second half of ``capture_end`` from torch 2.14.1 on: no graph of CUDA is made."""
+
+    @without_frames
+    def capture_end_pre(self) -> None:
         graph, machine = self._graph, self.machine
         capture = graph.capture
         gpu = machine.current_gpu()
@@ -160,7 +171,6 @@ class SimulatedCUDAGraph:
                 stacklevel=2,
             )
         graph.has_ended = True
-        graph.is_instantiated = not self._keep_graph
 
     @without_frames
     def instantiate(self) -> None:

@@ -44,7 +44,11 @@ def _to_capsule(machine: Machine, original: Export) -> Export:
     """Copy before the export, as ``maybeCopyTensor`` of ``aten/src/ATen/DLConvertor.cpp`` does."""
 
     def export(
-        tensor: torch.Tensor, *, dl_device: tuple[int, int] | None = None, copy: bool | None = None
+        tensor: torch.Tensor,
+        *,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+        **options: Any,
     ) -> Any:
         device = tensor.device if dl_device is None else _torch_device(*dl_device)
         if device != tensor.device:
@@ -56,7 +60,7 @@ def _to_capsule(machine: Machine, original: Export) -> Export:
             tensor = tensor.to(device)
         elif copy:
             tensor = tensor.clone()
-        capsule = original(tensor)
+        capsule = original(tensor, **options)
         gpu = machine.gpu_of(tensor)
         if gpu is not None:
             _set_device(capsule, _CUDA, gpu.device.index)
