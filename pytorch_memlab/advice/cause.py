@@ -49,9 +49,8 @@ class Remedy:
     # how a trial makes it around the unmodified program; None if it cannot be tried
     change: Change | None = None
     results: Results = Results.UNKNOWN
-    otherwise: Remedy | None = (
-        None  # that is tried where this one makes the program fail, or does not help
-    )
+    # that is tried where this one makes the program fail, or does not help
+    otherwise: Remedy | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,14 @@ def loaded_names(node: ast.AST) -> set[str]:
     return {one.id for one in nodes_of(node, ast.Name) if isinstance(one.ctx, ast.Load)}
 
 
+def training_arguments(oom: OutOfMemory) -> Iterator[tuple[Rewriting, ast.Call]]:
+    """The calls that make the arguments of a ``Trainer``, each with its file."""
+    for file in rewritings(oom):
+        for call in nodes_of(file.tree, ast.Call):
+            if name_of_call(call).endswith(("TrainingArguments", "SFTConfig")):
+                yield file, call
+
+
 def stored_names(node: ast.AST) -> set[str]:
     return {one.id for one in nodes_of(node, ast.Name) if isinstance(one.ctx, ast.Store)}
 

@@ -39,7 +39,12 @@ from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_c
 from .line_store import LineStore
 from .recorded import RunTime, calls_between, measured_devices, measured_now
 from .registration import resolve
-from .reloaded_functions import is_made_otherwise_now, number_all_as_in_files, number_as_in_file
+from .reloaded_functions import (
+    is_made_otherwise_now,
+    member_named,
+    number_all_as_in_files,
+    number_as_in_file,
+)
 from .tracer import current_tracer
 
 if TYPE_CHECKING:
@@ -484,12 +489,11 @@ class LineProfiler(RecordedLines):
         """True if the function of a code, or what its module has instead now, has another code."""
         function: Any = self._functions[code_id]()
         if function is None:
-            function = module = sys.modules.get(self._modules[code_id])
+            module = sys.modules.get(self._modules[code_id])
             name = self._code_infos[code_id].qual_name
             if is_made_otherwise_now(self._codes[code_id], name, module):
                 return True
-            for part in name.split("."):
-                function = getattr(function, "__dict__", {}).get(part)
+            function = member_named(module, name)
         return hasattr(function, "__code__") and id(function.__code__) != code_id
 
     def _approximation_notes(self) -> list[Note]:

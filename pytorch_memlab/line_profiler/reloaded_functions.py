@@ -109,15 +109,21 @@ def _number_defined(member: Any, module: object) -> None:
                     number_as_in_file(function)
 
 
+def member_named(module: object, qual_name: str) -> object:
+    """The member of a module that has a qualified name now; None without one."""
+    found = module
+    for name in qual_name.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    return found
+
+
 def is_made_otherwise_now(code: CodeType, qual_name: str, module: object) -> bool:
     """True if the function that made one of this code has none that does the same any more.
 
     Only lines and names of files may differ: autoreload makes other text, without comments.
     """
     outer, _, inner = qual_name.rpartition(_LOCAL)
-    made_by: Any = module
-    for name in outer.split(_LOCAL)[0].split("."):
-        made_by = getattr(made_by, "__dict__", {}).get(name)
+    made_by: Any = member_named(module, outer.split(_LOCAL)[0])
     made_by = getattr(inspect.unwrap(made_by), "__code__", None) if callable(made_by) else None
     if not outer or not isinstance(made_by, CodeType):
         return False

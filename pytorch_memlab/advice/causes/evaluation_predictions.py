@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 from ..._common.prose_size import prose_size
@@ -10,14 +9,7 @@ from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy, Results, at_line
 from ..changes import EditedSource
 from ..evidence import FIXED, is_much
-from ..rewriting import (
-    changed_code,
-    changed_source,
-    name_of_call,
-    nodes_of,
-    rewritings,
-    set_keywords,
-)
+from ..rewriting import changed_code, changed_source, set_keywords, training_arguments
 
 _OPTION = "eval_accumulation_steps"
 _KEPT = re.compile(r"(^|\.)(all_(preds|labels|inputs|losses)\.tensors|tensors)\b")
@@ -71,9 +63,7 @@ def _on_host(oom: OutOfMemory) -> tuple[bool, EditedSource | None]:
 
     No change for arguments that have it already.
     """
-    for file in rewritings(oom):
-        for call in nodes_of(file.tree, ast.Call):
-            if name_of_call(call).endswith(("TrainingArguments", "SFTConfig")):
-                set_keywords(file, call, **{_OPTION: "1"})
-                return True, changed_source(file)
+    for file, call in training_arguments(oom):
+        set_keywords(file, call, **{_OPTION: "1"})
+        return True, changed_source(file)
     return False, None

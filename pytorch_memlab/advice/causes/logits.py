@@ -18,10 +18,9 @@ from ..rewriting import (
     Rewriting,
     changed_code,
     changed_source,
-    name_of_call,
-    nodes_of,
     rewritings,
     set_keywords,
+    training_arguments,
 )
 
 _LOSSES = (
@@ -91,25 +90,22 @@ def _advice(oom: OutOfMemory) -> str:
 
 def _options(oom: OutOfMemory) -> Iterator[EditedSource]:
     """The options of a library: a loss without logits, and fewer sequences at a time."""
-    for file in rewritings(oom):
-        for call in nodes_of(file.tree, ast.Call):
-            if not name_of_call(call).endswith(("TrainingArguments", "SFTConfig")):
-                continue
-            given = {one.arg: one.value for one in call.keywords}
-            batch, steps = _number(given.get(_BATCH), 8), _number(given.get(_ACCUMULATION), 1)
-            parts = next((n for n in (_PARTS, 4, 2) if batch and batch % n == 0), 0)
-            options: list[dict[str, str]] = []
-            if find_spec("liger_kernel") is not None:
-                options.append({"use_liger_kernel": "True"})
-            if parts and batch and steps:
-                options.append({_BATCH: str(batch // parts), _ACCUMULATION: str(steps * parts)})
-            for option in options:
-                edited = Rewriting(file.file)
-                set_keywords(edited, call, **option)
-                change = changed_source(edited)
-                if change is not None:
-                    yield change
-            return
+    for file, call in training_arguments(oom):
+        given = {one.arg: one.value for one in call.keywords}
+        batch, steps = _number(given.get(_BATCH), 8), _number(given.get(_ACCUMULATION), 1)
+        parts = next((n for n in (_PARTS, 4, 2) if batch and batch % n == 0), 0)
+        options: list[dict[str, str]] = []
+        if find_spec("liger_kernel") is not None:
+            options.append({"use_liger_kernel": "True"})
+        if parts and batch and steps:
+            options.append({_BATCH: str(batch // parts), _ACCUMULATION: str(steps * parts)})
+        for option in options:
+            edited = Rewriting(file.file)
+            set_keywords(edited, call, **option)
+            change = changed_source(edited)
+            if change is not None:
+                yield change
+        return
 
 
 def _number(node: ast.expr | None, default: int) -> int | None:

@@ -13,12 +13,13 @@ from ...errors import UnsupportedCUDACallError
 from ..machine.op_arguments import Args, Kwargs
 
 BUILD_HAS_CUDA = torch.version.cuda is not None
-_KEY = torch._C._TorchDispatchModeKey.FAKE
+mode_of_kind = torch._C._get_dispatch_mode
+FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def are_on() -> bool:
     """True if the ops of this thread run on fake tensors now."""
-    return torch._C._get_dispatch_mode(_KEY) is not None
+    return mode_of_kind(FAKE) is not None
 
 
 def check(args: Args, kwargs: Kwargs) -> None:

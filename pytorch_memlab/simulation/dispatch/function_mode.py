@@ -19,9 +19,8 @@ from ..._common.traceback_frames import clear_internal_frames
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs
 from . import fake_tensors, higher_order
+from .fake_tensors import FAKE, mode_of_kind
 
-_mode_of_kind = torch._C._get_dispatch_mode
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _PLAIN = frozenset(
     {
         *(OpOverload, FunctionType, BuiltinFunctionType),
@@ -55,7 +54,7 @@ class SimulatedFunctionMode(TorchFunctionMode):
             kind = type(func)
             if kind not in _PLAIN and isinstance(func, HigherOrderOperator):
                 args, kwargs = higher_order.prepare(self._machine, func, args, kwargs)
-            if _mode_of_kind(_FAKE) is not None:
+            if mode_of_kind(FAKE) is not None:
                 fake_tensors.check(args, kwargs)
             if kind is not OpOverload or not _belongs_to_another(outer, args):
                 thread.call = (args, kwargs)

@@ -18,17 +18,11 @@ def is_mask(index: object) -> TypeGuard[torch.Tensor]:
 
 def tensors_in(args: Args, kwargs: Kwargs) -> Iterator[torch.Tensor]:
     """All tensors among an op's arguments, those in lists too."""
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                if isinstance(item, torch.Tensor):
-                    yield item
+    return iter(list_of_tensors(args, kwargs))
 
 
 def list_of_tensors(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
-    """As `tensors_in`, for an op that runs: every op comes here."""
+    """The same as a list. Every op comes here."""
     found = []
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
