@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 import weakref
@@ -35,6 +36,7 @@ def raise_kept() -> None:
 
 
 _to_die: dict[int, weakref.ref[Any]] = {}
+atexit.register(_to_die.clear)  # what dies later finds modules that Python has emptied
 
 
 def after_death(living: object, work: Callable[[], object]) -> None:

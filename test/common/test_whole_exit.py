@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import time
 import weakref
@@ -188,6 +189,22 @@ def test_work_after_a_death_is_done_though_an_interrupt_begins_it() -> None:
         assert done, place
         with suppress(Interrupted):
             raise_kept()
+
+
+def test_a_recording_that_outlives_the_modules_ends_without_a_word() -> None:
+    """Python empties the later modules before the one that holds the recording."""
+    code = """\
+import sys, types
+import pytorch_memlab._common.storages
+sys.modules["between"] = between = types.ModuleType("between")
+from pytorch_memlab.history import recorder
+between.recording = recorder.Recording()
+sys.kept = [pytorch_memlab._common.storages, between, recorder]
+"""
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_no_place_of_the_start_of_ending_signals_leaves_anything() -> None:
