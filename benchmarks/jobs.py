@@ -19,8 +19,8 @@ from benchmarks.timing import arguments, heading, row
 from pytorch_memlab.line_profiler.saved_profile import load
 from pytorch_memlab.profiles.rank_digest import digest_of
 from pytorch_memlab.profiles.recorded import RecordedProfile
-from pytorch_memlab.render import saved_profile
-from pytorch_memlab.render.saved_job import digest_data
+from pytorch_memlab.saved import profile_file
+from pytorch_memlab.saved.job_file import digest_data
 
 RANKS = 2048
 WORST = 341
@@ -64,7 +64,7 @@ def write_ranks(folder: Path, profile: RecordedProfile, ranks: int) -> None:
         digest = digest_of(of_rank)
         line = max(digest.held, key=lambda name: digest.held[name])
         digest = replace(digest, held={**digest.held, line: digest.held[line] + more})
-        text = saved_profile.render(of_rank, digest_data(digest))
+        text = profile_file.text_of(of_rank, digest_data(digest))
         (folder / f"rank{rank}.attempt0.json").write_text(text)
 
 

@@ -211,12 +211,13 @@ def _gpu_index(text: str) -> int:
 def recorded_gpus(options: argparse.Namespace) -> list[tuple[str, AllocationHistory, int]]:
     """The label of the run (empty for a single run), its history, and a GPU that is asked for."""
     from ..history.snapshot import read_snapshot
-    from ..line_profiler.saved_profile import NO_HISTORY, is_saved_profile, load
+    from ..saved import profile_file
+    from ..saved.files import is_saved_profile
 
     if is_saved_profile(options.file):
-        histories = load(options.file).recorded().all_histories()
+        histories = profile_file.read(options.file).all_histories()
         if not histories:
-            raise HistoryError(NO_HISTORY)
+            raise HistoryError(profile_file.NO_HISTORY)
     else:
         histories = {"": read_snapshot(options.file)}
     return [

@@ -74,12 +74,13 @@ def prepared_merge(options: argparse.Namespace) -> Callable[[], int]:
 
 
 def _output(name: str, options: argparse.Namespace, force: bool) -> OutputFile[Job]:
-    from ..render import job, job_page, saved_job
+    from ..render import job, job_page
+    from ..saved import job_file
 
     formats: dict[str, Callable[[Job], str | bytes]] = {
         ".txt": lambda found: job.text(found, _called(options)),
         ".html": lambda found: job_page.render(found, _called(options)),
-        ".json": saved_job.render,
+        ".json": job_file.text_of,
     }
     return OutputFile(
         name, formats, keeps_older=is_profile(name) and not force, is_private=options.private

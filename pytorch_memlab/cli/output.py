@@ -65,19 +65,15 @@ def write_all(files: Sequence[OutputFile[T]], found: T, what: str) -> int:
     return 0 if all(written) else USAGE_ERROR
 
 
-LIMITS = "--top, --sort and --all are for the report of one run"
-
-
 @dataclass(frozen=True)
 class Results:
-    """The results of a command; of a file of format 1, there are tables alone."""
+    """The results of a command."""
 
     report: Report  # the tables asked for
     # the report that text shows in place of the tables; None for the tables themselves
-    overview: Overview | None = None
-    recorded: RecordedProfile | None = None
-    # the profile for a page, with a table for each device
-    for_page: tuple[RecordedProfile, Report] | None = None
+    overview: Overview | None
+    recorded: RecordedProfile
+    of_each_device: Report  # the tables for a page
 
 
 def results_of(
@@ -95,7 +91,9 @@ def results_of(
 
     limits = choice not in (None, Choice())
     if limits and len(profile.runs) > 1:
-        raise UsageError(f"the profile is of several runs: {LIMITS}")
+        raise UsageError(
+            "the profile is of several runs: --top, --sort and --all are for the report of one run"
+        )
     saved = SavedProfile(profile)
     of_each_device = saved.report_of_each_device(None, columns)
     report = saved.over_devices(of_each_device)
@@ -109,7 +107,7 @@ def results_of(
     of_runs = run_notes(profile) if tells_runs else ()
     report = replace(report, notes=(*verdict, *report.notes, *of_runs))
     recorded = replace(profile, columns=of_each_device.columns)
-    return Results(report, found, recorded, (recorded, of_each_device))
+    return Results(report, found, recorded, of_each_device)
 
 
 def writer_to(
@@ -147,7 +145,7 @@ def tell_headline(results: Results) -> None:
     from ..profiles.overview import headlines_of
     from ..render import text
 
-    if results.recorded is None or not prints() or sys.stderr is None:
+    if not prints() or sys.stderr is None:
         return
     found = results.overview
     opening = headlines_of(results.recorded) if found is None else (found.headlines, found.failure)
@@ -160,17 +158,16 @@ def is_profile(path: str) -> bool:
 
 
 def _profile(results: Results) -> str:
-    from ..render import saved_profile
+    from ..render.notes import in_words
+    from ..saved import profile_file
 
-    assert results.recorded is not None
-    return saved_profile.render(results.recorded)
+    return profile_file.text_of(in_words(results.recorded))
 
 
 def _page(results: Results) -> str:
-    from ..render import html, report_page
+    from ..render import report_page
 
-    found = results.for_page
-    return html.render(results.report) if found is None else report_page.render(*found)
+    return report_page.render(results.recorded, results.of_each_device)
 
 
 def _as_text(results: Results) -> str:

@@ -32,8 +32,9 @@ from ..errors import UsageError
 from ..profiles.privacy import without_private_facts
 from ..profiles.rank_digest import digest_of
 from ..profiles.recorded import RecordedProfile
-from ..render import saved_profile
-from ..render.saved_job import digest_data
+from ..render.notes import in_words
+from ..saved import profile_file
+from ..saved.job_file import digest_data
 from .folder import JobFolder
 
 SAVE_EVERY: Final = 30.0
@@ -142,7 +143,7 @@ class BlackBox:
         if self._is_private:
             profile = without_private_facts(profile)
         with private_names(self._is_private):
-            text = saved_profile.render(profile, digest_data(digest_of(profile)))
+            text = profile_file.text_of(in_words(profile), digest_data(digest_of(profile)))
         name = self.folder.claim(rank)
         self.folder.write(text)
         return name

@@ -14,8 +14,8 @@ from ..errors import ProfileError
 from ..profiles.job import Job, JobSummary
 from ..profiles.rank_digest import RankDigest, digest_of
 from ..profiles.recorded import RecordedProfile
-from ..render import saved_job, saved_profile
-from ..render.checked_json import DamagedError
+from ..saved import job_file, profile_file
+from ..saved.checked_json import DamagedError
 from .folder import rank_files
 
 _HEAD: Final = 1 << 16
@@ -28,7 +28,7 @@ def is_job(path: str) -> bool:
         return True
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return saved_job.is_job(file.read(200))
+            return job_file.is_job(file.read(200))
     except OSError:
         return False
 
@@ -42,7 +42,7 @@ def read_job(path: str) -> Job:
     if os.path.isdir(path):
         return _job_of_folder(path)
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        return saved_job.load(file.read(), path)
+        return job_file.load(file.read(), path)
 
 
 def _job_of_folder(path: str) -> Job:
@@ -78,11 +78,11 @@ def digest_of_file(file: Path) -> RankDigest:
     """
     with open(file, encoding="utf-8", errors="surrogateescape") as opened:
         head = opened.read(_HEAD)
-        digest = saved_job.digest_in(head)
+        digest = job_file.digest_in(head)
         if digest is not None:
             return digest
         text = head + opened.read()
-    return saved_job.digest_in(text) or digest_of(saved_profile.load(text, file.name))
+    return job_file.digest_in(text) or digest_of(profile_file.load(text, file.name))
 
 
 def profile_of_file(file: Path) -> RecordedProfile:
@@ -93,7 +93,7 @@ def profile_of_file(file: Path) -> RecordedProfile:
         OSError: it cannot be read.
     """
     text = file.read_text(encoding="utf-8", errors="surrogateescape")
-    return saved_profile.load(text, file.name)
+    return profile_file.load(text, file.name)
 
 
 def _sources(file: Path) -> dict[str, str]:

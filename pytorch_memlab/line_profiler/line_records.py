@@ -307,12 +307,14 @@ class RecordedLines(ABC):
             UsageError: there is one, or it cannot be written; the older one is as it was.
         """
         from pytorch_memlab.profiles.privacy import without_private_facts
-        from pytorch_memlab.render import saved_profile
+        from pytorch_memlab.render.notes import in_words
+        from pytorch_memlab.saved import profile_file
 
         file = CheckedFile(path_of_rank(os.fspath(path)), keeps_older=not force)
         found = self.recorded()
         with private_names(private):
-            file.write(saved_profile.render(without_private_facts(found) if private else found))
+            found = without_private_facts(found) if private else found
+            file.write(profile_file.text_of(in_words(found)))
 
     def to_html(self, path: str | PathLike[str], *, private: bool = False) -> None:
         """Write everything recorded so far to a page, which a browser shows without a network.

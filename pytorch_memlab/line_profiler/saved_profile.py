@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
 
-from ..errors import HistoryError, ProfileError
+from ..errors import HistoryError
 from ..history.holders import PeakHolders
 from ..history.model import AllocationHistory
 from ..profiles.merging import over_devices
 from ..profiles.recorded import RecordedProfile
 from ..records import FunctionInfo, Report
-from ..render import saved_profile
+from ..saved import profile_file
 from .line_records import LineRecords, RecordedLines, RecordsDisplay
 from .registration import resolve
-
-NO_HISTORY = "the profile has no history: record it with run --history"
-
-_PICKLE = b"\x80"
-_ZIP = b"P"
-_BEGINNING = re.compile(rb'\s*\{\s*"format"')
 
 
 class SavedProfile(RecordedLines):
@@ -68,7 +60,7 @@ class SavedProfile(RecordedLines):
         """
         found = self._recorded.all_histories()
         if not found:
-            raise HistoryError(NO_HISTORY)
+            raise HistoryError(profile_file.NO_HISTORY)
         labels = " or ".join(found)
         if run is None and len(found) > 1:
             raise HistoryError(f"the profile has several histories: choose {labels}")
@@ -110,37 +102,7 @@ def load(path: str | PathLike[str]) -> SavedProfile:
     Raises:
         ProfileError: the file is no saved profile; the message says what it is.
     """
-    return SavedProfile(saved_profile.load(read_text(path), os.fspath(path)))
-
-
-def is_saved_profile(path: str | PathLike[str]) -> bool:
-    """True if a file begins as a saved profile does, of any version."""
-    try:
-        with open(path, "rb") as file:
-            return _BEGINNING.match(file.read(64)) is not None
-    except OSError:
-        return False
-
-
-def read_text(path: str | PathLike[str]) -> str:
-    """The text of a file that may be a saved profile."""
-    name = os.fspath(path)
-    try:
-        with open(path, "rb") as file:
-            head = file.read(1)
-            rest = b"" if head in (_PICKLE, _ZIP) else file.read()
-    except OSError as error:
-        raise ProfileError(f"cannot read {name}: {error.strerror or error}") from None
-    if not head:
-        raise ProfileError(f"{name} is empty")
-    if head == _PICKLE:
-        raise ProfileError(
-            f"{name} is a pickle, such as a memory snapshot, and no profile: pytorch-memlab peak "
-            "reads snapshots"
-        )
-    if head == _ZIP:
-        raise ProfileError(f"{name} is not a profile of pytorch_memlab: it is no JSON")
-    return (head + rest).decode("utf-8", "surrogateescape")
+    return SavedProfile(profile_file.read(path))
 
 
 def _by_name(func: object) -> object:

@@ -43,8 +43,10 @@ from ..profiles.overview import verdicts
 from ..profiles.privacy import private_report, without_private_facts
 from ..profiles.recorded import MeasuredDevice, RecordedProfile
 from ..records import Report
-from ..render import report_page, saved_profile, text
+from ..render import report_page, text
+from ..render.notes import in_words
 from ..render.run_notes import sentences
+from ..saved import profile_file
 from ..scopes import RunPeaks
 from .shell import last_cell_number
 
@@ -264,5 +266,5 @@ class MlrunFile:
             if self.is_page:
                 return report_page.render(profile, tables)
             if self._file.ending == ".json":
-                return saved_profile.render(profile)
+                return profile_file.text_of(in_words(profile))
             return text.render(report)

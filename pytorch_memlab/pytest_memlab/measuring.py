@@ -26,7 +26,7 @@ from ..history.recorder import Recording
 from ..profiles.changed_tests import ChangedTest, MeasuredTest, changed_lines
 from ..profiles.differences import growth_limit
 from ..render import memory_of_tests, oom
-from ..render.saved_tests import read
+from ..saved.tests_file import read
 from ..simulation import simulate_without_traces
 from ..simulation.inspect import active
 from .gpu_memory import GPUMemory, LeakCheck

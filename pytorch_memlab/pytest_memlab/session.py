@@ -15,7 +15,7 @@ from ..profiles.changed_tests import ChangedTest, MeasuredTest
 from ..profiles.differences import growth_limit
 from ..profiles.privacy import private_test
 from ..render import memory_of_tests
-from ..render.saved_tests import from_report, read, text_of
+from ..saved.tests_file import from_report, read, text_of
 from .selection import REPORT_FIELD
 
 _NAME: Final = "memlab-session"

@@ -26,6 +26,7 @@ from ..records import (
 
 if TYPE_CHECKING:
     from ..fitting.trial import Trial
+    from ..profiles.recorded import RecordedProfile
 
 _NAMED_IN_LINE = 3
 _NAMED_IN_ALL = 5
@@ -92,6 +93,11 @@ _REMARKS = {
 def texts(notes: Iterable[Note]) -> tuple[str, ...]:
     """A sentence for each note."""
     return tuple(map(text, notes))
+
+
+def in_words(profile: RecordedProfile) -> RecordedProfile:
+    """A profile whose notes are sentences, as files keep them."""
+    return replace(profile, notes=texts(profile.notes), ends=texts(profile.ends))
 
 
 def text(note: Note) -> str:

@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import format_1
 from support.python_process import run_python
-from support.sample_reports import CUDA1, MIB, entry, sample_report
+from support.sample_reports import CUDA1, MIB, entry
 
 from pytorch_memlab import load
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.profiles.differences import compare
-from pytorch_memlab.render import saved_profile
+from pytorch_memlab.saved import profile_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -203,7 +202,7 @@ def test_what_makes_profiles_hard_to_compare_is_said(
     info = replace(device.device, description="NVIDIA T4", simulated=False)
     entries = tuple(replace(one, device=info) for one in profile.entries)
     other = replace(profile, runs=(run,), devices=(replace(device, device=info),), entries=entries)
-    Path("c.json").write_text(saved_profile.render(other))
+    Path("c.json").write_text(profile_file.text_of(other))
     assert main(["diff", "a.json", "c.json"]) == 0
     torch_version = profile.runs[0].versions["torch"]
     assert [line for line in capsys.readouterr().out.splitlines() if "warning" in line] == [
@@ -257,7 +256,7 @@ NO_SIZE = "--fail-over is a share such as 5% or a size such as 64MiB"
         (["--fail-over", "5", "a.json", "b.json"], f"{NO_SIZE}, not '5' (did you mean 5%, 5MiB"),
         (["--fail-over=-5MiB", "a.json", "b.json"], "--fail-over is a share such as 5% or a"),
         (["a.json", "missing.json"], "cannot read missing.json: No such file or directory"),
-        (["a.json", "old.json"], "old.json has the older format 1, which has the tables alone"),
+        (["a.json", "old.json"], "old.json is JSON, but no profile of pytorch_memlab"),
         (["trace.pickle", "a.json"], "trace.pickle is a pickle, such as a memory snapshot"),
     ],
 )
@@ -267,7 +266,7 @@ def test_what_cannot_be_compared_is_said_in_one_line(
     files: tuple[str, str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Path("old.json").write_text(format_1.render(sample_report()))
+    Path("old.json").write_text('{"format": 1, "tables": []}')
     Path("trace.pickle").write_bytes(b"\x80\x04.")
     assert main(["diff", *arguments]) == 2
     out, err = capsys.readouterr()

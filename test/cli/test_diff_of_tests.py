@@ -9,7 +9,7 @@ import pytest
 
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.profiles.changed_tests import HoldingLine, MeasuredTest
-from pytorch_memlab.render.saved_tests import text_of
+from pytorch_memlab.saved.tests_file import text_of
 
 MIB = 1 << 20
 

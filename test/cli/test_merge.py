@@ -6,13 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import format_1
-from support.sample_reports import MIB, sample_report
+from support.sample_reports import MIB
 
 from pytorch_memlab import load
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import ProfileError
-from pytorch_memlab.render import saved_profile
+from pytorch_memlab.saved import profile_file
 
 SCRIPT = """\
 import os
@@ -139,7 +138,7 @@ def test_functions_of_equal_text_stay_apart(ranks: list[str]) -> None:
                 *(replace(one, code_id=one.code_id + 2, hits=9) for one in profile.entries),
             ),
         )
-        Path(name).write_text(saved_profile.render(twice))
+        Path(name).write_text(profile_file.text_of(twice))
     main(["merge", *ranks, "-o", "all.json"])
     merged = load("all.json").recorded()
     assert len(merged.functions) == 4
@@ -154,7 +153,10 @@ def test_functions_of_equal_text_stay_apart(ranks: list[str]) -> None:
         (["p0.json", "p1.json", "-o", "all.html"], "a profile is a .json file, not all.html"),
         (["p0.json", "p1.json", "-o", "p0.json"], "p0.json is there already: --force "),
         (["p0.json", "p1.json", "-o", "no/all.json"], "cannot write no/all.json: no such folder"),
-        (["p0.json", "old.json", "-o", "all.json"], "old.json has the older format 1"),
+        (
+            ["p0.json", "old.json", "-o", "all.json"],
+            "old.json is JSON, but no profile of pytorch_memlab",
+        ),
         (["p0.json", "no.json", "-o", "all.json"], "cannot read no.json: No such file"),
         (
             ["p0.json", "eval.json", "-o", "all.json"],
@@ -170,10 +172,10 @@ def test_what_cannot_be_merged_is_said_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     main(["merge", *ranks, "-o", "ranks.json"])
-    Path("old.json").write_text(format_1.render(sample_report()))
+    Path("old.json").write_text('{"format": 1, "tables": []}')
     profile = load("p1.json").recorded()
     other = replace(profile, runs=(replace(profile.runs[0], program="/x/eval.py"),))
-    Path("eval.json").write_text(saved_profile.render(other))
+    Path("eval.json").write_text(profile_file.text_of(other))
     capsys.readouterr()
     assert main(["merge", *arguments]) == 2
     out, err = capsys.readouterr()

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import format_1
 from support.python_process import run_python
-from support.sample_reports import SAMPLE_TEXT, marked_report, sample_report
 
 from pytorch_memlab import clear_global_line_profiler, load
 from pytorch_memlab.cli.main import main
@@ -182,34 +180,10 @@ def test_a_page_text_and_a_profile_of_a_profile(
     assert load("a.json").recorded().entries == load("p.json").recorded().entries
 
 
-def test_a_file_of_format_1_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("old.json").write_text(format_1.render(sample_report()))
-    assert main(["show", "old.json"]) == 0
-    assert capsys.readouterr().out == SAMPLE_TEXT
-    assert main(["show", "-f", "inner", "-c", "reserved_bytes.all.peak", "old.json"]) == 0
-    assert capsys.readouterr().out == (
-        "## inner\n\nreserved_bytes line  code\n           all\n          peak\n"
-        "         2.00M    4  def inner():\n"
-        "         2.00M    5      torch.nn.Linear(100, 100).cuda()\n"
-    )
-    Path("marked.json").write_text(format_1.render(marked_report()))
-    assert main(["show", "-o", "marked.txt", "marked.json"]) == 0
-    assert "line 8: estimated: mean" in Path("marked.txt").read_text()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["old.json", "-f", "nothing"], "there is no function nothing in the file: it has inner, "),
-        (["old.json", "-c", "hits"], "the file has no column hits: it has active_bytes.all.peak, "),
-        (
-            ["old.json", "-o", "new.json"],
-            "old.json has the tables alone (format 1): end the output",
-        ),
-        (["damaged.json"], "damaged.json: damaged saved profile: "),
+        (["other.json"], "other.json is JSON, but no profile of pytorch_memlab"),
         (["missing.json"], "cannot read missing.json: No such file or directory"),
         (["p.json", "-f", "Nett"], "there is no function Nett in the file: it has <module>, Net"),
         (["p.json", "-c", "peek"], "unknown column 'peek': did you mean peak?"),
@@ -224,8 +198,7 @@ def test_a_file_of_format_1_is_shown(
 def test_what_cannot_be_shown_is_said_in_one_line(
     arguments: list[str], message: str, script: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("old.json").write_text(format_1.render(sample_report()))
-    Path("damaged.json").write_text(format_1.render(sample_report()).replace('"columns"', '"c"'))
+    Path("other.json").write_text('{"format": 1, "tables": []}')
     main(["run", "--gpu", "24GiB", "-o", "p.json", script()])
     capsys.readouterr()
     assert main(["show", *arguments]) == 2

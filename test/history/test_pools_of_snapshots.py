@@ -10,9 +10,9 @@ from support.spied_allocator import MB, allocator
 
 from pytorch_memlab.history.replay import check_replay, recorded_figures, replay, what_if
 from pytorch_memlab.history.snapshot import history_of
-from pytorch_memlab.render.checked_json import Checked
 from pytorch_memlab.render.replay import text
-from pytorch_memlab.render.saved_history import history_data, read_history
+from pytorch_memlab.saved.checked_json import Checked
+from pytorch_memlab.saved.histories import history_data, read_history
 
 GRAPH, POOL = (0, 1), (2, 0)
 

@@ -16,7 +16,7 @@ from support.run_command import ROOT
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.jobs import attached, requests
-from pytorch_memlab.render import saved_profile
+from pytorch_memlab.saved import profile_file
 
 PROGRAM = """\
 import os, sys, time, torch
@@ -93,7 +93,7 @@ FILE = Path("job.memlab/rank0.attempt0.json")
 
 
 def saved():
-    return saved_profile.load(FILE.read_text(), "the file")
+    return profile_file.load(FILE.read_text(), "the file")
 
 
 def hits_of(profile):

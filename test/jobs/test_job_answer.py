@@ -10,7 +10,8 @@ from pytorch_memlab.profiles.job import Job, JobSummary, ranks_text
 from pytorch_memlab.profiles.privacy import private_job
 from pytorch_memlab.profiles.rank_digest import RankDigest
 from pytorch_memlab.profiles.recorded import Run
-from pytorch_memlab.render import job as job_text, job_page, saved_job
+from pytorch_memlab.render import job as job_text, job_page
+from pytorch_memlab.saved import job_file
 
 NOW = datetime(2026, 5, 4, 12, 4, 0, tzinfo=UTC)
 MIB = 1 << 20
@@ -81,9 +82,9 @@ def test_the_whole_text_of_512_ranks():
 
 def test_a_merged_job_is_the_same_answer():
     found = of_512(peak=165)
-    text = saved_job.render(found)
-    assert saved_job.is_job(text)
-    assert saved_job.load(text, "all.json") == found
+    text = job_file.text_of(found)
+    assert job_file.is_job(text)
+    assert job_file.load(text, "all.json") == found
 
 
 def test_the_page_has_every_rank_and_no_unescaped_text():
@@ -156,16 +157,16 @@ def test_peaks_that_differ_by_one_percent_are_alike():
 
 def test_the_digest_of_a_rank_is_read_from_the_head_of_its_file():
     digest = rank(3, 120)
-    text = '{"format":"x","job":' + __import__("json").dumps(saved_job.digest_data(digest))
-    assert saved_job.digest_in(text + ',"rest":"cut off') == digest
-    assert saved_job.digest_in(text[:-5]) is None
+    text = '{"format":"x","job":' + __import__("json").dumps(job_file.digest_data(digest))
+    assert job_file.digest_in(text + ',"rest":"cut off') == digest
+    assert job_file.digest_in(text[:-5]) is None
 
 
 def test_a_private_answer_has_no_message_and_no_folder():
     found = private_job(
         job(rank(0, status=1, exception="ValueError: /srv/x", line="/srv/x/b.py:2"))
     )
-    assert "/srv" not in saved_job.render(found)
+    assert "/srv" not in job_file.text_of(found)
     assert (found.ends[0].state, found.ends[0].line) == ("ValueError", "b.py:2")
 
 

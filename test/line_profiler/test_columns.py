@@ -1,12 +1,10 @@
 """The columns that exist."""
 
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
-from support import format_1
 from support.sample_reports import CUDA0
 
 from pytorch_memlab import (
@@ -22,8 +20,7 @@ from pytorch_memlab.line_profiler.columns import (
     checked_columns,
 )
 from pytorch_memlab.records import LineEntry
-from pytorch_memlab.render import html, saved_profile, text
-from pytorch_memlab.render.notes import texts
+from pytorch_memlab.render import html, text
 
 
 def test_default_columns_are_the_two_peaks() -> None:
@@ -161,8 +158,6 @@ def test_short_names_are_the_heads_of_their_columns() -> None:
     assert second.split()[:4] == ["60.00M"] * 4
     for name in short.columns:
         assert f">{name}</th>" in html.render(short)
-    saved = replace(short, notes=texts(short.notes))
-    assert saved_profile.load_tables(format_1.render(short)) == saved
 
 
 def test_temporary_is_the_most_that_a_hit_had_beyond_its_start_and_its_end() -> None:

@@ -9,19 +9,19 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import pytest
 import torch
-from support import format_1
 from support.terminal import coloured
 from support.traced_programs import RecordedFrame, Recorder
 
-from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab import LineProfiler, load, simulate
 from pytorch_memlab.line_profiler import line_profiler as line_profiler_module
 from pytorch_memlab.line_profiler.settrace_tracer import SettraceTracer
-from pytorch_memlab.render import html, saved_profile, text
+from pytorch_memlab.render import html, text
 from pytorch_memlab.render.notes import texts
 
 KIB = 1024
@@ -126,7 +126,7 @@ def test_the_report_says_where_and_shows_what_ran_before(
     assert (func is debugs) == any(line in asked.getvalue() for line in stops)
 
 
-def test_every_renderer_says_it() -> None:
+def test_every_renderer_says_it(tmp_path: Path) -> None:
     with LineProfiler(takes_the_tracer_off) as profiler:
         takes_the_tracer_off()
     report = profiler.display().report
@@ -136,7 +136,8 @@ def test_every_renderer_says_it() -> None:
     on_terminal = re.sub(r"\x1b\[[0-9;]*m", "", coloured(text.write, report))
     assert sentence in " ".join(on_terminal.split())
     assert f">{sentence}</p>" in html.fragment(report)
-    assert saved_profile.load_tables(format_1.render(report)).notes[0] == sentence
+    profiler.save(tmp_path / "p.json")
+    assert load(tmp_path / "p.json").display().report.notes[0] == sentence
 
 
 def test_a_trace_function_at_the_limit_ends_its_intervals_there() -> None:

@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 from inner_runs import section
 
-from pytorch_memlab.render.saved_tests import load
+from pytorch_memlab.saved.tests_file import load
 
 pytest_plugins = "pytester"
 

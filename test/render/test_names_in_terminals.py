@@ -30,11 +30,10 @@ from pytorch_memlab.render import (
     html,
     peak,
     rows,
-    saved_profile,
-    saved_tests,
     text,
     top,
 )
+from pytorch_memlab.saved import profile_file, tests_file
 
 _ACTING = "\x1b]0;renamed\x07\u202e\n"
 _HARMLESS = "\ufffd]0;renamed\ufffd\ufffd\ufffd"
@@ -145,7 +144,7 @@ def test_no_name_acts_in_the_text_of_a_peak():
 
 
 @pytest.mark.parametrize(
-    ("load", "kind"), [(saved_profile.load, saved_profile), (saved_tests.load, saved_tests)]
+    ("load", "kind"), [(profile_file.load, profile_file), (tests_file.load, tests_file)]
 )
 def test_no_version_acts_in_a_message(load, kind):
     data = {"format": kind.FORMAT, "version": 99, "written_by": f"9{_ACTING}"}

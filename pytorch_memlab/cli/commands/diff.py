@@ -81,14 +81,14 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
 
 def _of_profiles(options: argparse.Namespace) -> _Compared:
-    from ...line_profiler.saved_profile import load
     from ...profiles.differences import compare, growth_limit
     from ...profiles.privacy import without_private_facts
     from ...render import difference_page, differences
+    from ...saved import profile_file
 
     is_too_much = growth_limit("--fail-over", options.fail_over)
     names = options.before, options.after
-    before, after = load(options.before).recorded(), load(options.after).recorded()
+    before, after = profile_file.read(options.before), profile_file.read(options.after)
     if options.private:
         before, after = without_private_facts(before), without_private_facts(after)
     found = compare(before, after)
@@ -125,11 +125,11 @@ def _of_tests(options: argparse.Namespace, tests: Sequence[dict[str, MeasuredTes
 
 def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
     """The tests that pytest saved in both files; None for two profiles."""
-    from ...line_profiler.saved_profile import read_text
-    from ...render import saved_tests
+    from ...saved import tests_file
+    from ...saved.files import read_text
 
     texts = {file: read_text(file) for file in files}
-    of_tests = [file for file, text in texts.items() if saved_tests.is_tests(text)]
+    of_tests = [file for file, text in texts.items() if tests_file.is_tests(text)]
     if not of_tests:
         return None
     others = [file for file in texts if file not in of_tests]
@@ -138,7 +138,7 @@ def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
             f"{of_tests[0]} has the memory of tests and {others[0]} has not: compare two of one"
             " kind"
         )
-    return [saved_tests.load(texts[file], file) for file in files]
+    return [tests_file.load(texts[file], file) for file in files]
 
 
 def _show(found: _Compared, files: Sequence[OutputFile[_Compared]], *, is_private: bool) -> int:

@@ -44,9 +44,9 @@ def add_arguments(parser: CommandParser) -> None:
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
     from ..._common.checked_file import CheckedFile
-    from ...line_profiler.saved_profile import load
     from ...profiles.merging import merged
     from ...profiles.privacy import without_private_facts
+    from ...saved import profile_file
 
     if not is_profile(options.output):
         raise UsageError(f"a profile is a .json file, not {options.output}")
@@ -57,7 +57,7 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
     if len(set(options.files)) < len(options.files):
         raise UsageError("a file is given twice")
     file = CheckedFile(options.output, keeps_older=not options.force)
-    found = merged({name: load(name).recorded() for name in options.files})
+    found = merged({name: profile_file.read(name) for name in options.files})
     if options.private:
         found = without_private_facts(found)
     return partial(_write, found, file, is_private=options.private)
@@ -65,11 +65,12 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
 def _write(profile: RecordedProfile, file: CheckedFile, *, is_private: bool) -> int:
     from ..._common.shared_paths import private_names
-    from ...render import saved_profile
+    from ...render.notes import in_words
+    from ...saved import profile_file
 
     try:
         with private_names(is_private):
-            name = file.write(saved_profile.render(profile))
+            name = file.write(profile_file.text_of(in_words(profile)))
     except UsageError as error:
         return tell_usage_error("merge", error)
     labels = ", ".join(run.label for run in profile.runs)

@@ -71,10 +71,11 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
 def _peaks_in(options: argparse.Namespace) -> Sequence[PeakHolders]:
     """The peaks, which stand in a profile, and follow from a snapshot."""
-    from ...line_profiler.saved_profile import is_saved_profile, load
+    from ...saved import profile_file
+    from ...saved.files import is_saved_profile
 
     if is_saved_profile(options.file):
-        profile = load(options.file).recorded()
+        profile = profile_file.read(options.file)
         peaks = profile.peaks.values()
         chosen = [held for held in peaks if options.device in (None, held.peak.device)]
         if not chosen:

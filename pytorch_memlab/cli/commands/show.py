@@ -1,7 +1,7 @@
 """Show a saved profile: the report of the run, or tables of chosen columns.
 
-The file is one that run -o FILE.json or LineProfiler.save() wrote; a file of tables alone, as
-older releases wrote it, is shown too. So is a merged one, as tables. Nothing in it is executed.
+The file is one that run -o FILE.json or LineProfiler.save() wrote, or a merged one, which is shown
+as tables. Nothing in it is executed.
 
 Of the folder of a job, also of one that goes on, show tells in at most 60 lines which rank needs
 most memory and why, which one failed first and where, which ranks are alike, and the lines that
@@ -23,8 +23,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...errors import ProfileError, UsageError
-from ...profiles.overview import Choice
+from ...errors import UsageError
 from ...profiles.privacy import without_private_facts
 from ..common_options import (
     add_functions_and_columns,
@@ -35,12 +34,11 @@ from ..common_options import (
 )
 from ..exit_codes import USAGE_ERROR
 from ..jobs import is_job, prepared_job
-from ..output import LIMITS, Results, is_profile, results_of, writer_to
+from ..output import results_of, writer_to
 from ..parser import CommandParser
 
 if TYPE_CHECKING:
     from ...profiles.recorded import RecordedProfile
-    from ...records import Report
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -64,34 +62,19 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
-    from ...line_profiler.saved_profile import read_text
-    from ...render import saved_profile
+    from ...saved import profile_file
 
     outputs = options.outputs or ()
     choice = report_choice(options)
     if is_job(options.file):
         return prepared_job(options)
     write = writer_to(outputs, force=options.force, is_private=options.private)
-    text = read_text(options.file)
-    if saved_profile.is_of_format_1(text):
-        if any(map(is_profile, outputs)):
-            raise UsageError(
-                f"{options.file} has the tables alone (format 1): end the output in .txt, .html"
-            )
-        if choice not in (None, Choice()):
-            raise UsageError(f"{options.file} has the tables alone (format 1): {LIMITS}")
-        try:
-            report = saved_profile.load_tables(text)
-        except UsageError as error:
-            raise ProfileError(f"{options.file}: {error}") from None
-        results = Results(_part(report, options.functions, options.columns))
-    else:
-        profile = saved_profile.load(text, options.file)
-        if options.private:
-            profile = without_private_facts(profile)
-        if options.functions is not None:
-            profile = replace(profile, shown=_functions_called(options.functions, profile))
-        results = results_of(profile, options.columns, choice, tells_runs=True)
+    profile = profile_file.read(options.file)
+    if options.private:
+        profile = without_private_facts(profile)
+    if options.functions is not None:
+        profile = replace(profile, shown=_functions_called(options.functions, profile))
+    results = results_of(profile, options.columns, choice, tells_runs=True)
     return lambda: 0 if write(results) else USAGE_ERROR
 
 
@@ -109,32 +92,7 @@ def _functions_called(names: Sequence[str], profile: RecordedProfile) -> tuple[i
     return tuple(found)
 
 
-def _part(report: Report, functions: Sequence[str] | None, columns: Sequence[str] | None) -> Report:
-    """The functions and columns asked for."""
-    tables = report.tables
-    if functions is not None:
-        known = {table.function.qual_name for table in tables}
-        for name in functions:
-            if name not in known:
-                raise UsageError(_unknown(name, known))
-        tables = tuple(table for table in tables if table.function.qual_name in functions)
-    if columns is None:
-        return replace(report, tables=tables)
-    for column in columns:
-        if column not in report.columns:
-            raise UsageError(f"the file has no column {column}: it has {', '.join(report.columns)}")
-    places = [report.columns.index(column) for column in columns]
-    tables = tuple(
-        replace(
-            table,
-            rows={line: tuple(row[place] for place in places) for line, row in table.rows.items()},
-        )
-        for table in tables
-    )
-    return replace(report, columns=tuple(columns), tables=tables)
-
-
-def _unknown(name: str, known: Sequence[str] | set[str]) -> str:
+def _unknown(name: str, known: Sequence[str]) -> str:
     import difflib
 
     from ..._common.quoted import listed

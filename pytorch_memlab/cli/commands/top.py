@@ -26,10 +26,10 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
-    from ...line_profiler.saved_profile import load
     from ...profiles.ranking import lines_that_add, lines_with_peaks
     from ...render import top
+    from ...saved import profile_file
 
-    profile = load(options.file).recorded()
+    profile = profile_file.read(options.file)
     text = top.text(profile, lines_that_add(profile), lines_with_peaks(profile), options.rows)
     return partial(print_to_stdout, text)

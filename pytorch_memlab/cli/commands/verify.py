@@ -105,12 +105,13 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
 def _recorded(path: str) -> AllocationHistory:
     from ...history.snapshot import read_snapshot
-    from ...line_profiler.saved_profile import NO_HISTORY, is_saved_profile, load
+    from ...saved import profile_file
+    from ...saved.files import is_saved_profile
 
     if is_saved_profile(path):
-        history = load(path).recorded().history
+        history = profile_file.read(path).history
         if history is None:
-            raise UsageError(f"{path}: {NO_HISTORY}")
+            raise UsageError(f"{path}: {profile_file.NO_HISTORY}")
     else:
         history = read_snapshot(path)
     if not any(history.of_device(device).events for device in history.used_devices()):
@@ -170,7 +171,7 @@ def _run(
     settings: Mapping[str, str],
 ) -> RecordedProfile:
     """The profile of a run in another process, with its history."""
-    from ...line_profiler.saved_profile import load
+    from ...saved import profile_file
 
     path = os.path.join(folder, f"{'simulated' if how else 'real'}.json")
     command = [sys.executable, "-m", "pytorch_memlab", "run", "--no-try", "--history", "-o", path]
@@ -186,7 +187,7 @@ def _run(
         env={**os.environ, **settings},
         check=False,
     )
-    profile = load(path).recorded() if os.path.exists(path) else None
+    profile = profile_file.read(path) if os.path.exists(path) else None
     if profile is None or not profile.history or not profile.history.used_devices():
         last = "\n".join(f"  {line}" for line in done.stderr.splitlines()[-_LAST_LINES:])
         raise UsageError(

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import format_1
 from support.sample_reports import (
     CONVOLUTION,
     CUDA0,
@@ -21,7 +20,6 @@ from support.sample_reports import (
     OUTER,
     QR,
     entry,
-    sample_report,
 )
 
 import pytorch_memlab
@@ -49,7 +47,7 @@ from pytorch_memlab.profiles.recorded import (
     ShownRemedy,
 )
 from pytorch_memlab.records import FunctionInfo, Section
-from pytorch_memlab.render import saved_profile
+from pytorch_memlab.saved import profile_file
 
 RUN = Run(
     "train.py",
@@ -130,7 +128,7 @@ PROFILE = RecordedProfile(
 
 
 def test_a_profile_loads_as_it_was() -> None:
-    loaded = saved_profile.load(saved_profile.render(PROFILE), "p.json")
+    loaded = profile_file.load(profile_file.text_of(PROFILE), "p.json")
     assert replace(loaded, history=None) == replace(PROFILE, history=None)
     assert loaded.history is not None
     assert PROFILE.history is not None
@@ -143,21 +141,21 @@ def test_a_profile_loads_as_it_was() -> None:
 
 
 def test_a_file_of_an_older_release_lacks_what_came_later() -> None:
-    data = fields_of(saved_profile.render(PROFILE))
+    data = fields_of(profile_file.text_of(PROFILE))
     for name in LATER:
         del data[name]
-    loaded = saved_profile.load(json.dumps(data), "p.json")
+    loaded = profile_file.load(json.dumps(data), "p.json")
     assert replace(loaded, history=None) == replace(PROFILE, history=None, errors=(), growing=())
 
 
 def test_a_file_of_version_2_has_sums_whose_means_are_the_least_that_was_kept_or_freed() -> None:
-    data = fields_of(saved_profile.render(PROFILE)) | {"version": 2}
+    data = fields_of(profile_file.text_of(PROFILE)) | {"version": 2}
     rows = [(3, 96), (2, -5), (0, 0)]
     data["lines"] = [[0, 8 + n, 0, hits, 0.5, total, 0] for n, (hits, total) in enumerate(rows)]
     data["gaps"] = []
     for call in data["calls"]:
         call["delta"] = call.pop("added")
-    loaded = saved_profile.load(json.dumps(data), "p.json")
+    loaded = profile_file.load(json.dumps(data), "p.json")
     assert [(one.kept, one.freed) for one in loaded.entries] == [(32, 0), (0, 2), (0, 0)]
     assert loaded.calls == PROFILE.calls
 
@@ -165,13 +163,13 @@ def test_a_file_of_version_2_has_sums_whose_means_are_the_least_that_was_kept_or
 def test_fields_keep_their_order() -> None:
     stats = {"b": 1, "a": 0, "c": 2}
     profile = replace(PROFILE, entries=(replace(entry(0, 8, 0), stats=stats),))
-    loaded = saved_profile.load(saved_profile.render(profile), "p.json")
+    loaded = profile_file.load(profile_file.text_of(profile), "p.json")
     assert list(loaded.entries[0].stats) == ["b", "a", "c"]
 
 
 def test_rows_and_fields_of_zeros_stand_once() -> None:
     entries = tuple(entry(0, line, 5, 0) for line in (8, 9, 10))
-    data = fields_of(saved_profile.render(replace(PROFILE, entries=entries)))
+    data = fields_of(profile_file.text_of(replace(PROFILE, entries=entries)))
     assert data["fields"] == ["active_bytes.all.peak", "reserved_bytes.all.peak"]
     assert data["zero_fields"] == ["reserved_bytes.all.peak"]
     assert data["rows"] == [[5]]
@@ -186,7 +184,7 @@ def fields_of(text: str) -> dict[str, Any]:
 
 
 def test_the_file_says_what_it_is() -> None:
-    data = fields_of(saved_profile.render(PROFILE))
+    data = fields_of(profile_file.text_of(PROFILE))
     assert list(data)[:3] == ["format", "version", "written_by"]
     assert data["format"] == "pytorch_memlab.profile"
     assert data["version"] == 3
@@ -194,11 +192,11 @@ def test_the_file_says_what_it_is() -> None:
 
 
 def damaged(**changes: object) -> str:
-    return json.dumps(fields_of(saved_profile.render(PROFILE)) | changes)
+    return json.dumps(fields_of(profile_file.text_of(PROFILE)) | changes)
 
 
 def of_peak(**changes: object) -> str:
-    data = fields_of(saved_profile.render(PROFILE))
+    data = fields_of(profile_file.text_of(PROFILE))
     data["peaks"]["cuda:0"] |= changes
     return json.dumps(data)
 
@@ -208,27 +206,23 @@ def packed(content: bytes) -> str:
 
 
 def with_first(name: str, **changes: object) -> str:
-    data = fields_of(saved_profile.render(PROFILE))
+    data = fields_of(profile_file.text_of(PROFILE))
     data[name][0] |= changes
     return json.dumps(data)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.999])
 def test_a_profile_that_is_cut_off_is_refused_as_that(share: float) -> None:
-    text = saved_profile.render(PROFILE)
+    text = profile_file.text_of(PROFILE)
     with pytest.raises(
         ProfileError,
         match=r"^p.json is cut off or damaged: its JSON ends or breaks at character [\d,]+$",
     ):
-        saved_profile.load(text[: int(max(40, len(text) * share))], "p.json")
+        profile_file.load(text[: int(max(40, len(text) * share))], "p.json")
 
 
 LINE = [0, 8, 0, 1, 0.5, 0, 0, 0]
 NO_PROFILE = "p.json is not a profile of pytorch_memlab: it is no JSON"
-OLDER = (
-    "p.json has the older format 1, which has the tables alone: show reads it; record the program"
-    " again with this version for the rest"
-)
 NEWER = (
     "p.json was written by pytorch_memlab 9.1, this is "
     f"{pytorch_memlab.__version__}: upgrade to read it"
@@ -248,14 +242,13 @@ OTHER_JSON = "p.json is JSON, but no profile of pytorch_memlab"
         ('{"format": "pytorch_memlab.profile"}', OTHER_JSON),
         ('{"format": 1}', OTHER_JSON),
         (
-            saved_profile.render(PROFILE).replace(",512,", ",NaN,"),
+            profile_file.text_of(PROFILE).replace(",512,", ",NaN,"),
             "p.json is cut off or damaged: NaN is no number",
         ),
         (
             '{"format": "pytorch_memlab.tests", "version": 1, "tests": {}}',
             "p.json has the memory of tests: pytorch-memlab diff compares two such files",
         ),
-        (format_1.render(sample_report()), OLDER),
         (
             damaged(lines=[[0, 8, 0, 1, 1e999, 0, 0, 0]]),
             "p.json is cut off or damaged: Infinity is no number",
@@ -268,7 +261,7 @@ OTHER_JSON = "p.json is JSON, but no profile of pytorch_memlab"
 )
 def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) -> None:
     with pytest.raises(ProfileError) as refused:
-        saved_profile.load(text, "p.json")
+        profile_file.load(text, "p.json")
     assert str(refused.value) == message
 
 
@@ -333,7 +326,7 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
 )
 def test_each_damaged_field_is_named(text: str, message: str) -> None:
     with pytest.raises(ProfileError) as refused:
-        saved_profile.load(text, "p.json")
+        profile_file.load(text, "p.json")
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -344,13 +337,13 @@ LATER = ("errors", "growing")
 
 @pytest.mark.parametrize(
     "field",
-    [one for one in [*fields_of(saved_profile.render(PROFILE))][3:] if one not in LATER],
+    [one for one in [*fields_of(profile_file.text_of(PROFILE))][3:] if one not in LATER],
 )
 def test_each_missing_field_is_named(field: str) -> None:
-    data = fields_of(saved_profile.render(PROFILE))
+    data = fields_of(profile_file.text_of(PROFILE))
     del data[field]
     with pytest.raises(ProfileError, match=rf"^p.json is a damaged profile: it has no '{field}'$"):
-        saved_profile.load(json.dumps(data), "p.json")
+        profile_file.load(json.dumps(data), "p.json")
 
 
 def test_ten_thousand_lines_take_little_time_and_room() -> None:
@@ -372,8 +365,8 @@ def test_ten_thousand_lines_take_little_time_and_room() -> None:
         growing=(),
     )
     began = time.process_time()
-    text = saved_profile.render(profile)
-    loaded = saved_profile.load(text, "p.json")
+    text = profile_file.text_of(profile)
+    loaded = profile_file.load(text, "p.json")
     assert time.process_time() - began < 20  # 1 s when alone
     assert loaded == profile
     assert len(text) < 8 * MIB

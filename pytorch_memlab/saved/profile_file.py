@@ -9,9 +9,11 @@ most lines share their row with others, and most fields are zero in all of them 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
+from os import PathLike
 from typing import Any, Final
 
 from .._common.ipython import source_name
@@ -19,7 +21,7 @@ from .._common.quoted import quoted
 from .._common.secrets_in_arguments import masked
 from .._common.shared_paths import restored, stored
 from .._common.version import __version__
-from ..errors import ProfileError, UsageError
+from ..errors import ProfileError
 from ..profiles.recorded import (
     Call,
     GrowingLoop,
@@ -35,23 +37,23 @@ from ..records import (
     ApproximationKind,
     DeviceInfo,
     FunctionInfo,
-    FunctionTable,
     LineEntry,
-    Report,
     Section,
     mean,
 )
-from . import saved_tests
+from . import tests_file
 from .checked_json import Checked, DamagedError, check_version
 from .checksum import check, with_checksum
-from .notes import texts
-from .saved_history import history_data, holders_data, read_history, read_holders
+from .files import read_text
+from .histories import history_data, holders_data, read_history, read_holders
 
 FORMAT: Final = "pytorch_memlab.profile"
 VERSION: Final = 3
-"""Version 1 held the tables of one report, see ``load_tables``; 2 held sums over all hits."""
+"""Version 2 held sums over all hits."""
 
-_BEGINNING: Final = re.compile(r'\s*\{\s*"format"\s*:\s*(1\b|"pytorch_memlab\.profile")')
+NO_HISTORY: Final = "the profile has no history: record it with run --history"
+
+_BEGINNING: Final = re.compile(r'\s*\{\s*"format"\s*:\s*"pytorch_memlab\.profile"')
 
 
 _LATER_SIZES: Final = ("private", "nccl", "nccl_at_least", "nccl_at_most")
@@ -67,7 +69,7 @@ _NEWER_FACTS: Final[dict[str, Any]] = {
 """Facts of a run that files of older releases do not have."""
 
 
-def render(profile: RecordedProfile, digest: Mapping[str, Any] | None = None) -> str:
+def text_of(profile: RecordedProfile, digest: Mapping[str, Any] | None = None) -> str:
     """The profile as one JSON document, of a rank with its digest near the beginning."""
     data = {
         "format": FORMAT,
@@ -78,8 +80,8 @@ def render(profile: RecordedProfile, digest: Mapping[str, Any] | None = None) ->
         "devices": [asdict(device) for device in profile.devices],
         "columns": profile.columns,
         "shown": profile.shown,
-        "notes": texts(profile.notes),
-        "ends": texts(profile.ends),
+        "notes": profile.notes,
+        "ends": profile.ends,
         "functions": [
             {**asdict(function), "filename": stored(source_name(function.filename))}
             for function in profile.functions
@@ -99,15 +101,10 @@ def render(profile: RecordedProfile, digest: Mapping[str, Any] | None = None) ->
 
 
 def load(text: str, called: str) -> RecordedProfile:
-    """The profile that ``render`` made the text of."""
+    """The profile that ``text_of`` made the text of."""
     data = _document(text, called)
     saved_format = data.get("format")
-    if saved_format == 1 and "tables" in data:
-        raise ProfileError(
-            f"{called} has the older format 1, which has the tables alone: show reads it; record "
-            "the program again with this version for the rest"
-        )
-    if saved_format == saved_tests.FORMAT:
+    if saved_format == tests_file.FORMAT:
         raise ProfileError(
             f"{called} has the memory of tests: pytorch-memlab diff compares two such files"
         )
@@ -119,6 +116,15 @@ def load(text: str, called: str) -> RecordedProfile:
         return _profile(Checked(data))
     except DamagedError as error:
         raise ProfileError(f"{called} is a damaged profile: {error}") from None
+
+
+def read(path: str | PathLike[str]) -> RecordedProfile:
+    """The profile in a file.
+
+    Raises:
+        ProfileError: the file is no saved profile; the message says what it is.
+    """
+    return load(read_text(path), os.fspath(path))
 
 
 def _document(text: str, called: str) -> dict[str, Any]:
@@ -380,48 +386,3 @@ def _approximation(data: Checked) -> Approximation:
         at_most=_bound(data, "at_most"),
         gives_way=data.has("gives_way") and data.flag("gives_way"),
     )
-
-
-# Format 1
-
-
-def is_of_format_1(text: str) -> bool:
-    """True if a text begins like a saved profile of format 1."""
-    return re.match(r'\s*\{\s*"format"\s*:\s*1\b', text) is not None
-
-
-def load_tables(text: str) -> Report:
-    """The report in a text of format 1, which releases before format 2 saved."""
-    try:
-        data = json.loads(text, parse_constant=_refuse_constant)
-        saved_format = data["format"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UsageError("not a profile saved by pytorch_memlab as JSON") from error
-    if saved_format != 1:
-        raise UsageError(f"saved profile of format {quoted(saved_format)}; known is format 1")
-    try:
-        checked = Checked(data)
-        columns = checked.texts("columns")
-        tables = tuple(_table(one, len(columns)) for one in checked.objects("tables"))
-        return Report(columns, tables, checked.texts("notes"))
-    except DamagedError as error:
-        raise UsageError(f"damaged saved profile: {error}") from error
-
-
-def _table(data: Checked, width: int) -> FunctionTable:
-    rows = {}
-    for line, values in data.lists_by_number("rows").items():
-        if len(values) != width:
-            raise DamagedError(f"line {line} has {len(values)} values for {width} columns")
-        rows[line] = tuple(
-            value
-            if value is None
-            else (data.seconds if isinstance(value, float) else data.number)("rows", value)
-            for value in values
-        )
-    approximations = {
-        line: tuple(_approximation(data.object("gaps", one)) for one in found)
-        for line, found in (data.lists_by_number("gaps") if data.has("gaps") else {}).items()
-    }
-    device = data.object("device").record(DeviceInfo)
-    return FunctionTable(_function(data.object("function")), device, rows, approximations)

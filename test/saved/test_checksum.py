@@ -17,7 +17,7 @@ from pytorch_memlab.errors import ProfileError
 from pytorch_memlab.profiles.changed_tests import HoldingLine, MeasuredTest
 from pytorch_memlab.profiles.recorded import MeasuredDevice, RecordedProfile, Run
 from pytorch_memlab.records import FunctionInfo, LineEntry
-from pytorch_memlab.render import saved_profile, saved_tests
+from pytorch_memlab.saved import profile_file, tests_file
 
 PROFILE = RecordedProfile(
     (Run("train.py", ("é",), {"torch": "2.13.0"}, "", 1.5, is_dry_run=False),),
@@ -33,8 +33,8 @@ TESTS = {
     )
 }
 KINDS: dict[str, tuple[str, Callable[[str, str], object], object]] = {
-    "profile": (saved_profile.render(PROFILE), saved_profile.load, PROFILE),
-    "tests": (saved_tests.text_of(TESTS), saved_tests.load, TESTS),
+    "profile": (profile_file.text_of(PROFILE), profile_file.load, PROFILE),
+    "tests": (tests_file.text_of(TESTS), tests_file.load, TESTS),
 }
 CHANGED = (
     "p.json was changed or damaged after it was written, its checksum says: copy or record it"
@@ -96,7 +96,7 @@ def test_the_checksum_is_that_of_the_bytes_before_its_line(kind: str) -> None:
 
 
 def test_a_profile_in_a_file(tmp_path: Path) -> None:
-    text = saved_profile.render(replace(PROFILE, notes=("a note",)))
+    text = profile_file.text_of(replace(PROFILE, notes=("a note",)))
     path = tmp_path / "p.json"
     path.write_bytes(text.encode().replace(b"a note", b"a n\xffte"))
 
@@ -106,7 +106,7 @@ def test_a_profile_in_a_file(tmp_path: Path) -> None:
 
 def test_a_baseline_with_a_byte_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
-    path.write_bytes(saved_tests.text_of(TESTS).encode().replace(b"a.py", b"\xff.py"))
+    path.write_bytes(tests_file.text_of(TESTS).encode().replace(b"a.py", b"\xff.py"))
 
     with pytest.raises(ProfileError, match="its checksum says"):
-        saved_tests.read(str(path))
+        tests_file.read(str(path))

@@ -16,7 +16,7 @@ from ..profiles.job import Job, RankEnd, RankGroup, Spread
 from ..profiles.rank_digest import RankDigest
 from .checked_json import Checked, DamagedError, check_version
 from .checksum import check, with_checksum
-from .saved_profile import run_of
+from .profile_file import run_of
 
 FORMAT: Final = "pytorch_memlab.job"
 VERSION: Final = 1
@@ -72,7 +72,7 @@ def is_job(text: str) -> bool:
     return f'"format":"{FORMAT}"' in text[:200]
 
 
-def render(job: Job) -> str:
+def text_of(job: Job) -> str:
     """The answer as one JSON document."""
     data = {
         "format": FORMAT,
@@ -85,7 +85,7 @@ def render(job: Job) -> str:
 
 
 def load(text: str, called: str) -> Job:
-    """The answer that ``render`` made the text of."""
+    """The answer that ``text_of`` made the text of."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
