@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ._common.displayed import registered_by
 from ._common.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ._common.uncaught_errors import Report
     from .courtesy import Courtesy as Courtesy
     from .fitting.frame import fit as fit
@@ -151,7 +154,16 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-# Lower packages reach higher ones by these three functions only.
+def _displays() -> tuple[Callable[[], None], ...]:
+    from .render.displays import REGISTER
+
+    return REGISTER
+
+
+registered_by(_displays)
+
+
+# Lower packages reach higher ones by these functions only.
 
 
 def _report_of(error: BaseException) -> Report | None:

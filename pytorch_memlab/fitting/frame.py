@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from .._common.displayed import Displayed
 from .._common.quoted import quoted
-from .._common.rendered import rendered
 from ..errors import UsageError
 from ..simulation.inspect import GPU, AssumedSizes, read_size
 from .comparison import compare_gpus, fit_report, named_gpus
@@ -21,21 +21,22 @@ from .verdict import FitReport
 
 
 class _ReportFrame(pd.DataFrame):
-    """A frame that ``render`` shows by its report."""
+    """A frame with a report, which shows it; what is selected of it is a plain frame."""
 
     _metadata = ["report"]  # noqa: RUF012 - as pandas has it
-    _text = _html = ""
+
+    report: Displayed
 
     @property
     def _constructor(self) -> Callable[..., pd.DataFrame]:
         return pd.DataFrame
 
     def _repr_html_(self) -> str:
-        return rendered(self._html, self.report)
+        return self.report._repr_html_()
 
     def __repr__(self) -> str:
         """The tables of the command line."""
-        return rendered(self._text, self.report).rstrip("\n")
+        return str(self.report)
 
 
 class FitFrame(_ReportFrame):
@@ -56,7 +57,6 @@ class FitFrame(_ReportFrame):
     """
 
     report: FitReport
-    _text, _html = "fit:text", "fit:fragment"
 
 
 class VaryFrame(_ReportFrame):
@@ -73,7 +73,6 @@ class VaryFrame(_ReportFrame):
     """
 
     report: GridSearch
-    _text, _html = "curve:text", "curve:fragment"
 
 
 def fit(

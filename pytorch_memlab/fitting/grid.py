@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from .._common.displayed import Displayed
 from ..errors import UsageError
 from ..simulation.inspect import GPU
 from .change import Change
@@ -92,7 +93,7 @@ class Answer:
         )
 
 
-class GridSearch:
+class GridSearch(Displayed):
     """Searches the largest value on several GPUs, and reports what is known so far."""
 
     def __init__(

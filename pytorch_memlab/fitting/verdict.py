@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .._common.displayed import Displayed
 from ..history.holders import innermost_of_user
 from ..history.model import AllocationHistory, Stack
 from ..history.replay import ReplayResult, replay
@@ -92,7 +93,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class FitReport:
+class FitReport(Displayed):
     """The verdicts on a program for several GPUs."""
 
     program: str

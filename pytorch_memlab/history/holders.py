@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from .._common.displayed import Displayed
 from .._common.ipython import file_name, source_name
 from .._common.prose_size import prose_size
 from .._common.quoted import quoted, visible
-from .._common.rendered import rendered
 from .._common.user_code import is_of_user, path_of_library
 from ..errors import UsageError
 from .model import AllocationHistory, Block, Event, Frame, Stack
@@ -88,7 +88,7 @@ class ModuleNode:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PeakHolders:
+class PeakHolders(Displayed):
     """The holders of a GPU's memory at its peak."""
 
     peak: Peak  # the moment
@@ -257,14 +257,6 @@ class PeakHolders:
             f"<PeakHolders of {summary}; most by {place} ({prose_size(line.size)}) and as "
             f"{category.name} ({prose_size(category.size)})>"
         )
-
-    def __str__(self) -> str:
-        """The lines that hold most, as a table of text."""
-        return rendered("peak:text", self).rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        """The lines that hold most, as a table for notebooks."""
-        return rendered("peak_html:notebook_fragment", self)
 
     def _shares(self, name_of: Callable[[Block], str]) -> list[Share]:
         sums = self._sums(lambda block, _: name_of(block))

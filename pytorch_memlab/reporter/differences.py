@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .._common.displayed import Displayed
 from .._common.prose_size import signed
-from .._common.rendered import rendered
 from .snapshot import MemorySnapshot, sizes_by
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Displayed):
     """All changes between two snapshots. ``str`` gives it as text, a notebook shows it as HTML.
 
     Args:
@@ -70,12 +70,6 @@ class Difference:
         kinds = [f"{len(self.names(kind))} {kind}" for kind in KINDS if self.names(kind)]
         total = sum(change.delta for change in self.changes)
         return f"{', '.join(kinds)}, in all {signed(total, '+')}"
-
-    def __str__(self) -> str:
-        return rendered("memory_report:difference", self)
-
-    def _repr_html_(self) -> str:
-        return rendered("memory_report:difference_html", self)
 
 
 def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:

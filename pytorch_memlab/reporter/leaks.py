@@ -10,8 +10,8 @@ from itertools import pairwise
 from types import FrameType
 from typing import Generic, TypeVar
 
+from .._common.displayed import Displayed
 from .._common.prose_size import prose_size
-from .._common.rendered import rendered
 from ..tensors.lines import SourceLine
 from ..tensors.live_objects import live_objects
 from .names import names_of_variables
@@ -45,7 +45,7 @@ class Growth:
         return (self.sizes[-1] - self.sizes[0]) / (len(self.sizes) - 1)
 
 
-class LeakWatch(Generic[T]):
+class LeakWatch(Displayed, Generic[T]):
     """A loop that looks at the memory after each iteration. ``str`` says what it found.
 
     Args:
@@ -110,12 +110,6 @@ class LeakWatch(Generic[T]):
         each_time = prose_size(round(sum(each.per_iteration for each in growing)))
         found = f"{names} grew by {each_time} with each of {self.iterations} iterations"
         return f"<{type(self).__name__}: {found}>"
-
-    def __str__(self) -> str:
-        return rendered("memory_report:leaks", self)
-
-    def _repr_html_(self) -> str:
-        return rendered("memory_report:leaks_html", self)
 
 
 def kind_of(name: str) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from .._common.displayed import Displayed
 from .._common.prose_size import counted, prose_size
 from .._common.quoted import quoted
-from .._common.rendered import rendered
 from ..devices import get_device
 from ..errors import UsageError
 from ..history.model import Category
@@ -148,7 +148,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class MemorySnapshot:
+class MemorySnapshot(Displayed):
     """The tensors at one moment, and where the memory of each device went.
 
     ``str`` gives it as text; a notebook shows it as HTML.
@@ -249,12 +249,6 @@ class MemorySnapshot:
             sizes = [row.nbytes for row in self.rows if row.device == device]
             parts.append(f"{prose_size(sum(sizes))} in {counted(len(sizes), 'tensor')} on {device}")
         return ", ".join(parts) or "no tensors"
-
-    def __str__(self) -> str:
-        return rendered("memory_report:snapshot", self)
-
-    def _repr_html_(self) -> str:
-        return rendered("memory_report:snapshot_html", self)
 
 
 def sizes_by(
