@@ -15,8 +15,8 @@ from command_reference import command_sections  # noqa: E402
 
 import pytorch_memlab  # noqa: E402 - from this clone
 from pytorch_memlab.simulation.hardware import presets  # noqa: E402
-from pytorch_memlab.simulation.ops.op_info import ops_without_workspace  # noqa: E402
-from pytorch_memlab.simulation.ops.registry import Provenance, provenances  # noqa: E402
+from pytorch_memlab.simulation.ops.core.op_info import ops_without_workspace  # noqa: E402
+from pytorch_memlab.simulation.ops.core.registry import Provenance, provenances  # noqa: E402
 
 project = "pytorch_memlab"
 release = pytorch_memlab.__version__

@@ -45,7 +45,7 @@ from .machine.device_properties import VISIBLE_DEVICES
 from .machine.machine import Machine, Strictness
 from .machine.simulated_gpu import MemoryOverhead
 from .machine.tensor_values import TensorValues
-from .ops import cuda_dispatch
+from .ops.core import cuda_dispatch
 from .torch_api import (
     autograd,
     backends,

@@ -16,8 +16,8 @@ from recorded_programs.catalogue import PUBLIC
 
 from pytorch_memlab.simulation.dispatch.device_mode import SimulatedDeviceMode
 from pytorch_memlab.simulation.machine.cublas_workspaces import Workspaces
-from pytorch_memlab.simulation.ops.op_call import OpCall
-from pytorch_memlab.simulation.ops.registry import Provenance, provenances
+from pytorch_memlab.simulation.ops.core.op_call import OpCall
+from pytorch_memlab.simulation.ops.core.registry import Provenance, provenances
 
 PROGRAMS = (
     "attention_from_start",

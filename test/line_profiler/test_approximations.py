@@ -13,7 +13,7 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UnmodelledOpError
 from pytorch_memlab.records import Approximation, ApproximationKind
 from pytorch_memlab.render.notes import summary, texts
-from pytorch_memlab.simulation.ops.op_info import op_info
+from pytorch_memlab.simulation.ops.core.op_info import op_info
 
 KIB, MIB = 1024, 1024**2
 

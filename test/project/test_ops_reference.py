@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_memlab.simulation.ops.op_info import ops_without_workspace
-from pytorch_memlab.simulation.ops.registry import Provenance, provenances
+from pytorch_memlab.simulation.ops.core.op_info import ops_without_workspace
+from pytorch_memlab.simulation.ops.core.registry import Provenance, provenances
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "ops.md"

@@ -24,7 +24,7 @@ from ..._common.patches import Patches
 from ..machine import active
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, tensors_in
-from ..ops.cuda_dispatch import cuda_dispatch_of, overload_named
+from ..ops.core.cuda_dispatch import cuda_dispatch_of, overload_named
 from ..ops.rnn.cudnn_rnn import Call, views
 
 OnGPU = Callable[[Args, Kwargs], Any]  # runs an op of which a tensor lives on a simulated GPU

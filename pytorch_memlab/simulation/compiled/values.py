@@ -21,8 +21,8 @@ from ..dry_run.executor import ABSENT, SPECIAL, DryRunExecutor
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs
 from ..machine.tensor_values import TensorValues
-from ..ops.op_info import op_info
-from ..ops.random import random_draws
+from ..ops.core import random_draws
+from ..ops.core.op_info import op_info
 
 _CPU = torch.device("cpu")
 _SEEDS = frozenset({"inductor_seed", "inductor_seeds"})

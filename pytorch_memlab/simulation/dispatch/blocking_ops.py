@@ -11,7 +11,7 @@ from ..machine.captures import Capture
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, is_mask, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
-from ..ops.op_info import op_info
+from ..ops.core.op_info import op_info
 
 _CHECKS_PINNED: Final = (2, 9)
 """Release from which ``aten/src/ATen/native/cuda/Copy.cu`` looks at the memory of the CPU."""

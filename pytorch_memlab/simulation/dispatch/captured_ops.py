@@ -18,8 +18,8 @@ from ..machine.cuda_generator import GeneratorState
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
-from ..ops.autograd_reference import lazy_conjugation
-from ..ops.op_info import OpInfo
+from ..ops.core.autograd_reference import lazy_conjugation
+from ..ops.core.op_info import OpInfo
 from . import blocking_ops
 
 _UNSEEN: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(

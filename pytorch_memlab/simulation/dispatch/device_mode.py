@@ -54,11 +54,11 @@ from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, list_of_tensors, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.unsupported import unsupported
-from ..ops.autograd_reference import lazy_conjugation
-from ..ops.library_ops import has_cpu_kernel, refuse_to_compute
-from ..ops.op_call import OpCall
-from ..ops.op_info import OpInfo, op_info
-from ..ops.random import random_draws
+from ..ops.core import random_draws
+from ..ops.core.autograd_reference import lazy_conjugation
+from ..ops.core.library_ops import has_cpu_kernel, refuse_to_compute
+from ..ops.core.op_call import OpCall
+from ..ops.core.op_info import OpInfo, op_info
 from . import blocking_ops, captured_ops, higher_order, large_outputs
 from .gradient_accumulation import InPlaceGradientAccumulation
 from .output_devices import OutputDevices

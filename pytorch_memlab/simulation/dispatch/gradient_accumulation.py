@@ -26,8 +26,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..machine.op_arguments import Args
-from ..ops.memory_formats import is_dense
-from ..ops.op_info import op_info
+from ..ops.core.memory_formats import is_dense
+from ..ops.core.op_info import op_info
 
 _SUM = torch.ops.aten.add.Tensor
 _untyped_storage = torch._C.TensorBase.untyped_storage

@@ -13,8 +13,8 @@ import torch
 
 from ..machine.op_arguments import Args, Kwargs
 from ..machine.simulated_gpu import SimulatedGPU
-from ..ops.meta_results import MetaResults, TensorMeta, tensors_of
-from ..ops.op_info import OpInfo
+from ..ops.core.meta_results import MetaResults, TensorMeta, tensors_of
+from ..ops.core.op_info import OpInfo
 
 _LARGEST_ELEMENT = 16  # bytes of a complex number of two doubles
 

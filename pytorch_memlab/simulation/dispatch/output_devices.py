@@ -11,7 +11,7 @@ from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.unsupported import mixed_devices
-from ..ops.op_info import OpInfo
+from ..ops.core.op_info import OpInfo
 from .node_devices import gpu_of_zeros
 
 _CPU = torch.device("cpu")

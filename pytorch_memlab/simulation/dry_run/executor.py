@@ -41,9 +41,9 @@ import torch
 from ..._common.storages import storages_of
 from ..machine.op_arguments import Args, Kwargs, is_mask, tensors_in
 from ..machine.tensor_values import TensorValues, is_small
-from ..ops.meta_results import MetaResults, OutputMeta, TensorMeta, tensors_of
-from ..ops.op_info import OpInfo, op_info
-from ..ops.registry import SELECTED
+from ..ops.core.meta_results import MetaResults, OutputMeta, TensorMeta, tensors_of
+from ..ops.core.op_info import OpInfo, op_info
+from ..ops.core.registry import SELECTED
 from .kept_data import KeptData, is_overwritten
 
 _WITH_NAN = frozenset(

@@ -14,8 +14,8 @@ import torch
 
 from ..machine.op_arguments import Args
 from ..machine.tensor_values import INTEGERS, TensorValues, is_small
-from ..ops.meta_results import OutputMeta, TensorMeta, tensors_of
-from ..ops.op_info import OpInfo
+from ..ops.core.meta_results import OutputMeta, TensorMeta, tensors_of
+from ..ops.core.op_info import OpInfo
 
 _MOST_BYTES: Final = 32 * 2**20
 _MOST_BYTES_OF_INTEGERS: Final = 64 * 2**20

@@ -14,8 +14,8 @@ import torch
 from ..machine import active
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.tensor_values import TensorValues
-from .cuda_dispatch import values_of_dry_run
-from .registry import define
+from .core.cuda_dispatch import values_of_dry_run
+from .core.registry import define
 
 _aten: Final = torch.ops.aten
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd

@@ -23,7 +23,7 @@ from ...errors import UnsupportedCUDACallError
 from ..machine import active
 from ..machine.machine import Machine
 from ..machine.tensor_values import uncommitted
-from ..ops.library_ops import RUNNERS
+from ..ops.core.library_ops import RUNNERS
 
 _USERS_OF_THE_LIBRARY: Final = ("cextension", "functional", "backends.cuda.ops")
 

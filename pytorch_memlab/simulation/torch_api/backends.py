@@ -18,7 +18,7 @@ from ..machine.machine import Machine
 from ..machine.unsupported import refusal, unsupported
 from ..ops.attention.backends import Backend, Call, against, cudnn_version
 from ..ops.convolution.backends import convolution_of
-from ..ops.memory_formats import cudnn_conv_memory_format
+from ..ops.core.memory_formats import cudnn_conv_memory_format
 from ..ops.rnn.cudnn_rnn import MODES, flatten
 
 _BACKENDS = {

@@ -15,7 +15,7 @@ from torch.backends import mkldnn
 
 from ..._common.patches import Patches
 from ..machine.machine import Machine
-from ..ops.memory_formats import is_dense
+from ..ops.core.memory_formats import is_dense
 
 Check = Callable[..., None]
 

@@ -10,7 +10,7 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.records import OF_VALUES, Approximation, ApproximationKind
 from pytorch_memlab.render.notes import texts
 from pytorch_memlab.simulation.machine.tensor_values import Bound
-from pytorch_memlab.simulation.ops.registry import definitions
+from pytorch_memlab.simulation.ops.core.registry import definitions
 
 SCRIPT = """\
 import torch

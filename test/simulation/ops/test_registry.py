@@ -16,9 +16,9 @@ import torchgen
 
 import pytorch_memlab
 from pytorch_memlab._common.torch_release import RELEASE
-from pytorch_memlab.simulation.ops import registry
-from pytorch_memlab.simulation.ops.op_info import ops_without_workspace, same_device_ops
-from pytorch_memlab.simulation.ops.registry import (
+from pytorch_memlab.simulation.ops.core import registry
+from pytorch_memlab.simulation.ops.core.op_info import ops_without_workspace, same_device_ops
+from pytorch_memlab.simulation.ops.core.registry import (
     define,
     definition_of,
     definitions,
@@ -57,7 +57,7 @@ def test_after_an_interrupt_all_ops_are_registered(monkeypatch):
 
 
 PACKAGE = Path(pytorch_memlab.__file__).parent
-LISTS = ("ops/no_workspace.txt", "autocast/lists.toml", "dispatch/gradient_accumulation.py")
+LISTS = ("ops/core/no_workspace.txt", "autocast/lists.toml", "dispatch/gradient_accumulation.py")
 """Tables of PyTorch's own rules, by the names of ops without ``aten::``."""
 
 

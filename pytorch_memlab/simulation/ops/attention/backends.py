@@ -19,7 +19,7 @@ import torch
 from ...._common.torch_release import RELEASE
 from ...hardware.decisions import has_capability, has_major
 from ...hardware.gpu import GPU
-from ..memory_formats import LOW_PRECISION
+from ..core.memory_formats import LOW_PRECISION
 from .reference import is_deterministic
 
 _MOST_FLASH_DIMENSIONS: Final = 256

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from ..op_call import CUDNN_WORKSPACES, FLOAT, OpCall
-from ..registry import estimated
+from ..core.op_call import CUDNN_WORKSPACES, FLOAT, OpCall
+from ..core.registry import estimated
 from .reference import backward_reference, forward_reference
 
 _FORWARD: Final = torch.ops.aten._scaled_dot_product_cudnn_attention.default

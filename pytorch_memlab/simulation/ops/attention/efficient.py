@@ -14,8 +14,8 @@ import torch
 
 from ...hardware.decisions import decision
 from ...hardware.gpu import GPU
-from ..op_call import FLOAT, OpCall
-from ..registry import op
+from ..core.op_call import FLOAT, OpCall
+from ..core.registry import op
 from .reference import (
     alloc_heads_behind_sequence,
     backward_reference,

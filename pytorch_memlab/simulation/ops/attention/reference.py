@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_map_only
 
 from ...machine.op_arguments import tensors_in
 from ...machine.unsupported import unsupported
-from ..autograd_reference import gradients
-from ..memory_formats import on_meta
-from ..op_call import OpCall, named_arguments
-from ..registry import Implementation
+from ..core.autograd_reference import gradients
+from ..core.memory_formats import on_meta
+from ..core.op_call import OpCall, named_arguments
+from ..core.registry import Implementation
 
 _aten: Final = torch.ops.aten
 _warned: Final[set[str]] = set()

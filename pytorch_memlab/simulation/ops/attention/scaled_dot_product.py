@@ -19,9 +19,9 @@ import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.unsupported import unsupported
-from ..cuda_dispatch import refuse_cpu_tensors
-from ..op_call import OpCall
-from ..registry import as_on_cpu, define, op
+from ..core.cuda_dispatch import refuse_cpu_tensors
+from ..core.op_call import OpCall
+from ..core.registry import as_on_cpu, define, op
 from .backends import Backend, Call, is_any_enabled, is_any_fused_enabled, select
 
 _ALIGNMENT: Final = 8

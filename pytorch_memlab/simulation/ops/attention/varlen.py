@@ -15,8 +15,8 @@ from typing import Any, Final, cast
 import torch
 
 from ...machine.unsupported import unsupported
-from ..op_call import OpCall, named_arguments
-from ..registry import op
+from ..core.op_call import OpCall, named_arguments
+from ..core.registry import op
 from . import efficient, flash
 from .reference import Attention, Part, backward_reference, empty_results, forward_reference
 

@@ -14,8 +14,8 @@ import torch
 
 from ...machine import active
 from ...machine.simulated_gpu import SimulatedGPU
-from ..memory_formats import MAX_INT32, cudnn_conv_memory_format
-from ..registry import define
+from ..core.memory_formats import MAX_INT32, cudnn_conv_memory_format
+from ..core.registry import define
 
 _BFLOAT16_CAPABILITY: Final = 8
 _VOLUME: Final = 5

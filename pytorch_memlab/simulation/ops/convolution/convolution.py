@@ -16,10 +16,10 @@ from typing import Any, Final
 import torch
 
 from ...hardware.gpu import GPU
-from ..memory_formats import cudnn_conv_memory_format, suggest_memory_format
-from ..op_call import CUDNN_WORKSPACES, FLOAT, OpCall
-from ..reduction_workspace import alloc_sum_workspace
-from ..registry import estimated
+from ..core.memory_formats import cudnn_conv_memory_format, suggest_memory_format
+from ..core.op_call import CUDNN_WORKSPACES, FLOAT, OpCall
+from ..core.reduction_workspace import alloc_sum_workspace
+from ..core.registry import estimated
 from .backends import Backend, Convolution, convolution_of
 from .workspace_bounds import workspace_bound
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..op_call import FLOAT
+from ..core.op_call import FLOAT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

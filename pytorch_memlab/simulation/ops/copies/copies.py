@@ -8,9 +8,9 @@ import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.tensor_values import TensorValues
-from ..memory_formats import is_dense
-from ..op_call import OpCall
-from ..registry import ZERO, DataDependence, define, op
+from ..core.memory_formats import is_dense
+from ..core.op_call import OpCall
+from ..core.registry import ZERO, DataDependence, define, op
 from ..sparse.sparse_rules import written
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/Copy.cu"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..registry import define
+from ..core.registry import define
 
 
 def _refuse(name: str, *_args: Any, **_kwargs: Any) -> Any:

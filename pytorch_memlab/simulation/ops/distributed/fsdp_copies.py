@@ -11,9 +11,9 @@ from typing import Final
 
 import torch
 
-from ..memory_formats import can_view, is_dense
-from ..op_call import INDEX, OpCall
-from ..registry import define, op
+from ..core.memory_formats import can_view, is_dense
+from ..core.op_call import INDEX, OpCall
+from ..core.registry import define, op
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/TensorShape.cu"
 _THREADS: Final = 128

@@ -14,9 +14,9 @@ from typing import Final
 
 import torch
 
-from ..memory_formats import can_view, laid_out_by, on_meta
-from ..op_call import OpCall
-from ..registry import as_on_cpu, define, estimated
+from ..core.memory_formats import can_view, laid_out_by, on_meta
+from ..core.op_call import OpCall
+from ..core.registry import as_on_cpu, define, estimated
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/SpectralOps.cpp, CuFFTPlanCache.h"
 

@@ -14,10 +14,10 @@ from ...hardware.gpu import GPU
 from ...machine.op_arguments import is_mask, tensors_in
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.unsupported import mixed_devices
-from .. import cub
-from ..memory_formats import LOW_PRECISION, acc_type
-from ..op_call import INDEX, OpCall, named_arguments
-from ..registry import MASKS, define, estimated, op, recorded
+from ..core import cub
+from ..core.memory_formats import LOW_PRECISION, acc_type
+from ..core.op_call import INDEX, OpCall, named_arguments
+from ..core.registry import MASKS, define, estimated, op, recorded
 from .nonzero import alloc_selected
 
 Indices = list[torch.Tensor | None]

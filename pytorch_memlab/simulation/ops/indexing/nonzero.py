@@ -8,12 +8,12 @@ from typing import Any, Final
 import torch
 
 from ...machine.tensor_values import Bound, TensorValues
-from .. import cub
-from ..memory_formats import MAX_INT32, laid_out_by
-from ..op_call import INDEX, OpCall, named_arguments
-from ..reduction_workspace import alloc_bounds, alloc_column_sums_workspace
+from ..core import cub
+from ..core.memory_formats import MAX_INT32, laid_out_by
+from ..core.op_call import INDEX, OpCall, named_arguments
+from ..core.reduction_workspace import alloc_bounds, alloc_column_sums_workspace
+from ..core.registry import TRUE, ZERO, AssumedSize, DataDependence, define, estimated, op
 from ..reductions.reductions import scan_row
-from ..registry import TRUE, ZERO, AssumedSize, DataDependence, define, estimated, op
 
 _NONZERO: Final = "aten/src/ATen/native/cuda/Nonzero.cu"
 _MASKED: Final = "aten/src/ATen/native/cuda/IndexKernel.cpp, Nonzero.cu"

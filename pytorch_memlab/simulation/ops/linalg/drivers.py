@@ -6,8 +6,8 @@ from typing import Final
 
 import torch
 
-from ..memory_formats import laid_out_by
-from ..registry import define
+from ..core.memory_formats import laid_out_by
+from ..core.registry import define
 
 _aten: Final = torch.ops.aten
 _OF_SVD: Final = (None, "gesvd", "gesvdj", "gesvda")

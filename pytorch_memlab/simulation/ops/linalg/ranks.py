@@ -11,8 +11,8 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
-from ..cuda_dispatch import refuse_cpu_tensors
-from ..registry import define, resize_output
+from ..core.cuda_dispatch import refuse_cpu_tensors
+from ..core.registry import define, resize_output
 
 _aten: Final = torch.ops.aten
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from ..registry import define
+from ..core.registry import define
 
 _aten: Final = torch.ops.aten
 

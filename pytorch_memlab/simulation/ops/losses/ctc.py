@@ -10,10 +10,10 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
-from ..cuda_dispatch import values_of_dry_run
-from ..memory_formats import contiguous_like
-from ..op_call import CUDNN_WORKSPACES, FLOAT, INDEX, OpCall
-from ..registry import DataDependence, define, estimated, op
+from ..core.cuda_dispatch import values_of_dry_run
+from ..core.memory_formats import contiguous_like
+from ..core.op_call import CUDNN_WORKSPACES, FLOAT, INDEX, OpCall
+from ..core.registry import DataDependence, define, estimated, op
 
 Lengths = list[int] | torch.Tensor
 

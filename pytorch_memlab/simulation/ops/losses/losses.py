@@ -8,12 +8,12 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
-from ..cuda_dispatch import refuse_cpu_tensors
-from ..low_precision import in_single_precision
-from ..memory_formats import contiguous_like, laid_out_as
-from ..op_call import OpCall, contiguous
-from ..reduction_workspace import alloc_column_sums_workspace, alloc_sum_workspace
-from ..registry import as_on_cpu, define, estimated, op
+from ..core.cuda_dispatch import refuse_cpu_tensors
+from ..core.low_precision import in_single_precision
+from ..core.memory_formats import contiguous_like, laid_out_as
+from ..core.op_call import OpCall, contiguous
+from ..core.reduction_workspace import alloc_column_sums_workspace, alloc_sum_workspace
+from ..core.registry import as_on_cpu, define, estimated, op
 
 _aten: Final = torch.ops.aten
 

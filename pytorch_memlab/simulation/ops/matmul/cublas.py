@@ -9,8 +9,8 @@ from typing import Any, Final
 import torch
 
 from ...._common.torch_release import RELEASE
-from ..op_call import INDEX, OpCall
-from ..registry import as_on_cpu, define, op, recorded
+from ..core.op_call import INDEX, OpCall
+from ..core.registry import as_on_cpu, define, op, recorded
 from ..sparse.sparse_rules import product
 from . import cublaslt
 

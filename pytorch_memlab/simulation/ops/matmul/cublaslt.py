@@ -18,7 +18,7 @@ import torch
 from ...._common.torch_release import RELEASE
 from ...machine import cublas_workspaces
 from ...machine.simulated_gpu import SimulatedGPU
-from ..op_call import OpCall
+from ..core.op_call import OpCall
 
 _BARE_HANDLE_SINCE: Final = (2, 13)
 """Release in which asking for cuBLASLt's handle makes no workspace (pull request 179022)."""

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import torch
 
-from ..memory_formats import LOW_PRECISION
-from ..op_call import FLOAT, OpCall
-from ..registry import estimated, op
+from ..core.memory_formats import LOW_PRECISION
+from ..core.op_call import FLOAT, OpCall
+from ..core.registry import estimated, op
 from . import cublaslt
 from .cublas import SOURCE, addmm_memory, batched_memory, copy_unreadable, mm_memory
 

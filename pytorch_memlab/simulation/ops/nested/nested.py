@@ -6,9 +6,9 @@ from typing import Final
 
 import torch
 
-from ..op_call import OpCall
-from ..reduction_workspace import alloc_extremes_workspace
-from ..registry import op
+from ..core.op_call import OpCall
+from ..core.reduction_workspace import alloc_extremes_workspace
+from ..core.registry import op
 
 _SOURCE: Final = "aten/src/ATen/native/nested/cuda/NestedTensorTransformerFunctions.cu"
 

@@ -12,10 +12,16 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
-from ..memory_formats import MAX_INT32, acc_type, can_view, has_channels_last, suggest_memory_format
-from ..op_call import CUDNN_WORKSPACES, FLOAT, OpCall
-from ..reduction_workspace import last_power_of_2
-from ..registry import define, estimated, op
+from ..core.memory_formats import (
+    MAX_INT32,
+    acc_type,
+    can_view,
+    has_channels_last,
+    suggest_memory_format,
+)
+from ..core.op_call import CUDNN_WORKSPACES, FLOAT, OpCall
+from ..core.reduction_workspace import last_power_of_2
+from ..core.registry import define, estimated, op
 from .parameter_types import refuse_mixed_statistics
 
 Tensors = tuple[torch.Tensor, ...]

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import torch
 
-from ..memory_formats import LOW_PRECISION, acc_type
-from ..op_call import OpCall
-from ..registry import op
+from ..core.memory_formats import LOW_PRECISION, acc_type
+from ..core.op_call import OpCall
+from ..core.registry import op
 from .batch_norm import in_dtypes
 from .parameter_types import refuse_mixed_types
 

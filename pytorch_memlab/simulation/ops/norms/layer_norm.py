@@ -15,10 +15,10 @@ import torch
 
 from ...hardware.decisions import decision
 from ...hardware.gpu import GPU
-from ..memory_formats import acc_type, made_contiguous
-from ..op_call import OpCall
-from ..reduction_workspace import alloc_column_sums_workspace
-from ..registry import define, op
+from ..core.memory_formats import acc_type, made_contiguous
+from ..core.op_call import OpCall
+from ..core.reduction_workspace import alloc_column_sums_workspace
+from ..core.registry import define, op
 from .parameter_types import refuse_mixed_types
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/layer_norm_kernel.cu"

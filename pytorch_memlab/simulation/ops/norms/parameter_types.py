@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from ..memory_formats import acc_type
+from ..core.memory_formats import acc_type
 
 _NAMES: Final = {
     torch.float64: "Double",

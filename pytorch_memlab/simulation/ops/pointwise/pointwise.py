@@ -9,13 +9,13 @@ import torch
 
 from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
-from ..cuda_dispatch import overload_named
-from ..low_precision import in_complex_single
-from ..memory_formats import acc_type, is_dense, laid_out_as, made_contiguous
-from ..op_call import OpCall
+from ..core.cuda_dispatch import overload_named
+from ..core.low_precision import in_complex_single
+from ..core.memory_formats import acc_type, is_dense, laid_out_as, made_contiguous
+from ..core.op_call import OpCall
+from ..core.reduction_workspace import alloc_extremes_workspace, alloc_sum_workspace
+from ..core.registry import define, op
 from ..pooling.pooling import formatted_inputs
-from ..reduction_workspace import alloc_extremes_workspace, alloc_sum_workspace
-from ..registry import define, op
 from ..sparse.sparse_rules import sparse_difference, sparse_product, sparse_sum
 
 _CHUNK: Final = 65536

@@ -9,10 +9,10 @@ import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.unsupported import unsupported
-from ..low_precision import in_single_precision
-from ..memory_formats import contiguous_like, suggest_memory_format
-from ..op_call import OpCall, contiguous
-from ..registry import Memory, define, op
+from ..core.low_precision import in_single_precision
+from ..core.memory_formats import contiguous_like, suggest_memory_format
+from ..core.op_call import OpCall, contiguous
+from ..core.registry import Memory, define, op
 
 _CUDA: Final = "aten/src/ATen/native/cuda/"
 _BATCHED_VOLUMES: Final = 5

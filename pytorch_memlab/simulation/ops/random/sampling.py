@@ -13,19 +13,19 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
-from .. import cub
-from ..low_precision import in_single_precision
-from ..memory_formats import contiguous_like
-from ..op_call import INDEX, OpCall
-from ..reduction_workspace import (
+from ..core import cub
+from ..core.low_precision import in_single_precision
+from ..core.memory_formats import contiguous_like
+from ..core.op_call import INDEX, OpCall
+from ..core.reduction_workspace import (
     VALUE_AND_INDEX,
     Kernel,
     alloc_column_sums_workspace,
     alloc_reduction_workspace,
     alloc_sum_workspace,
 )
+from ..core.registry import define, estimated, op
 from ..reductions.reductions import scan_row
-from ..registry import define, estimated, op
 from ..sorting.sorting import alloc_topk
 
 _DISTRIBUTIONS: Final = "aten/src/ATen/native/Distributions.cpp, cuda/MultinomialKernel.cu"

@@ -10,18 +10,18 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
-from .. import cub
-from ..cuda_dispatch import overload_named
-from ..memory_formats import LOW_PRECISION
-from ..op_call import OpCall, contiguous
-from ..reduction_workspace import (
+from ..core import cub
+from ..core.cuda_dispatch import overload_named
+from ..core.memory_formats import LOW_PRECISION
+from ..core.op_call import OpCall, contiguous
+from ..core.reduction_workspace import (
     VALUE_AND_INDEX,
     Kernel,
     alloc_bounds,
     alloc_reduction_workspace,
     alloc_sum_workspace,
 )
-from ..registry import as_on_cpu, define, estimated, op, recorded
+from ..core.registry import as_on_cpu, define, estimated, op, recorded
 from ..sparse.sparse_rules import calls_others
 
 _REDUCE: Final = "aten/src/ATen/native/cuda/Reduce.cuh"

@@ -11,9 +11,9 @@ import torch
 from torch._prims_common import compute_elementwise_output_strides, make_contiguous_strides_for
 
 from ...machine.simulated_gpu import SimulatedGPU
-from ..memory_formats import made_contiguous
-from ..op_call import OpCall, contiguous
-from ..registry import Implementation, as_on_cpu, define
+from ..core.memory_formats import made_contiguous
+from ..core.op_call import OpCall, contiguous
+from ..core.registry import Implementation, as_on_cpu, define
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/SoftMax.cu"
 _aten: Final = torch.ops.aten

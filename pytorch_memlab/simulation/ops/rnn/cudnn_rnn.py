@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ..autograd_reference import dispatch_keys, gradients
-from ..memory_formats import acc_type
-from ..op_call import OpCall
-from ..registry import estimated
+from ..core.autograd_reference import dispatch_keys, gradients
+from ..core.memory_formats import acc_type
+from ..core.op_call import OpCall
+from ..core.registry import estimated
 
 MODES: Final = ("RNN_RELU", "RNN_TANH", "LSTM", "GRU")
 """In the order of ``cudnnRNNMode_t``."""

@@ -11,10 +11,10 @@ from typing import Final
 
 import torch
 
-from ..memory_formats import acc_type
-from ..op_call import OpCall
-from ..reduction_workspace import alloc_sum_workspace
-from ..registry import op
+from ..core.memory_formats import acc_type
+from ..core.op_call import OpCall
+from ..core.reduction_workspace import alloc_sum_workspace
+from ..core.registry import op
 
 Bias = torch.Tensor | None
 

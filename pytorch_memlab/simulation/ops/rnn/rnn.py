@@ -17,8 +17,8 @@ import torch
 from ...._common.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.tensor_values import Bound, TensorValues
-from ..op_call import OpCall
-from ..registry import AssumedSize, DataDependence, define, op
+from ..core.op_call import OpCall
+from ..core.registry import AssumedSize, DataDependence, define, op
 from .cudnn_rnn import MODES, Network, flat_buffer
 
 Tensors = list[torch.Tensor]

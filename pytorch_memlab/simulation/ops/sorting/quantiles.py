@@ -8,7 +8,7 @@ import torch
 
 from ...machine import active
 from ...machine.simulated_gpu import SimulatedGPU
-from ..registry import define
+from ..core.registry import define
 
 
 def _check_devices(

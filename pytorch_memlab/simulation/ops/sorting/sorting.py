@@ -7,11 +7,11 @@ from typing import Final
 
 import torch
 
-from .. import cub
-from ..memory_formats import MAX_INT32, is_dense
-from ..op_call import INDEX, OpCall, contiguous
-from ..reduction_workspace import alloc_extremes_workspace
-from ..registry import define, estimated, op
+from ..core import cub
+from ..core.memory_formats import MAX_INT32, is_dense
+from ..core.op_call import INDEX, OpCall, contiguous
+from ..core.reduction_workspace import alloc_extremes_workspace
+from ..core.registry import define, estimated, op
 
 _SORT: Final = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
 _SORTING: Final = "aten/src/ATen/native/cuda/Sorting.cpp"

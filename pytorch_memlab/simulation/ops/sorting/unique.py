@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from ...machine.tensor_values import Bound, TensorValues
-from .. import cub
-from ..op_call import INDEX, OpCall, named_arguments
-from ..registry import DISTINCT, AssumedSize, DataDependence, estimated
+from ..core import cub
+from ..core.op_call import INDEX, OpCall, named_arguments
+from ..core.registry import DISTINCT, AssumedSize, DataDependence, estimated
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/Unique.cu, UniqueCub.cu"
 _BOOLS: Final = 2

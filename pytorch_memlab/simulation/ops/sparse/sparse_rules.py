@@ -15,9 +15,9 @@ import torch
 from ...machine import active
 from ...machine.tensor_values import Bound, TensorValues
 from ...machine.unsupported import unsupported
-from ..low_precision import in_complex_single
-from ..memory_formats import LOW_PRECISION
-from ..registry import DISTINCT, AssumedSize, Implementation, as_on_cpu, define
+from ..core.low_precision import in_complex_single
+from ..core.memory_formats import LOW_PRECISION
+from ..core.registry import DISTINCT, AssumedSize, Implementation, as_on_cpu, define
 
 _CPU: Final = torch.device("cpu")
 

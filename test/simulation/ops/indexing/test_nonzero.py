@@ -10,7 +10,7 @@ from support.op_memory import aten, events, indices, randn, temporaries, tiles_o
 from pytorch_memlab._common.torch_release import RELEASE
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.ops import cub
+from pytorch_memlab.simulation.ops.core import cub
 
 
 def nonzero_of_a_thousand(found):

@@ -9,7 +9,7 @@ from support.op_memory import aten, events, indices, peak_beyond_results, randn,
 
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.ops.reduction_workspace import Kernel, reduction_of, staging_of
+from pytorch_memlab.simulation.ops.core.reduction_workspace import Kernel, reduction_of, staging_of
 
 
 def staged_columns(accumulated, blocks=98):

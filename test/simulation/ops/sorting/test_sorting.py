@@ -7,7 +7,7 @@ import torch
 from support.op_memory import events, randn, storage_of, temporaries
 
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.ops import cub
+from pytorch_memlab.simulation.ops.core import cub
 
 RESULTS = 2
 """Results of a sort: values and indices."""

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import torch
 
-from ..._common.program_lines import current_line
-from ..machine.tensor_values import Bound, TensorValues
+from ...._common.program_lines import current_line
+from ...machine.tensor_values import Bound, TensorValues
 from .op_call import OpCall
 
 Memory = Callable[[OpCall], None]
@@ -243,7 +243,7 @@ def as_on_cpu(*_args: Any, **_kwargs: Any) -> Any:
 @functools.cache
 def definitions() -> Mapping[str, OpDefinition]:
     """All registrations, by the op's name."""
-    package = __name__.rpartition(".")[0]
+    package = __name__.rsplit(".", 2)[0]  # the one above core
     try:
         for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
             import_module(module.name)

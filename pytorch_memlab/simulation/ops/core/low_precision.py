@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from ..machine.op_arguments import tensors_in
+from ...machine.op_arguments import tensors_in
 from .memory_formats import LOW_PRECISION
 
 

@@ -12,7 +12,7 @@ import torch
 
 from .cuda_dispatch import cuda_dispatch_of
 from .library_ops import cpu_kernel_of, has_cpu_kernel, is_of_library, python_kernel_of
-from .random.random_draws import draws
+from .random_draws import draws
 from .registry import MASKS, OpDefinition, Provenance, definition_of, is_out, overloads_of
 
 _UNREGISTERED: Final = OpDefinition(name="")

@@ -10,9 +10,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from ..._common.storages import host_address
-from ...errors import UnsupportedCUDACallError
-from ..machine.unsupported import unsupported
+from ...._common.storages import host_address
+from ....errors import UnsupportedCUDACallError
+from ...machine.unsupported import unsupported
 
 _ON_CUDA: Final = ("CUDA", "CompositeExplicitAutograd")
 """Dispatch keys of kernels that run on CUDA's tensors below autograd."""

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import torch
 
-from ..hardware.gpu import GPU
-from ..machine.machine import Machine
-from ..machine.op_arguments import tensors_in
-from ..machine.simulated_gpu import Allocation, SimulatedGPU
+from ...hardware.gpu import GPU
+from ...machine.machine import Machine
+from ...machine.op_arguments import tensors_in
+from ...machine.simulated_gpu import Allocation, SimulatedGPU
 
 INDEX: Final = 8
 FLOAT: Final = 4

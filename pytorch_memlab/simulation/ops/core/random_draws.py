@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ...machine.cuda_generator import SimulatedGenerator, simulated_generator
-from ..op_call import named_arguments
-from ..registry import overloads_of
+from .op_call import named_arguments
+from .registry import overloads_of
 
 _cpu_generator: Any = torch._C.default_generator
 _lent = threading.Lock()

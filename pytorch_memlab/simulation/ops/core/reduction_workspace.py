@@ -17,8 +17,8 @@ from typing import Final
 
 import torch
 
-from ..hardware.decisions import decision
-from ..hardware.gpu import GPU
+from ...hardware.decisions import decision
+from ...hardware.gpu import GPU
 from .memory_formats import LOW_PRECISION, MAX_INT32, acc_type
 from .op_call import OpCall
 

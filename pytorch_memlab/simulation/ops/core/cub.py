@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ..hardware.decisions import decision
-from ..hardware.gpu import GPU
+from ...hardware.decisions import decision
+from ...hardware.gpu import GPU
 
 _OFFSET: Final = 8
 """Bytes of an offset: PyTorch counts a sort's items in ``int64_t``."""

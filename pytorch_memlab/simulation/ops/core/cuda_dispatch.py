@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import torch
 
-from ..machine import active
-from ..machine.op_arguments import tensors_in
-from ..machine.simulated_gpu import SimulatedGPU
-from ..machine.tensor_values import TensorValues
-from ..machine.unsupported import mixed_devices
+from ...machine import active
+from ...machine.op_arguments import tensors_in
+from ...machine.simulated_gpu import SimulatedGPU
+from ...machine.tensor_values import TensorValues
+from ...machine.unsupported import mixed_devices
 from .registry import as_on_cpu, definition_of, definitions
 
 _CPU_KEYS: Final = {
