@@ -17,10 +17,11 @@ from ..machine.captures import Capture
 from ..machine.cuda_generator import GeneratorState
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs
-from ..machine.simulated_gpu import Allocation, SimulatedGPU
+from ..machine.simulated_gpu import Allocation
 from ..ops.core.autograd_reference import lazy_conjugation
-from ..ops.core.op_info import OpInfo
+from ..ops.core.random_draws import Draw
 from . import blocking_ops
+from .dispatched_call import DispatchedCall
 
 _UNSEEN: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(
     torch._C.DispatchKey.AutocastCUDA
@@ -46,15 +47,6 @@ class _Place:
         if self.is_conj:
             made = torch._conj(made)
         return torch._neg_view(made) if self.is_neg else made
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """Random numbers of a captured op: where in the generator's sequence, and how to draw them."""
-
-    state: GeneratorState
-    offset: int  # from where the graph begins
-    drawing: Callable[[torch.Generator], Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,29 +227,21 @@ _LAUNCHES_NONE: Final = frozenset(
 """Ops without a kernel, beside those that make views and those that resize."""
 
 
-def run_captured(
-    machine: Machine,
-    capture: Capture,
-    func: Any,
-    info: OpInfo,
-    gpu: SimulatedGPU | None,
-    args: Args,
-    kwargs: Kwargs,
-    run_op: Callable[[], Any],
-) -> Any:
+def run_captured(call: DispatchedCall, capture: Capture) -> Any:
     """Run an op of a capture, and keep it if it computes."""
+    machine, info = call.machine, call.info
     launches = not (info.touches_no_element or info.resizes or info.name in _LAUNCHES_NONE)
     stream = machine.current_stream(capture.gpu.index)
     capture.launch(stream, int(launches))
     recording: Recording | None = capture.recording
     if recording is not None:
-        for tensor in info.written_in(args, kwargs):
+        for tensor in info.written_in(call.args, call.kwargs):
             recording.save(tensor)
-    result = run_op()
-    blocking_ops.refuse_in_capture(machine, capture, func, args, kwargs, result)
+    result = call.run()
+    blocking_ops.refuse_in_capture(machine, capture, call.op, call.args, call.kwargs, result)
     if recording is not None and launches:
-        run = func if gpu is None else info.reference or func
-        recording.add(run, args, kwargs, result)
+        run = call.op if call.outputs_on is None else info.reference or call.op
+        recording.add(run, call.args, call.kwargs, result)
     return result
 
 
@@ -283,19 +267,6 @@ def run_kernel(
     run(arguments)
     if recording is not None:
         recording.add(run, (arguments,), {}, None)
-
-
-def note_draw(
-    machine: Machine,
-    gpu: SimulatedGPU,
-    state: GeneratorState,
-    offset: int,
-    drawing: Callable[[torch.Generator], Callable[..., Any]],
-) -> None:
-    """Keep how the op that runs now draws random numbers, if it is captured."""
-    capture = machine.current_capture(gpu.index)
-    if capture is not None and capture.recording is not None:
-        capture.recording.draw = Draw(state, offset, drawing)
 
 
 @contextmanager

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from ..machine.op_arguments import Args, Kwargs
+from ..machine.op_arguments import Args
 from ..machine.simulated_gpu import SimulatedGPU
 from ..ops.core.meta_results import MetaResults, TensorMeta, tensors_of
 from ..ops.core.op_info import OpInfo
+from .dispatched_call import DispatchedCall
 
 _LARGEST_ELEMENT = 16  # bytes of a complex number of two doubles
 
@@ -25,12 +26,14 @@ class LargeOutputs:
     def __init__(self) -> None:
         self._results = MetaResults()
 
-    def of(self, func: Any, info: OpInfo, gpu: SimulatedGPU, args: Args, kwargs: Kwargs) -> Any:
+    def of(self, call: DispatchedCall, gpu: SimulatedGPU) -> Any:
         """The outputs of a call, without values, if no more fits on a GPU; None otherwise."""
+        info = call.info
         try:
-            if _most_elements(func, info, args) * _LARGEST_ELEMENT <= gpu.model.total_memory:
+            most = _most_elements(call.op, info, call.args)
+            if most * _LARGEST_ELEMENT <= gpu.model.total_memory:
                 return None
-            result = self._results.of(info, func, args, kwargs).result
+            result = self._results.of(info, call.op, call.args, call.kwargs).result
         except Exception:  # tensors without one storage, or a call that the op itself refuses
             return None
         new = [one for one in tensors_of(result) if one.argument < 0]
@@ -38,10 +41,10 @@ class LargeOutputs:
         return _made(result) if sum(nbytes.values()) > gpu.room() else None
 
 
-def are_possible(info: OpInfo, gpu: SimulatedGPU, args: Args) -> bool:
+def are_possible(call: DispatchedCall, gpu: SimulatedGPU) -> bool:
     """False if the arguments of an op are too small: the first question, asked at every call."""
-    most = _LARGEST_ELEMENT
-    for value in args:
+    info, most = call.info, _LARGEST_ELEMENT
+    for value in call.args:
         if isinstance(value, torch.Tensor):
             most *= value.numel() + 1
         elif info.sizes and isinstance(value, (list, tuple)):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from ..._common.storages import storages_of
 from ..machine.machine import Machine
-from ..machine.op_arguments import Args, Kwargs, tensors_in
+from ..machine.op_arguments import Args, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.unsupported import mixed_devices
-from ..ops.core.op_info import OpInfo
+from .dispatched_call import DispatchedCall
 from .node_devices import gpu_of_zeros
 
 _CPU = torch.device("cpu")
-_untyped_storage = torch._C.TensorBase.untyped_storage
 
 _COMPARE_RESULTS_FIRST: Final = frozenset(
     f"aten::{name}"
@@ -39,30 +38,39 @@ class OutputDevices:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    def of(
-        self, func: Any, info: OpInfo, args: Args, kwargs: Kwargs, tensors: list[torch.Tensor]
-    ) -> tuple[SimulatedGPU | None, dict[str, Any], bool]:
-        """The GPU of the outputs (None: the CPU), arguments for the CPU, and whether to pin."""
-        thread = self._machine.thread
+    def find(self, call: DispatchedCall) -> None:
+        """Set the GPU of a call's outputs, its arguments for the CPU, and whether to pin."""
+        kwargs, thread = call.kwargs, self._machine.thread
+        if not kwargs:  # as most calls
+            call.outputs_on = (
+                self._common_gpu(call)
+                if thread.output_device is None
+                else self._machine.find_gpu(thread.output_device)
+            )
+            return
         device = kwargs.get("device")
         pin = bool(kwargs.get("pin_memory"))
         if pin:
-            kwargs = {**kwargs, "pin_memory": False}
+            call.kwargs = kwargs = {**kwargs, "pin_memory": False}
         if device is not None and device.type != "cpu":
             if device.type != "cuda":  # the meta device, say
-                return None, kwargs, False
+                return
             if pin:
                 raise RuntimeError("Only dense CPU tensors can be pinned")
-            return self._machine.find_gpu(device), {**kwargs, "device": _CPU}, False
+            call.outputs_on = self._machine.find_gpu(device)
+            call.kwargs = {**kwargs, "device": _CPU}
+            return
         if thread.output_device is not None:
-            return self._machine.find_gpu(thread.output_device), kwargs, pin
-        gpu = self._common_gpu(func, info, args, kwargs, tensors)
+            call.outputs_on, call.pins_output = self._machine.find_gpu(thread.output_device), pin
+            return
+        gpu = self._common_gpu(call)
         if device is not None:
-            takes_none = not tensors
+            takes_none = not call.tensors
             if pin and takes_none:  # a hook that saves on the CPU: nothing else can be pinned
-                return None, kwargs, True
+                call.pins_output = True
+                return
             gpu = self._gpu_meant_by_cpu(gpu, takes_none)
-        return gpu, kwargs, pin and gpu is None
+        call.outputs_on, call.pins_output = gpu, pin and gpu is None
 
     def of_lists_differ(self, args: Args) -> bool:
         """True if lists have tensors of several devices."""
@@ -70,19 +78,11 @@ class OutputDevices:
         lists = tuple(one for one in args if isinstance(one, (list, tuple)))
         return len({gpu_of(one) for one in tensors_in(lists, {})}) > 1
 
-    def _common_gpu(
-        self, func: Any, info: OpInfo, args: Args, kwargs: Kwargs, tensors: list[torch.Tensor]
-    ) -> SimulatedGPU | None:
-        if not tensors:
-            return None
-        known = self._machine.allocations.known
-        gpu = None
+    def _common_gpu(self, call: DispatchedCall) -> SimulatedGPU | None:
+        """The GPU of the tensors among a call's arguments."""
+        info, gpu = call.info, None
         on_cpu = number = None
-        for tensor in tensors:
-            try:
-                allocation = known.get(_untyped_storage(tensor)._cdata)
-            except (NotImplementedError, RuntimeError, ValueError):
-                allocation = self._machine.allocations.find(tensor)
+        for tensor, allocation in zip(call.tensors, call.allocations, strict=True):
             if allocation is None:
                 if tensor.is_meta:
                     return None  # so is the result, whatever the others are
@@ -93,20 +93,20 @@ class OutputDevices:
             elif gpu is None:
                 gpu = allocation.gpu
             elif gpu is not allocation.gpu and not info.takes_cpu_tensors:
-                raise mixed_devices(func, gpu, str(allocation.gpu.device))
+                raise mixed_devices(call.op, gpu, str(allocation.gpu.device))
         if gpu is None or info.takes_cpu_tensors:
             return gpu
         if on_cpu is None and number is not None and info.written:
-            on_cpu = self._number_written_in(info, args, kwargs)
+            on_cpu = self._number_written_in(call)
         if on_cpu is None:
             return gpu
         if self._is_from_program(on_cpu):
-            raise _refusal(func, gpu, on_cpu, args, kwargs)
+            raise _refusal(call, gpu, on_cpu)
         return gpu
 
-    def _number_written_in(self, info: OpInfo, args: Args, kwargs: Kwargs) -> torch.Tensor | None:
+    def _number_written_in(self, call: DispatchedCall) -> torch.Tensor | None:
         """A number of the CPU that an op would write a GPU's result to."""
-        written = info.written_in(args, kwargs)
+        written = call.info.written_in(call.args, call.kwargs)
         return next((one for one in written if self._machine.gpu_of(one) is None), None)
 
     def _is_from_program(self, tensor: torch.Tensor) -> bool:
@@ -138,11 +138,10 @@ class OutputDevices:
         return next((one for one in gpus if one is not None), None)
 
 
-def _refusal(
-    func: Any, gpu: SimulatedGPU, on_cpu: torch.Tensor, args: Args, kwargs: Kwargs
-) -> RuntimeError:
-    name = func._schema.name
-    if name in _COMPARE_RESULTS_FIRST and any(value is on_cpu for value in kwargs.values()):
+def _refusal(call: DispatchedCall, gpu: SimulatedGPU, on_cpu: torch.Tensor) -> RuntimeError:
+    op, args = call.op, call.args
+    name = op._schema.name
+    if name in _COMPARE_RESULTS_FIRST and any(value is on_cpu for value in call.kwargs.values()):
         return RuntimeError(f"Expected out tensor to have device {gpu.device}, but got cpu instead")
     if name == "aten::add" and torch.sparse_coo in {term.layout for term in args[:2]}:
         role = "self" if args[0] is on_cpu else "other"
@@ -150,4 +149,4 @@ def _refusal(
         if args[0].layout is torch.strided:
             words = "a CUDA tensor, but got a CPU tensor"
         return RuntimeError(f"add: expected '{role}' to be {words}")
-    return mixed_devices(func, gpu, "cpu")
+    return mixed_devices(op, gpu, "cpu")

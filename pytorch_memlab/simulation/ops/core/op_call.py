@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
 from ...hardware.gpu import GPU
 from ...machine.machine import Machine
-from ...machine.op_arguments import tensors_in
+from ...machine.op_arguments import Args, Kwargs, tensors_in
 from ...machine.simulated_gpu import Allocation, SimulatedGPU
 
 INDEX: Final = 8
@@ -33,8 +33,7 @@ _INTEGERS: Final = {
 """PyTorch's names of types of numbers, in errors."""
 
 
-@dataclass(slots=True, eq=False)
-class OpCall:
+class OpCall(ABC):
     """A call of an op: its arguments, its results, and the memory that its kernels allocate.
 
     A memory function runs through the kernel: temporaries, ``alloc_outputs()``, temporaries. The
@@ -42,37 +41,40 @@ class OpCall:
 
     Args:
         machine: the state of the simulation.
-        gpu: that runs the op.
-        stream: that it runs on.
         op: a ``torch._ops.OpOverload``.
         args: of the op.
         kwargs: of the op.
-        result: what the op returns.
         is_confirmed: a recording confirms the temporaries.
-        allocate_output: allocates an output; it is told whether its size is an estimate.
-        allocate_outputs: allocates every output that has no memory; None once it has.
-        estimated: bytes of temporaries so far that no recording confirms.
-        unknown_workspace: memory whose size only a library knows, such as ``cuDNN workspaces``;
-            empty if there is none.
-        workspace_bound: bytes that it has at most; None if no bound is known.
-        workspace_gives_way: whether less does where there is no room for so much.
     """
 
-    machine: Machine
-    gpu: SimulatedGPU
-    stream: int
-    op: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    result: Any
-    is_confirmed: bool
-    allocate_output: Callable[[torch.Tensor, bool], None]
-    allocate_outputs: Callable[[], None] | None
-    estimated: int = 0
-    unknown_workspace: str = ""
-    workspace_bound: int | None = 0
-    workspace_gives_way: bool = False
-    _temporaries: list[Allocation] = field(default_factory=list)
+    # Every op makes one of these. What few calls change is an attribute of the class.
+
+    gpu: SimulatedGPU  # that runs the op
+    stream: int  # that it runs on
+    result: Any  # what the op returns
+    has_outputs = False  # whether every output has its memory
+    estimated = 0  # bytes of temporaries so far that no recording confirms
+    unknown_workspace = ""  # memory whose size only a library knows, such as ``cuDNN workspaces``
+    workspace_bound: int | None = 0  # bytes that it has at most; None if no bound is known
+    workspace_gives_way = False  # whether less does where there is no room for so much
+
+    def __init__(
+        self, machine: Machine, op: Any, args: Args, kwargs: Kwargs, *, is_confirmed: bool
+    ) -> None:
+        self.machine = machine
+        self.op = op
+        self.args = args
+        self.kwargs = kwargs
+        self.is_confirmed = is_confirmed
+        self._temporaries: list[Allocation] = []
+
+    @abstractmethod
+    def allocate_output(self, tensor: torch.Tensor, *, is_estimate: bool = False) -> None:
+        """Allocate the memory of an output on the GPU where it lives, if it has none."""
+
+    @abstractmethod
+    def allocate_outputs(self) -> None:
+        """Allocate the memory of every output that has none."""
 
     @property
     def model(self) -> GPU:
@@ -164,12 +166,12 @@ class OpCall:
             tensors: of the op's result; None has no memory.
             is_estimate: no recording confirms their sizes.
         """
-        if not tensors and self.allocate_outputs is not None:
-            allocate, self.allocate_outputs = self.allocate_outputs, None
-            allocate()
+        if not tensors and not self.has_outputs:
+            self.has_outputs = True
+            self.allocate_outputs()
         for tensor in tensors:
             if tensor is not None:
-                self.allocate_output(tensor, is_estimate)
+                self.allocate_output(tensor, is_estimate=is_estimate)
 
     @contextmanager
     def scope(self) -> Iterator[None]:

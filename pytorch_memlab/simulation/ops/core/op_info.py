@@ -16,6 +16,11 @@ from .random_draws import draws
 from .registry import MASKS, OpDefinition, Provenance, definition_of, is_out, overloads_of
 
 _UNREGISTERED: Final = OpDefinition(name="")
+_LOOKED_AT: Final = frozenset(
+    {"aten::_pin_memory", "aten::is_pinned", "aten::convolution", "aten::mul.Scalar"}
+    | {"aten::add.Scalar"}
+)
+"""Ops of which some calls do not run as others do (``dispatch/device_mode.py``)."""
 _SIZES: Final = frozenset({"size", "output_size", "repeats", "pad", "scale_factors"})
 
 
@@ -71,6 +76,13 @@ class OpInfo(OpDefinition):
         devices = (place for place, a in arguments if "Device" in str(a.type) and not a.kwarg_only)
         self.device_position = next(devices, None)
         self.draws = draws(op)
+        self.is_plain = (  # it runs as a whole, whatever its arguments are
+            self.composite is None
+            and known.composite_of_sparse is None
+            and self.device_position is None
+            and not (self.is_foreach or self.may_resize)
+            and f"{schema.name}.{schema.overload_name}".rstrip(".") not in _LOOKED_AT
+        )
 
         is_modelled = known.provenance is not None
         self.is_confirmed = known.provenance is Provenance.RECORDING
@@ -105,7 +117,8 @@ class OpInfo(OpDefinition):
         return results[0] if len(results) == 1 else results or None
 
 
-_known: Final[dict[int, OpInfo]] = {}
+records: Final[dict[int, OpInfo]] = {}
+"""Those that were made, by the ids of their ops."""
 
 
 def op_info(op: Any) -> OpInfo:
@@ -117,9 +130,9 @@ def op_info(op: Any) -> OpInfo:
     ((0, 'self'),)
     """
     # By its id: the hash of an op is a function of Python. The record keeps the op alive.
-    found = _known.get(id(op))
+    found = records.get(id(op))
     if found is None:
-        found = _known[id(op)] = OpInfo(op)
+        found = records[id(op)] = OpInfo(op)
     return found
 
 

@@ -5,16 +5,26 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ...machine.cuda_generator import SimulatedGenerator, simulated_generator
+from ...machine.cuda_generator import GeneratorState, SimulatedGenerator, simulated_generator
 from .op_call import named_arguments
 from .registry import overloads_of
 
 _cpu_generator: Any = torch._C.default_generator
 _lent = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Random numbers of a captured op: where in the generator's sequence, and how to draw them."""
+
+    state: GeneratorState
+    offset: int  # from where the graph begins
+    drawing: Callable[[torch.Generator], Callable[..., Any]]
 
 
 def draws(op: Any) -> bool:
