@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from .._common.quoted import quoted
 from ..errors import UsageError
+from ..profiles.cells import CellReading, Usage
+from ..render.cell_reports import experiment_line, experiment_table
 from .cell_events import Cell
-from .cell_formats import experiment_line, experiment_table
-from .cell_measurement import CellMeasurement, CellReading, Usage
+from .cell_measurement import CellMeasurement
 
 _HIGHEST = 2**32 - 1
 """Seed that NumPy takes."""

@@ -8,58 +8,16 @@ import sys
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .._common.host_scope import HostScope
+from ..profiles.cells import NO_CELL, NOTHING, CellReading, Usage
 from ..simulation.inspect import active
 from .cell_events import Cell, CellEvents, CellListener, all_listeners, cell_events
 from .shell import current_shell
 
 if TYPE_CHECKING:
     from ..scopes import PeakScope
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Memory of one kind over a cell, in bytes."""
-
-    consumed: int  # used when the cell ended less what was used when it began
-    peak: int  # the highest that was used less what was used when it began
-    # when the cell ended; of a GPU that of the whole GPU, all processes included, without what the
-    # allocator keeps in its segments for later
-    used: int
-
-    @property
-    def above_end(self) -> int:
-        """Bytes that the peak went above what was used when the cell ended."""
-        return max(0, self.peak - self.consumed)
-
-    @property
-    def overhead(self) -> int:
-        """Bytes that the peak went above what was used before the cell and is used after it."""
-        return max(0, self.peak - max(0, self.consumed))
-
-
-@dataclass(frozen=True, slots=True)
-class CellReading:
-    """The memory and the time of a cell."""
-
-    number: int  # of IPython's prompt
-    seconds: float  # without those of measuring
-    host: Usage  # resident memory of the process
-    gpu: Usage  # allocated memory of the current GPU; zeros without one
-
-
-class CpuLoad(NamedTuple):
-    """Load in percent; 0 over less than 50 ms, for which the kernel's counters are too coarse."""
-
-    mean: float  # of all processors over the whole time
-    highest: float  # of the busiest processor over the busiest sample
-
-
-NOTHING = Usage(0, 0, 0)
-NO_CELL = CellReading(0, 0.0, NOTHING, NOTHING)
-"""The reading before a cell has ended."""
 
 
 @dataclass(slots=True)

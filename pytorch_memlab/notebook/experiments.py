@@ -12,9 +12,9 @@ from .._common.quoted import quoted
 from ..devices.allocations import count_gpus, current_gpu
 from ..errors import UsageError
 from ..gpu_mem import preload_pytorch
+from ..profiles.cells import MemoryState, growth
 from .assigned_names import assignment_target
 from .cell_logger import CellLogger
-from .experiment_report import MemoryState, growth
 from .ram import CurrentRAM
 from .running_experiment import RunningExperiment, memory_now
 from .shell import current_shell, is_resetting

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from .._common.quoted import quoted
 from ..errors import UsageError
 from ..gpu_mem import preload_pytorch
-from .cell_formats import gpu_logger_line, gpu_logger_table, kept_megabytes, last_cell
-from .cell_measurement import CellMeasurement, CellReading
+from ..profiles.cells import CellReading
+from ..render.cell_reports import gpu_logger_line, gpu_logger_table, kept_megabytes, last_cell
+from .cell_measurement import CellMeasurement
 from .shell import current_shell
 
 if TYPE_CHECKING:

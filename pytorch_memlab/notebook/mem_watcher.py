@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .cell_formats import MIB, last_cell, mem_watcher_line
+from ..render.cell_reports import MIB, last_cell, mem_watcher_line
 from .cell_measurement import CellMeasurement
 
 

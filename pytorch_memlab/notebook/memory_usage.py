@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from ..profiles.cells import CellReading, CpuLoad
+from ..render.cell_reports import memory_usage_line
 from .cell_events import Cell
-from .cell_formats import memory_usage_line
-from .cell_measurement import CellMeasurement, CellReading, CpuLoad, stop_everywhere
+from .cell_measurement import CellMeasurement, stop_everywhere
 from .perf import PerfStat
 
 _KIND = "%imu_start"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..devices.allocations import current_gpu, driver_memory, empty_caches
-from .experiment_report import state_text
+from ..render.experiment_report import state_text
 from .running_experiment import memory_now
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..devices import simulated_machine
 from ..devices.allocations import allocated_memory, count_gpus, driver_memory, empty_caches
+from ..profiles.cells import FinishedExperiment, GPUState, MemoryState
+from ..render.experiment_report import finish_text, start_text
 from .assigned_names import assigned_names, body_of
 from .cell_events import Cell, cell_events
-from .experiment_report import GPUState, MemoryState, Outcome, finish_text, start_text
 from .shell import last_cell_number, running_source
 from .traceback_cleaning import clear_frames, forget_last_error
 
@@ -64,7 +65,7 @@ class RunningExperiment:
         self._keep: dict[str, None] = {}
         self._failed = False
         self._was_bound = False
-        self.outcome: Outcome | None = None
+        self.outcome: FinishedExperiment | None = None
         self._before = _variable_names(shell)
         self._values = {name: shell.user_ns[name] for name in self._before if policy == "restore"}
         self._assigned: set[str] = set()
@@ -115,7 +116,7 @@ class RunningExperiment:
             self.finish()
         self._was_bound = is_bound
 
-    def _finish(self, error: BaseException | None) -> Outcome:
+    def _finish(self, error: BaseException | None) -> FinishedExperiment:
         end = self._memory_now()
         if error is not None:
             clear_frames(error)
@@ -134,7 +135,7 @@ class RunningExperiment:
         garbage = len(gc.garbage)
         collected = gc.collect()
         self._empty_cache()
-        return Outcome(
+        return FinishedExperiment(
             deleted=deleted,
             kept=kept,
             not_found=sorted(set(self._keep) - names),

@@ -12,7 +12,8 @@ from support.python_process import run_python
 
 from pytorch_memlab import IPyExperiments, IPyExperimentsCPU, IPyExperimentsPytorch, simulate
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.notebook.experiment_report import GPUState, MemoryState, Outcome, finish_text
+from pytorch_memlab.profiles.cells import FinishedExperiment, GPUState, MemoryState
+from pytorch_memlab.render.experiment_report import finish_text
 
 MB = 2**20
 
@@ -447,7 +448,7 @@ def test_shares_that_are_reclaimed_are_between_0_and_100_percent():
     def state(resident, allocated):
         return MemoryState(0, resident, (GPUState(0, allocated, 0, 1),))
 
-    outcome = Outcome(
+    outcome = FinishedExperiment(
         *([], [], [], [], "kept", 0, 0),
         start=state(100, 100),
         end=state(200, 200),

@@ -12,8 +12,8 @@ import torch
 from pytorch_memlab import simulate
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.notebook import cell_events, cell_measurement
-from pytorch_memlab.notebook.cell_measurement import Usage
 from pytorch_memlab.notebook.gpu_logger import Data, IPyGPULogger
+from pytorch_memlab.profiles.cells import Usage
 
 MB = 2**20
 

@@ -21,8 +21,8 @@ from pytorch_memlab import (
 )
 from pytorch_memlab.history.holders import ModuleNode
 from pytorch_memlab.history.timeline import timeline_of
-from pytorch_memlab.notebook.cell_formats import last_cell
-from pytorch_memlab.notebook.cell_measurement import CellReading, Usage
+from pytorch_memlab.profiles.cells import CellReading, Usage
+from pytorch_memlab.render.cell_reports import last_cell
 
 HERE = os.path.basename(__file__)
 

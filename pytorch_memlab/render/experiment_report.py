@@ -1,45 +1,8 @@
-"""The texts of an experiment: plain data in, text out."""
+"""The texts of an experiment in a notebook."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class GPUState:
-    """The memory of one GPU, in bytes."""
-
-    index: int
-    allocated: int  # by the program
-    free: int  # of the whole GPU, all processes included
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryState:
-    """Memory at a moment, in bytes."""
-
-    free: int  # that the system could give
-    resident: int  # of this process
-    gpus: tuple[GPUState, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A finished experiment."""
-
-    deleted: list[str]
-    kept: list[str]  # variables that would have been deleted
-    not_found: list[str]  # names to keep that no variable has
-    reassigned: list[str]  # variables from before, that cells assigned
-    reassigned_are: str  # kept, deleted or restored
-    collected: int  # objects in reference cycles, at the end
-    uncollectable: int
-    start: MemoryState
-    end: MemoryState  # before variables were deleted
-    after: MemoryState
-    seconds: float
-    host_has_gpus: bool  # simulated GPUs keep their tensors in the memory of the process
+from ..profiles.cells import FinishedExperiment, MemoryState, growth
 
 
 def gpu_label(index: int, count: int) -> str:
@@ -51,13 +14,6 @@ def differences(before: MemoryState, after: MemoryState) -> dict[str, int]:
     """Bytes that are used more after than before: ``Gen``, and each GPU's label."""
     general, gpus = growth(before, after)
     return {"Gen": general} | {gpu_label(index, len(gpus)): size for index, size in gpus.items()}
-
-
-def growth(before: MemoryState, after: MemoryState) -> tuple[int, dict[int, int]]:
-    """Bytes that are used more after than before: by the process, and by the index of a GPU."""
-    known = {gpu.index: gpu.allocated for gpu in before.gpus}
-    gpus = {gpu.index: gpu.allocated - known.get(gpu.index, 0) for gpu in after.gpus}
-    return after.resident - before.resident, gpus
 
 
 def human_size(nbytes: float) -> str:
@@ -90,11 +46,13 @@ def state_text(state: MemoryState) -> str:
 
 
 def start_text(backend: str, state: MemoryState) -> str:
+    """The text at the start of an experiment."""
     sections = [f"*** Loading backend: {backend}", "*** Starting experiment...", state_text(state)]
     return "\n\n".join(sections)
 
 
-def finish_text(outcome: Outcome) -> str:
+def finish_text(outcome: FinishedExperiment) -> str:
+    """The text at its end: variables, memory that it took and gave back, the state after it."""
     consumed = differences(outcome.start, outcome.end)
     reclaimed = differences(outcome.after, outcome.end)
     names = [

@@ -1,4 +1,4 @@
-"""The texts of all reports on a cell: a reading in, text out."""
+"""The texts of all reports on a cell of a notebook."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from .._common.prose_size import signed
-from .cell_measurement import CellReading, CpuLoad, Usage
+from ..profiles.cells import CellReading, CpuLoad, Usage
 
 MIB: Final = 2**20
 
@@ -93,7 +93,7 @@ def memory_usage_line(reading: CellReading, since_last: int, load: CpuLoad) -> s
 def last_cell(reading: CellReading) -> str:
     """The end of a logger's ``repr``: the last cell; empty before a cell has ended.
 
-    >>> from pytorch_memlab.notebook.cell_measurement import CellReading, Usage
+    >>> from pytorch_memlab.profiles.cells import CellReading, Usage
     >>> last_cell(CellReading(3, 0.5, Usage(2**20, 0, 0), Usage(-512, 0, 0)))
     ', In [3] took +1.0 MiB on the host and -512 B on the GPU in 0.500 s'
     """
