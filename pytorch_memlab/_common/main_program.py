@@ -108,6 +108,7 @@ def _module(name: str, arguments: Sequence[str]) -> Program:
     """The program in a module, or in the ``__main__`` of a package, as ``python -m`` finds it."""
     if name.endswith(".py") and os.path.isfile(name):  # to look for it would run the script
         raise UsageError(f"{name} is a file and no module: leave out -m")
+    before, sys.argv = sys.argv, ["-m", *arguments]  # packages around it see that as they load
     try:
         spec = importlib.util.find_spec(name)
         if spec and spec.submodule_search_locations is not None:
@@ -115,6 +116,8 @@ def _module(name: str, arguments: Sequence[str]) -> Program:
             spec = importlib.util.find_spec(name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(f"cannot find the module {name}: {error}") from error
+    finally:
+        sys.argv = before
     if spec is None:
         raise UsageError(f"there is no module named {name}")
     return _of_spec(spec, spec.origin or name, arguments)

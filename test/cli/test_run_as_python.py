@@ -71,6 +71,19 @@ def test_a_folder_and_an_archive_are_run_by_their_main(name, write, tmp_path):
     assert command("-o", "out.txt", name, "a").stdout == plain.stdout
 
 
+@pytest.mark.parametrize("name", ["package", "package.inner"])
+def test_packages_around_a_module_see_the_arguments_of_the_program(name, write, tmp_path):
+    (tmp_path / "package").mkdir()
+    write("import sys\nprint(sys.argv)\nARGS = sys.argv[1:]\n", "package/__init__.py")
+    for module in ("__main__", "inner"):
+        write("from package import ARGS\nprint(ARGS)\n", f"package/{module}.py")
+
+    plain = python("-m", name, "--steps", "3")
+
+    assert plain.stdout.splitlines() == ["['-m', '--steps', '3']", "['--steps', '3']"]
+    assert command("-o", "out.txt", "-m", name, "--steps", "3").stdout == plain.stdout
+
+
 FAILING = """\
 import torch
 
