@@ -14,13 +14,20 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import CodeType
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 Frame = tuple[str, int, str]
 """File, line and function's name."""
 
 Frames = tuple[Frame, ...]
 """The lines that a buffer comes from, outermost call first."""
+
+
+class GraphFlops(NamedTuple):
+    """Floating point operations of a run of a graph."""
+
+    whole: int = 0
+    second: int = 0  # of them, those that the forward pass has computed before
 
 
 class RunFollower(Protocol):
@@ -42,8 +49,11 @@ class Follower(Protocol):
     def compiling(self) -> AbstractContextManager[None]:
         """Within: the compiler runs, and no code of the program."""
 
-    def begin(self, lines: frozenset[Frames], is_hit: bool, /) -> RunFollower:
+    def begin(self, lines: frozenset[Frames], is_hit: bool, flops: GraphFlops, /) -> RunFollower:
         """A graph runs that has ops of these lines; ``is_hit`` if they count as run by this."""
+
+
+_NOT_COUNTED: Final = GraphFlops()
 
 
 class CompiledCode:
@@ -84,9 +94,11 @@ class CompiledCode:
             yield
 
     @contextmanager
-    def running(self, lines: frozenset[Frames], is_hit: bool) -> Iterator[None]:
+    def running(
+        self, lines: frozenset[Frames], is_hit: bool, flops: GraphFlops = _NOT_COUNTED
+    ) -> Iterator[None]:
         """Within: a compiled graph runs."""
-        runs = tuple(follower.begin(lines, is_hit) for follower in tuple(self.followers))
+        runs = tuple(follower.begin(lines, is_hit, flops) for follower in tuple(self.followers))
         outer = self.runs()
         self._thread.runs = runs
         try:

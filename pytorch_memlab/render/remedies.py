@@ -55,8 +55,7 @@ def _table(found: Remedies) -> Iterator[str]:
     yield _row("none", found.unchanged, "", "")
     for one in _by_saving(found):
         assert one.verdict is not None
-        flops = getattr(one.finding, "flops", 0)
-        again = f" ({_flops(flops, found.step_flops)})" if flops else ""
+        again = _again(one.finding, found.step_flops)
         first, *others = textwrap.wrap(f"{one.what_it_changes}{again}", WIDTH - _CHANGES)
         yield _row(one.name, one.verdict, signed(_saving(found, one)), first)
         yield from (f"{'':{_CHANGES}}{line}" for line in others)
@@ -93,11 +92,19 @@ def _why_not(one: TriedRemedy) -> str:
     return f"{one.finding.outcome.value}: {one.finding.reason}"
 
 
+def _again(finding: Finding | None, step_flops: int) -> str:
+    """The operations that are done a second time, where they are counted."""
+    flops: int = getattr(finding, "flops", 0)
+    others: int = getattr(finding, "step_flops", 0)
+    return f" ({_flops(flops, others or step_flops)})" if flops or others else ""
+
+
 def _flops(flops: int, whole: int) -> str:
     """Operations, and their share of those of a step."""
     unit, name = next((each for each in _UNITS if flops >= each[0]), _UNITS[-1])
+    number = f"{flops / unit:.2f} {name}" if flops else "0 FLOP"
     share = f", +{100 * flops / whole:.0f}%" if whole else ""
-    return f"{flops / unit:.2f} {name} a step{share}"
+    return f"{number} a step{share}"
 
 
 # The fewest blocks

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from ..._common.compiled_code import Frames, RunFollower, compiled_code
+from ..._common.compiled_code import Frames, GraphFlops, RunFollower, compiled_code
+from ..._common.optimizer_steps import after_each_step
 from ..._common.patches import Patches
 from ..._common.prose_size import prose_size
 from ...errors import UsageError
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
-from ..around_program import AroundProgram, Finding, already_used, applied, does_not_apply
+from ..around_program import (
+    AroundProgram,
+    Finding,
+    Outcome,
+    already_used,
+    applied,
+    does_not_apply,
+)
 from ..cause import Basis, Cause, NamedChange, Remedy, saves
 from ..evidence import is_much
 from ..repeated_blocks import outermost
@@ -23,23 +32,49 @@ _WHOLE = 1.0
 """The budget of a program that does not set it: what the partitioner saves by itself."""
 
 
-class _Backward:
-    """Sees whether a compiled graph of a backward pass runs."""
+@dataclass(frozen=True, slots=True)
+class Recomputed(Finding):
+    """The result for a program whose compiled graphs compute a part of themselves again."""
 
-    has_run = False
+    flops: int = 0  # operations that a step computes a second time
+    step_flops: int = 0  # the others of its compiled graphs
+
+
+class _Runs:
+    """Follows the runs of compiled graphs."""
+
+    def __init__(self) -> None:
+        self.has_backward = False
+        self._total = self._before = self._last = GraphFlops()
+
+    @property
+    def flops(self) -> GraphFlops:
+        """Of the last step that ran a graph; without any step, of all so far."""
+        return self._last if self._last.whole else self._total
+
+    def step(self, _optimizer: object) -> None:
+        """An optimizer has ended a step."""
+        step = _added(self._total, self._before, -1)
+        self._last = step if step.whole else self._last
+        self._before = self._total
 
     def replaced(self, code: CodeType, generated: CodeType, is_start: bool) -> None: ...
 
     def compiling(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def begin(self, _lines: frozenset[Frames], is_hit: bool) -> RunFollower:
-        self.has_run = self.has_run or not is_hit
+    def begin(self, _lines: frozenset[Frames], is_hit: bool, flops: GraphFlops) -> RunFollower:
+        self.has_backward = self.has_backward or not is_hit
+        self._total = _added(self._total, flops)
         return self
 
     def at(self, _frames: Frames) -> None: ...
 
     def end(self) -> None: ...
+
+
+def _added(flops: GraphFlops, others: GraphFlops, sign: int = 1) -> GraphFlops:
+    return GraphFlops(*(one + sign * other for one, other in zip(flops, others, strict=True)))
 
 
 class MemoryBudget(AroundProgram):
@@ -60,23 +95,29 @@ class MemoryBudget(AroundProgram):
     def applied(self) -> Iterator[None]:
         from torch._functorch import config
 
-        self._backward = _Backward()
+        self._runs = _Runs()
         self._own = getattr(config, _OPTION)
-        compiled_code.follow(self._backward)
+        compiled_code.follow(self._runs)
         try:
-            with config.patch({_OPTION: self._budget}):
+            with config.patch({_OPTION: self._budget}), after_each_step(self._runs.step):
                 yield
         finally:
-            compiled_code.followers.remove(self._backward)
+            compiled_code.followers.remove(self._runs)
 
     def finding(self) -> Finding:
         from torch._functorch import config
 
         if getattr(config, _OPTION) != self._budget or self._own != _WHOLE:
             return already_used("the program sets it")
-        if not self._backward.has_run:
+        if not self._runs.has_backward:
             return does_not_apply("no compiled graph has a backward pass")
-        return applied(_code(self._budget))
+        whole, second = self._runs.flops
+        return Recomputed(
+            Outcome.APPLIED,
+            code=tuple(_code(self._budget)),
+            flops=second,
+            step_flops=whole - second,
+        )
 
 
 def _code(budget: float) -> list[str]:

@@ -118,13 +118,22 @@ class _Compilation:
         with patches.suspended() as replaced:
             from torch._dynamo import eval_frame
 
-            from . import dynamo, eager_graphs, graph_cache, inductor, labelled_fakes, values
+            from . import (
+                dynamo,
+                eager_graphs,
+                graph_cache,
+                graph_flops,
+                inductor,
+                labelled_fakes,
+                values,
+            )
 
             dynamo.make_tables()
         labelled_fakes.install(machine, patches)
         dynamo.install(machine, replaced, patches)
         eager_graphs.install(patches)
         folder = graph_cache.folder_for(machine.gpus[0].model)
+        graph_flops.install(patches)
         inductor.install(patches, folder, self._program, self._instead)
         if machine.values is None:
             values.install(machine)
@@ -203,11 +212,12 @@ class _Compilation:
 
     def _program(self, lowered: Any) -> Run:
         """A function that runs a lowered graph on this machine."""
-        from . import program_frames, values, wrapper
+        from . import graph_flops, program_frames, values, wrapper
 
         machine = self._machine
         source, is_hit = lowered.source, not lowered.is_backward
         lines = program_frames.frames_of_ops(source.graph)
+        flops = graph_flops.flops_of(source.graph)
         call = wrapper.load(machine, lowered.text, lowered.lines, lowered.constants)
         graph = values.GraphValues(machine, source)
         eagerly: Run | None = None
@@ -217,7 +227,7 @@ class _Compilation:
             inputs = wrapper.kept_inputs(machine, args)
             try:
                 if eagerly is None:
-                    with compiled_code.running(lines, is_hit):
+                    with compiled_code.running(lines, is_hit, flops):
                         return call(args)
             except (MemlabError, torch.OutOfMemoryError):
                 raise
