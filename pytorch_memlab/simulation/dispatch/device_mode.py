@@ -56,6 +56,8 @@ _ADD = torch.ops.aten.add.Scalar
 _ZERO_TENSOR = torch.ops.aten._efficientzerotensor.default
 _CONVOLUTION = torch.ops.aten.convolution.default
 _EQUAL = torch.ops.aten.equal.default
+_LOOKED_AT = (_PIN, _IS_PINNED, _MULTIPLY, _ADD, _CONVOLUTION)
+"""Ops of which some calls do not run as others do."""
 _SLOW_FOREACH = torch._C.DispatchKey.CompositeExplicitAutograd
 _TYPES_OF_NUMBERS = {
     bool: torch.bool,
@@ -77,6 +79,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
     def __init__(self, machine: Machine) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._machine = machine
+        for op in _LOOKED_AT:
+            op_info(op).is_plain = False
         self._output_devices = OutputDevices(machine)
         self._gradients = InPlaceGradientAccumulation()
         self._large_outputs = large_outputs.LargeOutputs() if machine.values is None else None

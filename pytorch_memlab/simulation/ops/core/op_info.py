@@ -16,11 +16,6 @@ from .random_draws import draws
 from .registry import MASKS, OpDefinition, Provenance, definition_of, is_out, overloads_of
 
 _UNREGISTERED: Final = OpDefinition(name="")
-_LOOKED_AT: Final = frozenset(
-    {"aten::_pin_memory", "aten::is_pinned", "aten::convolution", "aten::mul.Scalar"}
-    | {"aten::add.Scalar"}
-)
-"""Ops of which some calls do not run as others do (``dispatch/device_mode.py``)."""
 _SIZES: Final = frozenset({"size", "output_size", "repeats", "pad", "scale_factors"})
 
 
@@ -81,7 +76,6 @@ class OpInfo(OpDefinition):
             and known.composite_of_sparse is None
             and self.device_position is None
             and not (self.is_foreach or self.may_resize)
-            and f"{schema.name}.{schema.overload_name}".rstrip(".") not in _LOOKED_AT
         )
 
         is_modelled = known.provenance is not None
