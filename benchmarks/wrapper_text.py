@@ -27,7 +27,7 @@ Event = tuple[int, int]
 _START = re.compile(r" *def call\((?:self, )?args\):")
 _INPUTS = re.compile(r"([\w, ]+) = args$")
 _ALLOCATION = re.compile(r"(\w+) = empty_strided_cuda\((.*, torch\.\w+)\)")
-_SHAPE = re.compile(r"assert_size_stride\((\w+), (.*), '(?!input')")
+_SHAPE = re.compile(r"assert_(?:size_stride|tensor_metadata)\((\w+), (.*), '(?!input')")
 _ALIAS = re.compile(r"(\w+) = (?:reinterpret_tensor\((\w+), |(\w+)(?:;|$| +#))")
 _ELEMENT = re.compile(r"(\w+) = (\w+)\[\d+\]$")
 _NUMBER = re.compile(r"(\w+) = ([\w*+/() ,-]+)$")
@@ -137,13 +137,14 @@ class _Reader:
         elif match := _ALLOCATION.match(statement):
             size, stride, dtype = _items(match[2])
             nbytes = self._nbytes(size, stride)
-            nbytes = nbytes and nbytes * getattr(torch, dtype.removeprefix("torch.")).itemsize
+            nbytes = nbytes and nbytes * _dtype(dtype).itemsize
             if list(taken.values()) != ([nbytes] if nbytes else []) and nbytes is not None:
                 return f"{nbytes} bytes"
             left = self._rebind(match[1], _Block(list(taken)))
             return self._check_frees(freed, left)
         elif match := _SHAPE.match(statement):
-            problem = self._resolve(match[1], *_items(match[2]))
+            size, stride, *dtypes = _items(match[2])
+            problem = self._resolve(match[1], size, stride, *map(_dtype, dtypes))
             if problem is not None:
                 return problem
         elif (match := _ALIAS.match(statement)) and (match[2] or match[3]) in self._names:
@@ -219,21 +220,24 @@ class _Reader:
                     self._viewed.update(value.addresses)
         return None
 
-    def _resolve(self, name: str, size: str, stride: str) -> str | None:
-        """Find the block of a library's result by its size."""
+    def _resolve(
+        self, name: str, size: str, stride: str, dtype: torch.dtype | None = None
+    ) -> str | None:
+        """Find the block of a library's result by its size; texts of older torch have no dtype."""
         outputs = self._names.get(name)
         if not isinstance(outputs, _Outputs):
             return None
         length = self._nbytes(size, stride)
         sizes = outputs.by_size()
-        likely = [(length or 0) * item for item in _ITEM_SIZES]
+        item_sizes = _ITEM_SIZES if dtype is None else (dtype.itemsize,)
+        likely = [(length or 0) * item for item in item_sizes]
         for nbytes in sorted(
             sizes, key=lambda size: (size not in likely, *map(size.__ne__, likely))
         ):
             is_sole = len(outputs.blocks) == 1 and nbytes >= (length or 0)
             if length is None or (length and (is_sole or nbytes in likely)):
                 del outputs.blocks[sizes[nbytes][0]]
-                # The text has no dtype: results with as many numbers of another size may be it.
+                # Without a dtype, results with as many numbers of another size may be it.
                 alike = [outputs.of_size[size] for size in likely if size in outputs.of_size]
                 joined = [address for addresses in alike for address in addresses]
                 addresses = alike[0] if len(alike) == 1 else joined
@@ -285,6 +289,11 @@ def _take(addresses: list[int], candidates: list[int]) -> bool:
             candidates.remove(address)
             return True
     return False
+
+
+def _dtype(text: str) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, text.removeprefix("torch."))
+    return dtype
 
 
 def _items(text: str) -> list[str]:

@@ -42,6 +42,8 @@ class Capture:
         self.kernels = 0  # that were launched
         self.clocks: dict[int, Clock] = {stream: {}}
         self.recording: Any = None  # the ops with values, to run them again; None in a dry run
+        self.register: Callable[[Any], None] | None = None
+        """Registers the state of a generator at its first draw; None where the program has to."""
 
     def takes(self, stream: int) -> bool:
         """True if the requests of a stream go to the private pool."""

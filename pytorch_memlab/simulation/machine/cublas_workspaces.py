@@ -173,6 +173,16 @@ class Workspaces:
             allocation = workspaces.pop(key)
             allocation.gpu.release(allocation)
 
+    def clear_stream(self, gpu: SimulatedGPU, stream: int) -> None:
+        """Give the workspaces of a stream back, as the reset of a graph that it captured does."""
+        kept: list[tuple[_Handle, tuple[str, int]]] = []
+        for workspaces, key in self._made:
+            if key[1] == stream and workspaces[key].gpu is gpu:
+                gpu.release(workspaces.pop(key))
+            else:
+                kept.append((workspaces, key))
+        self._made = kept
+
     def _of_thread(self, gpu: SimulatedGPU) -> _Handle:
         in_backward = torch._C._current_autograd_node() is not None
         window = self._autograd if in_backward else self._this_thread.window

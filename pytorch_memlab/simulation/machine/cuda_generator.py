@@ -31,7 +31,7 @@ class GeneratorState:
     seed: int
     offset: int = 0
     captures: dict[int, int] = field(default_factory=dict)  # by the id of the capture
-    graphs: int = 0  # that are registered with it, up to PyTorch 2.12
+    graphs: int = 0  # that are registered with it, up to PyTorch 2.11
     holders: list[Any] = field(default_factory=list)  # the memory that these share
     _source: torch.Generator = field(default_factory=_Generator)
 
@@ -77,6 +77,8 @@ class SimulatedGenerator(_Generator):
             before = state.offset
             state.offset += _STEP
             return before
+        if capture.id not in state.captures and capture.register is not None:
+            capture.register(state)
         if capture.id not in state.captures:
             raise RuntimeError(
                 "Attempt to increase offset for a CUDA generator not in capture mode."

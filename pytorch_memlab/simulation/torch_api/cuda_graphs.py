@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -40,11 +41,19 @@ from ..machine.unsupported import refusal, unsupported
 _HOLDER = 8
 """Bytes of the seed, and of the offset, that the kernels of a graph read."""
 
-_OWN_HOLDERS_SINCE = (2, 13)
+_OWN_HOLDERS_SINCE = (2, 12)
 """Release from which each graph has its own of each generator (``CUDAGeneratorImpl.h``)."""
 
+_CLEARS_WORKSPACES_SINCE = (2, 12)
+"""Release whose ``CUDAGraph::reset`` gives back what cuBLAS took on the stream of the capture."""
+
 _MARKS_CAPTURES_SINCE = (2, 13)
-"""Release from which the allocator tells captures from ``use_mem_pool`` (``markCaptureBegin``)."""
+"""Release from which the allocator tells captures from ``use_mem_pool`` (``markCaptureBegin``),
+and a capture that failed takes no more requests (``CUDAGraph::capture_end``)."""
+
+_REGISTERS_DRAWS_SINCE = (2, 14)
+"""Release from which a generator is registered by its first draw in a capture, its holders made
+then (``CUDAGeneratorState::get_capture_state``), and a failed capture's pool is given up."""
 
 
 class _Graph:
@@ -57,6 +66,7 @@ class _Graph:
         self.is_instantiated = False
         self.increments: dict[GeneratorState, int] = {}  # of the offset, by a replay
         self.holders: list[Allocation] = []
+        self.pools: list[PoolId] = []  # that are kept until it is reset, its own first
 
     def reset(self) -> None:
         """Give up what was captured; the pool's memory may go back once nothing else uses it."""
@@ -65,11 +75,16 @@ class _Graph:
             for state in self.increments:
                 state.captures.pop(capture.id, None)
             capture.gpu.captured_at.pop(capture.id, None)
-            if self.has_ended:
-                capture.gpu.locked(capture.gpu.allocator.private.release, capture.pool_id)
+            has_failed = capture not in machine.captures.underway and not self.has_ended
+            if self.has_ended or (has_failed and RELEASE >= _REGISTERS_DRAWS_SINCE):
+                if RELEASE >= _CLEARS_WORKSPACES_SINCE:
+                    machine.workspaces.clear_stream(capture.gpu, capture.origin)
+                for pool_id in self.pools:
+                    capture.gpu.locked(capture.gpu.allocator.private.release, pool_id)
                 machine.pool_memory[capture.gpu.index].forget_released()
         _release_holders(machine, self)
         self.increments.clear()
+        self.pools.clear()
         self.capture, self.has_ended, self.is_instantiated = None, False, False
 
 
@@ -77,6 +92,7 @@ class SimulatedCUDAGraph:
     """``torch._C._CUDAGraph``."""
 
     machine: Machine
+    _of_captures: ClassVar[WeakValueDictionary[int, SimulatedCUDAGraph]] = WeakValueDictionary()
 
     def __new__(cls, keep_graph: bool = False) -> Any:
         return super().__new__(cls)
@@ -110,7 +126,8 @@ class SimulatedCUDAGraph:
             )
         gpu = machine.current_gpu()
         stream = machine.current_stream(gpu.index)
-        _register(machine, graph, machine.generators[gpu.index].state)
+        if RELEASE < _REGISTERS_DRAWS_SINCE:
+            _register(machine, graph, machine.generators[gpu.index].state)
         if not stream:
             raise RuntimeError(
                 "CUDA graphs must be captured on a non-default stream. "
@@ -121,16 +138,21 @@ class SimulatedCUDAGraph:
             pool_id = machine.new_pool_id(False)
         capture = Capture(gpu, stream, pool_id, capture_error_mode)
         _begin(gpu, pool_id, capture.takes)
+        graph.pools = [pool_id]
         if machine.values is None:
             capture.recording = Recording(machine)
-        if RELEASE >= _OWN_HOLDERS_SINCE:
+        if RELEASE >= _REGISTERS_DRAWS_SINCE:
+            capture.register = partial(_start_draws, graph, capture)
+        elif RELEASE >= _OWN_HOLDERS_SINCE:
             for _ in graph.increments:
                 graph.holders += _holders(gpu, stream=0)
         machine.captures.begin(capture)
         _mark(gpu, 1)
-        for state in graph.increments:
-            state.captures[capture.id] = 0
+        if RELEASE < _REGISTERS_DRAWS_SINCE:
+            for state in graph.increments:
+                state.captures[capture.id] = 0
         graph.capture = capture
+        self._of_captures[capture.id] = self
         gpu.captured_at[capture.id] = _program_line()
 
     def capture_end(self) -> None:
@@ -161,9 +183,10 @@ class SimulatedCUDAGraph:
                 _mark(gpu, -1)
                 if capture.recording is not None:
                     capture.recording.restore()
-        _end(gpu, capture.pool_id)
+                if capture.is_valid or RELEASE >= _MARKS_CAPTURES_SINCE:
+                    _end(gpu, capture.pool_id)
         for state in graph.increments:
-            graph.increments[state] = state.captures[capture.id]
+            graph.increments[state] = state.captures.get(capture.id, 0)
         if not capture.kernels:
             warnings.warn(
                 "The CUDA Graph is empty. This usually means that the graph was "
@@ -211,6 +234,34 @@ class SimulatedCUDAGraph:
             raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
         return graph.capture.pool_id
 
+    @without_frames
+    def pools(self) -> list[PoolId]:
+        graph = self._graph
+        if graph.capture is None or not graph.has_ended:
+            raise RuntimeError("Called CUDAGraph::pools() without a preceding successful capture.")
+        return list(graph.pools)
+
+    @without_frames
+    def _retain_pool(self, pool_id: PoolId) -> None:
+        """Keep a pool that ``use_mem_pool`` names in a capture, from torch 2.14 on."""
+        graph, capture = self._graph, self._graph.capture
+        if capture is None or graph.has_ended:
+            raise RuntimeError("CUDAGraph::retain_pool may only be called during capture.")
+        if pool_id == DEFAULT_POOL:
+            raise RuntimeError("CUDAGraph::retain_pool expected a non-default memory pool.")
+        if _pool_id(pool_id) not in graph.pools:
+            capture.gpu.locked(capture.gpu.allocator.private.use, _pool_id(pool_id))
+            graph.pools.append(_pool_id(pool_id))
+
+    @classmethod
+    @without_frames
+    def get_currently_capturing_graph(cls) -> Any:
+        capture = cls.machine.current_capture(cls.machine.current_gpu().index)
+        graph = None if capture is None else cls._of_captures.get(capture.id)
+        if graph is None:
+            raise RuntimeError("The current stream is not currently capturing.")
+        return graph
+
     def enable_debug_mode(self) -> None:
         """``debug_dump`` has no graph to show."""
 
@@ -220,9 +271,6 @@ class SimulatedCUDAGraph:
     begin_capture_to_if_node = refusal("torch.cuda.CUDAGraph.begin_capture_to_if_node")
     end_capture_to_conditional_node = refusal(
         "torch.cuda.CUDAGraph.end_capture_to_conditional_node"
-    )
-    get_currently_capturing_graph = staticmethod(
-        refusal("torch.cuda.CUDAGraph.get_currently_capturing_graph")
     )
 
 
@@ -322,6 +370,13 @@ def _register(machine: Machine, graph: _Graph, state: GeneratorState) -> None:
             state.holders = _holders(gpu, machine.current_stream(gpu.index))
         state.graphs += 1
     graph.increments[state] = 0
+
+
+def _start_draws(graph: _Graph, capture: Capture, state: GeneratorState) -> None:
+    """Register a generator with a graph, at its first draw in the capture."""
+    graph.holders += _holders(capture.gpu, stream=0)
+    graph.increments.setdefault(state, 0)
+    state.captures[capture.id] = 0
 
 
 def _holders(gpu: SimulatedGPU, stream: int) -> list[Allocation]:

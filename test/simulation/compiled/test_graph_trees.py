@@ -20,7 +20,8 @@ pytestmark = [
 ROWS, WIDTH = 1024, 64
 LAYER = WIDTH * WIDTH * 4 + 512  # the bias takes a block
 TENSOR = ROWS * WIDTH * 4
-SEEDS = 1024  # of a graph: two blocks
+DRAWN = 1024  # the seed and the offset of a graph that draws: two blocks
+SEEDS = 0 if RELEASE >= (2, 14) else DRAWN  # of one that does not
 MIB = 2**20
 WORKSPACE = 32 * MIB
 
@@ -73,6 +74,14 @@ def test_both_passes_are_recorded() -> None:
         memory = memory_of_steps(step)
         assert memory[1] - memory[0] == 2 * SEEDS
         assert memory[2:] == [3 * SEEDS] * 2  # of the empty graph, and of both passes
+
+
+def test_a_graph_that_draws_has_a_seed() -> None:
+    with simulate("h100", compute=False):
+        step = torch.compile(
+            lambda x: nn.functional.dropout(x.sin(), 0.5) + 1, mode="reduce-overhead"
+        )
+        assert memory_of_steps(step)[2:] == [SEEDS + DRAWN] * 2  # of the empty graph too
 
 
 class Net(nn.Module):
