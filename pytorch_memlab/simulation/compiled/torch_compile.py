@@ -237,7 +237,7 @@ class _Compilation:
             return eagerly(*inputs())
 
         def filled(computed: Any, args: list[Any]) -> Any:
-            with machine.thread.without_arithmetic():
+            with machine.thread.without_arithmetic(), graph.known_results():
                 outputs = run_wrapper(args)
             graph.fill(outputs, computed)
             return outputs

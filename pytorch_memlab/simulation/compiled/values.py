@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 import ctypes
 import inspect
-from collections.abc import Callable
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._ops import OpOverload
@@ -19,13 +22,20 @@ from ..._common.storages import host_address
 from ..dispatch.higher_order import run_with_generator
 from ..dry_run.executor import ABSENT, SPECIAL, DryRunExecutor
 from ..machine.machine import Machine
-from ..machine.op_arguments import Args, Kwargs
+from ..machine.op_arguments import Args, Kwargs, is_mask
 from ..machine.tensor_values import TensorValues
 from ..ops.core import random_draws
 from ..ops.core.op_info import op_info
 
 _CPU = torch.device("cpu")
 _SEEDS = frozenset({"inductor_seed", "inductor_seeds"})
+_READ: Final = torch.ops.aten._local_scalar_dense.default
+
+Results = defaultdict[OpOverload, deque[Any]]
+"""Results of each op, in the order in which a graph calls it."""
+
+_run: Final = threading.local()
+"""Of each thread: the results that the graph that runs has computed."""
 
 
 def install(machine: Machine) -> None:
@@ -40,8 +50,30 @@ def install(machine: Machine) -> None:
     machine.execute = execute
 
 
+def _depends_on_values(op: OpOverload, args: Args) -> bool:
+    """True if the size of an op's result is known from values alone, or if it is a number."""
+    info = op_info(op)
+    depends = info.data_dependence
+    if info.takes_masks:
+        return any(map(is_mask, args[1]))
+    return op is _READ or (depends is not None and depends.outputs is not None)
+
+
 class _Shapes(DryRunExecutor):
-    """Runs ops on tensors whose values mean nothing, whatever they are."""
+    """Runs ops on tensors whose values mean nothing, whatever they are.
+
+    Where a size or a number depends on values, it is what the graph has computed: Inductor's
+    wrapper calls these ops in the order of the graph.
+    """
+
+    def execute(self, func: Any, run: Any, args: Args, kwargs: Kwargs, on_gpu: bool) -> Any:
+        results: Results | None = getattr(_run, "results", None)
+        if results and results.get(func) and _depends_on_values(func, args):
+            return tree_map_only(torch.Tensor, self._like, results[func].popleft())
+        return super().execute(func, run, args, kwargs, on_gpu)
+
+    def _like(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._values.make_strided(tensor.size(), tensor.stride(), tensor.dtype)
 
     def _look_at(self, tensors: list[torch.Tensor]) -> tuple[int, bool]:
         state, _ = super()._look_at(tensors)
@@ -55,9 +87,11 @@ class GraphValues(Interpreter):
         super().__init__(module, garbage_collect_values=True)
         self._machine = machine
         self._on_cpu: dict[str, GraphModule] = {}  # graphs that ops call, by their names
+        self._results: Results = defaultdict(deque)
 
     def compute(self, inputs: list[Any]) -> Any:
         """The graph's outputs; what the graph writes to its inputs is written there."""
+        self._results = defaultdict(deque)
         with (
             _disable_current_modes(),
             torch._C.DisableTorchFunction(),
@@ -68,6 +102,16 @@ class GraphValues(Interpreter):
                 return self.run(*map(_on_cpu, inputs))
             finally:
                 self.env, self.args_iter = {}, iter(())
+
+    @contextmanager
+    def known_results(self) -> Iterator[None]:
+        """Within: ops whose results depend on values have those of the last computation."""
+        outer = getattr(_run, "results", None)
+        _run.results = self._results
+        try:
+            yield
+        finally:
+            _run.results = outer
 
     def compute_captured(self, inputs: list[Any]) -> tuple[Any, Callable[[list[Any]], Any]]:
         """The graph's outputs, and a function that computes them as a replay of the capture does.
@@ -115,7 +159,10 @@ class GraphValues(Interpreter):
             run = self._drawing(torch.ops.aten.randint.low, run)
         elif getattr(target, "__name__", "") == "flex_attention_backward":
             args = _with_gradients(target, args, kwargs)
-        return run(*args, **kwargs)
+        result = run(*args, **kwargs)
+        if isinstance(target, OpOverload) and _depends_on_values(target, args):
+            self._results[target].append(result)
+        return result
 
     def _drawing(self, op: Any, run: Any) -> Any:
         """A function that runs an op with the generator of the current GPU."""
