@@ -49,11 +49,10 @@ class Follower(Protocol):
     def compiling(self) -> AbstractContextManager[None]:
         """Within: the compiler runs, and no code of the program."""
 
-    def begin(self, lines: frozenset[Frames], is_hit: bool, flops: GraphFlops, /) -> RunFollower:
+    def begin(
+        self, lines: frozenset[Frames], is_hit: bool, flops: Callable[[], GraphFlops], /
+    ) -> RunFollower:
         """A graph runs that has ops of these lines; ``is_hit`` if they count as run by this."""
-
-
-_NOT_COUNTED: Final = GraphFlops()
 
 
 class CompiledCode:
@@ -95,7 +94,10 @@ class CompiledCode:
 
     @contextmanager
     def running(
-        self, lines: frozenset[Frames], is_hit: bool, flops: GraphFlops = _NOT_COUNTED
+        self,
+        lines: frozenset[Frames],
+        is_hit: bool,
+        flops: Callable[[], GraphFlops] = GraphFlops,
     ) -> Iterator[None]:
         """Within: a compiled graph runs."""
         runs = tuple(follower.begin(lines, is_hit, flops) for follower in tuple(self.followers))

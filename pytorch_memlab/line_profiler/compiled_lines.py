@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import CodeType, FrameType
 
-from .._common.compiled_code import Frame, Frames, GraphFlops, RunFollower, compiled_code
+from .._common.compiled_code import Frame, Frames, RunFollower, compiled_code
 from .device_selection import DeviceSelection
 from .intervals import FrameIntervals, FunctionIntervals
 from .line_store import Line, LineStore
@@ -51,7 +51,7 @@ class CompiledLines:
     def compiling(self) -> AbstractContextManager[None]:
         return current_tracer().paused()
 
-    def begin(self, lines: frozenset[Frames], is_hit: bool, _flops: GraphFlops) -> RunFollower:
+    def begin(self, lines: frozenset[Frames], is_hit: bool, _flops: object) -> RunFollower:
         frame, root = self._running_frame() if is_hit else (None, None)
         if is_hit:
             self._hit(lines, None if frame is None else self._listener.original(frame.f_code))

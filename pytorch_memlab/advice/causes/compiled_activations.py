@@ -63,9 +63,11 @@ class _Runs:
     def compiling(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def begin(self, _lines: frozenset[Frames], is_hit: bool, flops: GraphFlops) -> RunFollower:
+    def begin(
+        self, _lines: frozenset[Frames], is_hit: bool, flops: Callable[[], GraphFlops]
+    ) -> RunFollower:
         self.has_backward = self.has_backward or not is_hit
-        self._total = _added(self._total, flops)
+        self._total = _added(self._total, flops())
         return self
 
     def at(self, _frames: Frames) -> None: ...

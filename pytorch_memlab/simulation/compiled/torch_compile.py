@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from types import CodeType, ModuleType
 from typing import Any, Final
 
@@ -217,7 +217,7 @@ class _Compilation:
         machine = self._machine
         source, is_hit = lowered.source, not lowered.is_backward
         lines = program_frames.frames_of_ops(source.graph)
-        flops = graph_flops.flops_of(source.graph)
+        flops = cache(partial(graph_flops.flops_of, source.graph))
         call = wrapper.load(machine, lowered.text, lowered.lines, lowered.constants)
         graph = values.GraphValues(machine, source)
         eagerly: Run | None = None

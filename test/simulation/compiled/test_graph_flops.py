@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
 
@@ -33,8 +34,10 @@ class Runs:
     def compiling(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def begin(self, _lines: frozenset[Frames], is_hit: bool, flops: GraphFlops) -> RunFollower:
-        self.flops.append((is_hit, flops))
+    def begin(
+        self, _lines: frozenset[Frames], is_hit: bool, flops: Callable[[], GraphFlops]
+    ) -> RunFollower:
+        self.flops.append((is_hit, flops()))
         return self
 
     def at(self, _frames: Frames) -> None: ...
