@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Annotated
+
+Signed = Annotated[int, "may be negative"]
+"""An integer that may be negative: other ones of records are from 0 on."""
+
+Path = Annotated[str, "of a file of this machine"]
+"""A path, which files of others keep without the folders of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,7 @@ class FunctionInfo:
     """A profiled function and its source."""
 
     qual_name: str  # the function's ``__qualname__``
-    filename: str  # the file that its code names
+    filename: Path  # the file that its code names
     first_line: int  # number of the first line of ``source``
     # the lines without their ends, None where there is no source to be had
     source: tuple[str, ...] | None
@@ -295,7 +302,7 @@ class Section:
     title: str  # what the rows are
     columns: tuple[str, ...] = ()  # headings of the values
     # a name and its values in bytes, None where a value is not known
-    rows: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
+    rows: tuple[tuple[str, tuple[Signed | None, ...]], ...] = ()
     notes: tuple[str, ...] = ()  # lines said below the rows, or in their place
 
 

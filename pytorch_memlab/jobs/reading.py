@@ -15,7 +15,7 @@ from ..profiles.job import Job, JobSummary
 from ..profiles.rank_digest import RankDigest, digest_of
 from ..profiles.recorded import RecordedProfile
 from ..saved import job_file, profile_file
-from ..saved.checked_json import DamagedError
+from ..saved.checked import DamagedError
 from .folder import rank_files
 
 _HEAD: Final = 1 << 16
@@ -28,7 +28,7 @@ def is_job(path: str) -> bool:
         return True
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return job_file.is_job(file.read(200))
+            return job_file.FORMAT.begins(file.read(200))
     except OSError:
         return False
 

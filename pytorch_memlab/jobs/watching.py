@@ -15,7 +15,7 @@ from ..profiles.job import age_of, state_of
 from ..profiles.rank_digest import RankDigest
 from ..profiles.recorded import RecordedProfile
 from ..records import LineEntry
-from ..saved.checked_json import DamagedError
+from ..saved.checked import DamagedError
 from .folder import rank_files
 from .reading import digest_of_file, profile_of_file
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import counted, prose_size
-from ..records import DeviceInfo, FunctionInfo, LineEntry, Note, Section
+from ..records import DeviceInfo, FunctionInfo, LineEntry, Note, Path, Section, Signed
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders
@@ -23,14 +23,14 @@ UNKNOWN_STATUS: Final = -1
 class Run:
     """One run of a program."""
 
-    program: str  # as the command line names it; empty in a notebook
+    program: Path  # as the command line names it; empty in a notebook
     arguments: tuple[str, ...]
     # of ``pytorch_memlab``, ``torch``, ``python`` and, if torch has it, ``cuda``
     versions: Mapping[str, str]
     started: str  # when profiling began, in UTC as ISO 8601; empty if it did not
     seconds: float
     is_dry_run: bool
-    exit_status: int | None = None  # of the program, or UNKNOWN_STATUS; None if it was not over
+    exit_status: Signed | None = None  # of the program, or UNKNOWN_STATUS; None if it was not over
     exception: str = ""  # that ended the program, in one line; empty if none did
     rank: int = 0
     world_size: int = 1
@@ -89,12 +89,12 @@ class Call:
 
     callee: int  # index of the function that was called
     caller: int | None  # index of the calling function, None if that was not recorded
-    filename: str
+    filename: Path
     function: str
     line: int
     hits: int
     # device name -> bytes that all the calls added together
-    added: Mapping[str, int] = field(default_factory=dict)
+    added: Mapping[str, Signed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

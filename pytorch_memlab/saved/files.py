@@ -40,5 +40,5 @@ def read_text(path: str | PathLike[str]) -> str:
             "reads snapshots"
         )
     if head == _ZIP:
-        raise ProfileError(f"{name} is not a profile of pytorch_memlab: it is no JSON")
+        raise ProfileError(f"{name} is no profile of pytorch_memlab: it is no JSON")
     return (head + rest).decode("utf-8", "surrogateescape")

@@ -6,7 +6,7 @@ import base64
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,12 +27,30 @@ from ..history.model import (
 )
 from ..history.peak import Peak
 from ..simulation.inspect import NO_PRIVATE_MEMORY, PrivateMemory
-from .checked_json import Checked, DamagedError
+from .checked import (
+    DamagedError,
+    a_list,
+    an_object,
+    column,
+    count,
+    flag,
+    index,
+    member,
+    number,
+    reader_of,
+    row,
+    rows,
+    text,
+)
 
 _LARGEST: Final = 4 << 30
 """Bytes that a history may have when it is not compressed."""
 
 _BLOCK_FIELDS: Final = 7
+_EVENT_FIELDS: Final = 9
+
+_CHUNK: Final = 1 << 16
+"""Events that are read at a time."""
 
 
 Texts = defaultdict[str, int]
@@ -67,23 +85,26 @@ def history_data(history: AllocationHistory) -> dict[str, Any]:
     return {"zlib": base64.b64encode(packed).decode()}
 
 
-def read_history(data: Checked) -> AllocationHistory:
+def read_history(data: object) -> AllocationHistory:
     """The inverse of ``history_data``."""
-    unpacked = _unpacked(data.text("zlib"))
-    texts = unpacked.texts("texts")
-    stacks = [_stack(unpacked, frames, texts) for frames in unpacked.lists("stacks")]
-    devices = [_device(one, texts, len(stacks)) for one in unpacked.objects("devices")]
-    settings = unpacked.value("settings")
+    packed = text("zlib", member(an_object("history", data), "zlib"))
+    unpacked = _unpacked(packed)
+    texts = _texts_of(unpacked)
+    stacks = [_stack(frames, texts) for frames in a_list("stacks", member(unpacked, "stacks"))]
+    devices = [
+        _device(one, texts, len(stacks)) for one in a_list("devices", member(unpacked, "devices"))
+    ]
+    settings = member(unpacked, "settings")
     if not isinstance(settings, dict):
         raise DamagedError("the settings of the history are no object")
-    steps = unpacked.indexes("steps", 2**64) if unpacked.has("steps") else None
+    steps = reader_of(tuple[int, ...] | None)("steps", unpacked.get("steps"))
     return AllocationHistory(devices, stacks, settings, steps)
 
 
-def _unpacked(text: str) -> Checked:
+def _unpacked(packed: str) -> dict[str, Any]:
     try:
         unpacker = zlib.decompressobj()
-        content = unpacker.decompress(base64.b64decode(text, validate=True), _LARGEST)
+        content = unpacker.decompress(base64.b64decode(packed, validate=True), _LARGEST)
         if not unpacker.eof:
             raise DamagedError("its history is cut off, or larger than 4 GiB")
         data = json.loads(content)
@@ -91,7 +112,12 @@ def _unpacked(text: str) -> Checked:
         raise DamagedError("its history cannot be unpacked") from None
     if not isinstance(data, dict):
         raise DamagedError("its history is no object")
-    return Checked(data)
+    return data
+
+
+def _texts_of(data: Mapping[str, Any]) -> tuple[str, ...]:
+    found: tuple[str, ...] = reader_of(tuple[str, ...])("texts", member(data, "texts"))
+    return found
 
 
 def _no_texts() -> Texts:
@@ -118,64 +144,88 @@ def _pools_data(segments: Iterable[Segment]) -> list[list[int]]:
     return [[place, *one.pool_id] for place, one in enumerate(segments) if one.pool_id]
 
 
-def _device(data: Checked, texts: tuple[str, ...], stacks: int) -> DeviceHistory:
-    events = EventLog(_event(data, fields, texts, stacks) for fields in data.rows("events", 9))
+def _device(data: object, texts: Sequence[str], stacks: int) -> DeviceHistory:
+    data = an_object("devices", data)
+    events = _events(data, texts, stacks)
     events.pools = _pools(data, "events", len(events))
     return DeviceHistory(
-        data.number("device"),
+        number("device", member(data, "device")),
         events,
         _segments(data, "segments", texts, stacks),
-        _segments(data, "initial", texts, stacks) if data.has("initial") else None,
-        data.flag("is_rounded"),
+        None if data.get("initial") is None else _segments(data, "initial", texts, stacks),
+        flag("is_rounded", member(data, "is_rounded")),
     )
 
 
-def _segments(data: Checked, name: str, texts: tuple[str, ...], stacks: int) -> list[Segment]:
-    segments = [_segment(data, one, texts, stacks) for one in data.rows(name, 6)]
+def _events(data: Mapping[str, Any], texts: Sequence[str], stacks: int) -> EventLog:
+    """The events, by columns of some rows at a time: there are millions."""
+    log = EventLog()
+    found = a_list("events", member(data, "events"))
+    for start in range(0, len(found), _CHUNK):
+        part = found[start : start + _CHUNK]
+        if {*map(type, part)} != {list} or {*map(len, part)} != {_EVENT_FIELDS}:
+            for one in part:
+                row("events", one, _EVENT_FIELDS)
+        columns = zip(*part, strict=True)
+        action, address, size, stream, time, stack, forward, category, module = columns
+        log.extend(
+            actions=_numbers(action, texts, log.number_of),
+            addresses=column("events", address, 0, 2**64),
+            sizes=column("events", size, 0, 2**63),
+            streams=column("events", stream, -(2**63), 2**63),
+            times=column("events", time, -(2**63), 2**63),
+            stacks=column("events", stack, 0, stacks),
+            forwards=column("events", forward, 0, stacks),
+            categories=_numbers(category, texts, lambda name: category_named(name).number),
+            modules=_numbers(module, texts, log.module_names.number_of),
+        )
+    return log
+
+
+def _numbers(
+    values: Sequence[Any], texts: Sequence[str], number_of: Callable[[str], int]
+) -> list[int]:
+    """The numbers of the names whose indexes a column has."""
+    names = dict.fromkeys(column("events", values, 0, len(texts)))
+    try:
+        numbers = {place: number_of(texts[place]) for place in names}
+    except ValueError as error:  # more kinds of events than there are
+        raise DamagedError(str(error)) from None
+    return [numbers[place] for place in values]
+
+
+def _segments(
+    data: Mapping[str, Any], name: str, texts: Sequence[str], stacks: int
+) -> list[Segment]:
+    segments = [_segment(fields, texts, stacks) for fields in rows(data, name, 6)]
     for place, pool_id in _pools(data, name, len(segments)).items():
         segments[place] = replace(segments[place], pool_id=pool_id)
     return segments
 
 
-def _pools(data: Checked, name: str, length: int) -> dict[int, PoolId]:
+def _pools(data: Mapping[str, Any], name: str, length: int) -> dict[int, PoolId]:
     """The private pools of events or segments, which older files lack."""
-    if not data.has("pools"):
+    if data.get("pools") is None:
         return {}
-    inner = data.object("pools")
+    inner = an_object("pools", data["pools"])
     return {
-        inner.index(name, length, place): (inner.count(name, first), inner.count(name, second))
-        for place, first, second in inner.rows(name, 3)
+        index(name, place, length): (count(name, first), count(name, second))
+        for place, first, second in rows(inner, name, 3)
     }
 
 
-def _event(data: Checked, fields: list[Any], texts: tuple[str, ...], stacks: int) -> Event:
-    action, address, size, stream, time, stack, forward, category, module = fields
-    index = data.index
-    return Event(
-        texts[index("events", len(texts), action)],
-        index("events", 2**64, address),
-        data.count("events", size),
-        data.number("events", stream),
-        data.number("events", time),
-        index("events", stacks, stack),
-        index("events", stacks, forward),
-        category_named(texts[index("events", len(texts), category)]),
-        texts[index("events", len(texts), module)],
-    )
-
-
-def _segment(data: Checked, fields: list[Any], texts: tuple[str, ...], stacks: int) -> Segment:
+def _segment(fields: Sequence[Any], texts: Sequence[str], stacks: int) -> Segment:
     address, size, is_expandable, stream, is_small, blocks = fields
     if not isinstance(is_expandable, bool) or not isinstance(is_small, bool | None):
         raise DamagedError("a segment has other than true or false")
     if not isinstance(blocks, list):
         raise DamagedError("a segment has no list of blocks")
     return Segment(
-        data.index("segments", 2**64, address),
-        data.count("segments", size),
+        index("segments", address, 2**64),
+        count("segments", size),
         is_expandable,
-        tuple(_block(data, block, texts, stacks) for block in blocks),
-        data.number("segments", stream),
+        tuple([_block(block, texts, stacks) for block in blocks]),
+        number("segments", stream),
         is_small,
     )
 
@@ -197,26 +247,25 @@ def holders_data(holders: PeakHolders) -> dict[str, Any]:
     }
 
 
-def read_holders(data: Checked, run: str = "") -> PeakHolders:
+def read_holders(data: object, run: str = "") -> PeakHolders:
     """The inverse of ``holders_data``."""
-    texts = data.texts("texts")
-    stacks = [_stack(data, frames, texts) for frames in data.lists("stacks")]
-    blocks = tuple(_block(data, fields, texts, len(stacks)) for fields in data.lists("blocks"))
-    active = data.count("active")
-    if active != sum(block.size for block in blocks):
-        raise DamagedError("the blocks of a peak do not add up to it")
+    data = an_object("peaks", data)
+    texts = _texts_of(data)
+    stacks = [_stack(frames, texts) for frames in a_list("stacks", member(data, "stacks"))]
+    blocks = a_list("blocks", member(data, "blocks"))
+    private = data.get("private")
     peak = Peak(
-        data.number("device"),
-        active,
-        data.count("reserved"),
-        data.number("event"),
-        data.count("events"),
-        blocks,
+        number("device", member(data, "device")),
+        count("active", member(data, "active")),
+        count("reserved", member(data, "reserved")),
+        number("event", member(data, "event")),
+        count("events", member(data, "events")),
+        tuple([_block(fields, texts, len(stacks)) for fields in blocks]),
         run=run,
-        private=_private(data.object("private"), texts)
-        if data.has("private")
-        else NO_PRIVATE_MEMORY,
+        private=NO_PRIVATE_MEMORY if private is None else _private(private, texts),
     )
+    if peak.active != sum(block.size for block in peak.blocks):
+        raise DamagedError("the blocks of a peak do not add up to it")
     return PeakHolders(peak, stacks)
 
 
@@ -226,30 +275,31 @@ def _private_data(private: PrivateMemory, texts: Texts) -> dict[str, Any]:
     return {"reserved": private.reserved, "unused": private.unused, "captures": places}
 
 
-def _private(data: Checked, texts: tuple[str, ...]) -> PrivateMemory:
-    index, count = data.index, data.count
+def _private(data: object, texts: Sequence[str]) -> PrivateMemory:
+    data = an_object("private", data)
     captures = tuple(
-        (restored(texts[index("captures", len(texts), file)]), count("captures", line))
-        for file, line in data.rows("captures", 2)
+        (restored(texts[index("captures", file, len(texts))]), count("captures", line))
+        for file, line in rows(data, "captures", 2)
     )
-    return PrivateMemory(count("reserved"), count("unused"), captures)
+    reserved, unused = (count(name, member(data, name)) for name in ("reserved", "unused"))
+    return PrivateMemory(reserved, unused, captures)
 
 
 def _stack_data(stack: Stack, texts: Texts) -> list[list[int]]:
     return [[texts[stored(source_name(one.filename))], one.line, texts[one.name]] for one in stack]
 
 
-def _stack(data: Checked, frames: list[Any], texts: tuple[str, ...]) -> Stack:
+def _stack(frames: object, texts: Sequence[str]) -> Stack:
     found = []
-    for frame in frames:
+    for frame in a_list("stacks", frames):
         if not isinstance(frame, list) or len(frame) != 3:
             raise DamagedError("a frame of a stack has other than three fields")
         file, line, name = frame
         found.append(
             Frame(
-                restored(texts[data.index("stacks", len(texts), file)]),
-                data.count("stacks", line),
-                texts[data.index("stacks", len(texts), name)],
+                restored(texts[index("stacks", file, len(texts))]),
+                count("stacks", line),
+                texts[index("stacks", name, len(texts))],
             )
         )
     return tuple(found)
@@ -261,17 +311,17 @@ def _block_data(block: Block, texts: Texts) -> list[int | None]:
     return [*numbers, category, module]
 
 
-def _block(data: Checked, fields: object, texts: tuple[str, ...], stacks: int) -> Block:
+def _block(fields: object, texts: Sequence[str], stacks: int) -> Block:
     if not isinstance(fields, list) or len(fields) != _BLOCK_FIELDS:
         raise DamagedError(f"a block has other than {_BLOCK_FIELDS} fields")
     address, size, requested, stack, forward, category, module = fields
     return Block(
         # An address is of 64 bits without a sign.
-        data.index("blocks", 2**64, address),
-        data.count("blocks", size),
-        data.count("blocks", requested),
-        None if stack is None else data.index("blocks", stacks, stack),
-        data.index("blocks", max(stacks, 1), forward),
-        category_named(texts[data.index("blocks", len(texts), category)]),
-        texts[data.index("blocks", len(texts), module)],
+        index("blocks", address, 2**64),
+        count("blocks", size),
+        count("blocks", requested),
+        None if stack is None else index("blocks", stack, stacks),
+        index("blocks", forward, max(stacks, 1)),
+        category_named(texts[index("blocks", category, len(texts))]),
+        texts[index("blocks", module, len(texts))],
     )

@@ -10,16 +10,13 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from .._common.shared_paths import stored
-from .._common.version import __version__
-from ..errors import ProfileError
-from ..profiles.job import Job, RankEnd, RankGroup, Spread
+from ..profiles.job import Job
 from ..profiles.rank_digest import RankDigest
-from .checked_json import Checked, DamagedError, check_version
-from .checksum import check, with_checksum
+from .checked import DamagedError, member, reader_of, record
+from .document import FileFormat
 from .profile_file import run_of
 
-FORMAT: Final = "pytorch_memlab.job"
-VERSION: Final = 1
+FORMAT: Final = FileFormat("pytorch_memlab.job", 1, noun="answer of a job", damaged="a damaged job")
 _KEY: Final = '"job":'
 _BEFORE_KEY: Final = 400
 """Characters of a file in which the digest begins."""
@@ -49,64 +46,19 @@ def digest_in(head: str) -> RankDigest | None:
         data, _ = json.JSONDecoder().raw_decode(head, start + len(_KEY))
     except ValueError:
         return None
-    return _digest(Checked(data))
-
-
-def _digest(data: Checked) -> RankDigest:
-    names = data.texts("lines")
-    columns = [data.indexes(name, 1 << 62) for name in ("peaks", "kept")]
+    names = reader_of(tuple[str, ...])("lines", member(data, "lines"))
+    columns = [reader_of(tuple[int, ...])(name, member(data, name)) for name in ("peaks", "kept")]
     if any(len(column) != len(names) for column in columns):
         raise DamagedError("a line of the digest has no size")
-    return data.record(
-        RankDigest,
-        run=run_of(data.object("run")),
-        categories=data.by_name("categories", Checked.count),
-        held=data.by_name("held", Checked.count),
-        lines=dict(zip(names, zip(*columns, strict=True), strict=True)),
-        taken=data.count("taken") if data.has("taken") else 0,
-    )
-
-
-def is_job(text: str) -> bool:
-    """True if a text is the answer of a job, perhaps a damaged one."""
-    return f'"format":"{FORMAT}"' in text[:200]
+    lines = dict(zip(names, zip(*columns, strict=True), strict=True))
+    return record(RankDigest, data, run=run_of(member(data, "run")), lines=lines)
 
 
 def text_of(job: Job) -> str:
     """The answer as one JSON document."""
-    data = {
-        "format": FORMAT,
-        "version": VERSION,
-        "written_by": __version__,
-        **asdict(job),
-        "program": stored(job.program),
-    }
-    return with_checksum(json.dumps(data, allow_nan=False, separators=(",", ":")))
+    return FORMAT.text_of({**asdict(job), "program": stored(job.program)})
 
 
-def load(text: str, called: str) -> Job:
+def load(text: str, file: str) -> Job:
     """The answer that ``text_of`` made the text of."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ProfileError(f"{called} is cut off or damaged: it is no JSON") from None
-    check(text, data, called)
-    check_version(data, VERSION, called)
-    try:
-        return _job(Checked(data))
-    except DamagedError as error:
-        raise ProfileError(f"{called} is a damaged job: {error}") from None
-
-
-def _job(data: Checked) -> Job:
-    return data.record(
-        Job,
-        ends=tuple(one.record(RankEnd) for one in data.objects("ends")),
-        groups=tuple(
-            one.record(RankGroup, ranks=one.indexes("ranks", 1 << 62))
-            for one in data.objects("groups")
-        ),
-        peak=data.object("peak").record(Spread),
-        categories=tuple(one.record(Spread) for one in data.objects("categories")),
-        lines=tuple(one.record(Spread) for one in data.objects("lines")),
-    )
+    return FORMAT.load(text, file, lambda data: record(Job, data))

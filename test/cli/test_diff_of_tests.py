@@ -85,8 +85,8 @@ def test_a_profile_and_tests(write, capsys):
     Path("cut.json").write_text(text_of(MAIN)[:200])
     assert main(["diff", "main.json", "cut.json"]) == 2
     assert capsys.readouterr().err.endswith(
-        "error: cut.json is no file of --memlab-save: it is no JSON; --memlab-save writes it"
-        " again\n"
+        "error: cut.json is cut off or damaged: its JSON ends or breaks at character 200;"
+        " --memlab-save writes it again\n"
     )
 
 

@@ -83,7 +83,7 @@ def test_the_whole_text_of_512_ranks():
 def test_a_merged_job_is_the_same_answer():
     found = of_512(peak=165)
     text = job_file.text_of(found)
-    assert job_file.is_job(text)
+    assert job_file.FORMAT.begins(text)
     assert job_file.load(text, "all.json") == found
 
 

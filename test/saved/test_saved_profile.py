@@ -222,7 +222,7 @@ def test_a_profile_that_is_cut_off_is_refused_as_that(share: float) -> None:
 
 
 LINE = [0, 8, 0, 1, 0.5, 0, 0, 0]
-NO_PROFILE = "p.json is not a profile of pytorch_memlab: it is no JSON"
+NO_PROFILE = "p.json is no profile of pytorch_memlab: it is no JSON"
 NEWER = (
     "p.json was written by pytorch_memlab 9.1, this is "
     f"{pytorch_memlab.__version__}: upgrade to read it"
@@ -269,7 +269,7 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
     ("text", "message"),
     [
         (damaged(columns=3), "'columns' has 3, expected is a list"),
-        (damaged(notes=[3]), "'notes' has [3], expected is a list of texts"),
+        (damaged(notes=[3]), "'notes' has 3, expected is a text"),
         (damaged(shown=[3]), "'shown' has 3, expected is an index below 3"),
         (damaged(runs=[3]), "'runs' has 3, expected is an object"),
         (
@@ -302,7 +302,7 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
         (with_first("calls", callee=3), "'callee' has 3, expected is an index below 3"),
         (with_first("calls", added={"cuda:9": 1}), "a call names a device that is not there"),
         (with_first("sections", rows=[["a", [1, 2]]]), "a row of a section has other values than"),
-        (with_first("sections", rows=[[3, [1]]]), "a row of a section has no name"),
+        (with_first("sections", rows=[[3, [1]]]), "'rows' has 3, expected is a text"),
         (of_peak(active=3), "the blocks of a peak do not add up to it"),
         (of_peak(stacks=[[[0, 1]]]), "a frame of a stack has other than three fields"),
         (of_peak(stacks=[[[99, 1, 0]]]), "'stacks' has 99, expected is an index below"),
@@ -312,7 +312,7 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
         (damaged(failures=[[9, 1, 1]]), "'failures' has 9, expected is an index below 3"),
         (with_first("growing", device="cuda:9"), "a loop names a device that is not there"),
         (with_first("growing", function=3), "'function' has 3, expected is an index below 3"),
-        (with_first("errors", notes=[1]), "'notes' has [1], expected is a list of texts"),
+        (with_first("errors", notes=[1]), "'notes' has 1, expected is a text"),
         (with_first("errors", remedies=[{"why": 1}]), "'why' has 1, expected is a text"),
         (damaged(history={"zlib": "?"}), "its history cannot be unpacked"),
         (damaged(history={"zlib": "aGVsbG8="}), "its history cannot be unpacked"),
@@ -600,8 +600,8 @@ SNAPSHOT = (
         (None, "cannot read {}: No such file or directory"),
         (b"", "{} is empty"),
         (b"\x80\x04.", SNAPSHOT),
-        (b"PK\x03\x04", "{} is not a profile of pytorch_memlab: it is no JSON"),
-        (b"\xff\xfe\x00", "{} is not a profile of pytorch_memlab: it is no JSON"),
+        (b"PK\x03\x04", "{} is no profile of pytorch_memlab: it is no JSON"),
+        (b"\xff\xfe\x00", "{} is no profile of pytorch_memlab: it is no JSON"),
     ],
 )
 def test_files_that_are_no_profiles(content: bytes | None, message: str, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
     from ...saved.files import read_text
 
     texts = {file: read_text(file) for file in files}
-    of_tests = [file for file, text in texts.items() if tests_file.is_tests(text)]
+    of_tests = [file for file, text in texts.items() if tests_file.FORMAT.begins(text)]
     if not of_tests:
         return None
     others = [file for file in texts if file not in of_tests]

@@ -1,0 +1,217 @@
+"""Records from JSON of outside, each value checked by the type of its field.
+
+Note [Records are the format]
+The dataclasses of ``records``, ``profiles`` and ``history`` are the format of files: each field is
+written under its name, and read by its type. A field with a default may be missing, as it is in
+files of older releases. Whole numbers are from 0 on, unless the field is ``Signed``; a ``Path`` is
+written from the working folder or from ``~``. What is large (lines, events, blocks) is in columns
+or rows, whose values the functions below check.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from enum import Enum
+from functools import cache, partial
+from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from .._common.ipython import source_name
+from .._common.quoted import quoted
+from .._common.shared_paths import restored, stored
+from ..errors import MemlabError
+from ..records import Note, Path, Signed
+
+_TOO_LARGE: Final = 2**63
+"""Counters are of 64 bits."""
+
+T = TypeVar("T")
+
+Reader = Callable[[str, Any], Any]
+"""A function of the name of a field, which messages have, and of its value."""
+
+
+class DamagedError(MemlabError):
+    """A field is missing, or is not what it has to be."""
+
+
+def refused(name: str, value: object, expected: str) -> DamagedError:
+    """The error that says which field is damaged."""
+    return DamagedError(f"{quoted(name)} has {quoted(value)}, expected is {expected}")
+
+
+def member(data: Mapping[str, Any], name: str) -> Any:
+    """A field, unchecked."""
+    if name not in data:
+        raise DamagedError(f"it has no {quoted(name)}")
+    return data[name]
+
+
+def text(name: str, value: Any) -> str:
+    """A string."""
+    if type(value) is str:
+        return value
+    raise refused(name, value, "a text")
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or false."""
+    if type(value) is bool:
+        return value
+    raise refused(name, value, "true or false")
+
+
+def number(name: str, value: Any) -> int:
+    """An integer."""
+    if type(value) is int and -_TOO_LARGE < value < _TOO_LARGE:
+        return value
+    raise refused(name, value, "a whole number of 64 bits")
+
+
+def count(name: str, value: Any) -> int:
+    """An integer that is not negative."""
+    if type(value) is int and 0 <= value < _TOO_LARGE:
+        return value
+    raise refused(name, value, "a whole number from 0 on")
+
+
+def index(name: str, value: Any, length: int) -> int:
+    """An index of a list of that length."""
+    if type(value) is int and 0 <= value < length:
+        return value
+    raise refused(name, value, f"an index below {length}")
+
+
+def seconds(name: str, value: Any) -> float:
+    """A number that is not negative."""
+    if type(value) in (int, float) and 0 <= value < _TOO_LARGE:
+        return float(value)
+    raise refused(name, value, "a number from 0 on")
+
+
+def an_object(name: str, value: Any) -> dict[str, Any]:
+    """An object, its values unchecked."""
+    if type(value) is dict:
+        return value
+    raise refused(name, value, "an object")
+
+
+def a_list(name: str, value: Any) -> Sequence[Any]:
+    """A list, its values unchecked; a tuple where a process sends records to another."""
+    if type(value) in (list, tuple):
+        return value  # type: ignore[no-any-return]
+    raise refused(name, value, "a list")
+
+
+def row(name: str, value: Any, width: int) -> Sequence[Any]:
+    """A list of that length, its values unchecked."""
+    if type(value) in (list, tuple) and len(value) == width:
+        return value  # type: ignore[no-any-return]
+    raise refused(name, value, f"a list of {width}")
+
+
+def rows(data: Mapping[str, Any], name: str, width: int) -> list[Sequence[Any]]:
+    """A field that is a list of lists of that length."""
+    return [row(name, value, width) for value in a_list(name, member(data, name))]
+
+
+def column(name: str, values: Sequence[Any], low: int, high: int) -> Sequence[int]:
+    """Integers from ``low`` to below ``high``, many of them."""
+    if {*map(type, values)} <= {int} and low <= min(values, default=low) <= max(values) < high:
+        return values
+    wrong = next(one for one in values if type(one) is not int or not low <= one < high)
+    kind = "an index" if low == 0 else "a whole number of 64 bits, "
+    raise refused(name, wrong, f"{kind} below {high}")
+
+
+def record(kind: type[T], data: Any, name: str = "", /, **others: Any) -> T:
+    """A dataclass, each field by its type, but for others."""
+    found = dict(others)
+    data = an_object(name, data)
+    for field, (read, is_needed) in _readers(cast("Hashable", kind)).items():
+        if field in data and field not in others:
+            found[field] = read(field, data[field])
+        elif is_needed and field not in others:
+            raise DamagedError(f"it has no {quoted(field)}")
+    return kind(**found)
+
+
+def data_of(one: Any) -> dict[str, Any]:
+    """A record as an object of JSON, with its paths as files keep them."""
+    paths = {name: getattr(one, name) for name in _paths(cast("Hashable", type(one)))}
+    return asdict(one) | {name: stored(source_name(path)) for name, path in paths.items()}
+
+
+@cache
+def _paths(kind: Any) -> tuple[str, ...]:
+    hints = get_type_hints(kind, localns=_UNREAD, include_extras=True)
+    return tuple(one.name for one in fields(kind) if hints[one.name] == Path)
+
+
+@cache
+def _readers(kind: Any) -> dict[str, tuple[Reader, bool]]:
+    hints = get_type_hints(kind, localns=_UNREAD, include_extras=True)
+    return {
+        one.name: (
+            reader_of(hints[one.name]),
+            one.default is MISSING and one.default_factory is MISSING,
+        )
+        for one in fields(kind)
+        if one.init
+    }
+
+
+_UNREAD: Final[dict[str, Any]] = {"AllocationHistory": object, "PeakHolders": object}
+"""Types of fields that are in rows and columns; their records do not import them."""
+
+
+@cache
+def reader_of(kind: Any) -> Reader:
+    """The function that reads values of a type."""
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    if isinstance(kind, type) and is_dataclass(kind):
+        return lambda name, value: record(kind, value, name)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return partial(_member_of, kind)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):  # with None alone
+        (read,) = (reader_of(one) for one in inner if one is not type(None))
+        return lambda name, value: None if value is None else read(name, value)
+    if origin is tuple and inner[-1] is ...:
+        read = reader_of(inner[0])
+        return lambda name, value: tuple([read(name, one) for one in a_list(name, value)])
+    if origin is tuple:
+        reads = [reader_of(one) for one in inner]
+        return lambda name, value: tuple(
+            read(name, one) for read, one in zip(reads, row(name, value, len(reads)), strict=True)
+        )
+    if isinstance(origin, type) and issubclass(origin, Mapping) and inner[0] is str:
+        read = reader_of(inner[1])
+        return lambda name, value: {
+            key: read(key, one) for key, one in an_object(name, value).items()
+        }
+    return _unread
+
+
+def _unread(name: str, _value: Any) -> Any:
+    raise TypeError(f"{name} is in rows or columns, which its file reads")
+
+
+def _member_of(kind: type[Enum], name: str, value: Any) -> Enum:
+    found = next((one for one in kind if one.value == value), None)
+    if found is None:
+        raise refused(name, value, f"one of {', '.join(str(one.value) for one in kind)}")
+    return found
+
+
+_SIMPLE: Final[dict[Any, Reader]] = {
+    str: text,
+    bool: flag,
+    int: count,
+    float: seconds,
+    Signed: number,
+    Path: lambda name, value: restored(text(name, value)),
+    Note: text,
+}
