@@ -41,6 +41,47 @@ def test_files_of_the_processes_that_a_trial_starts_are_gone(tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
+WORKERS = """\
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.ones(8, 2**10)), 2, num_workers=1)
+shapes = [tuple(batch.cuda().shape) for [batch] in loader]
+assert shapes == [(2, 2**10)] * 4, shapes
+"""
+
+SOCKETS = """\
+import errno, os, socket
+server = socket.socket(socket.AF_UNIX)
+server.bind("by_path")
+server.listen()
+assert server.getsockname() == "by_path"
+client = socket.socket(socket.AF_UNIX)
+client.connect("by_path")
+client.sendall(b"sent")
+assert server.accept()[0].recv(4) == b"sent"
+assert os.listdir() == ["program.py", "by_path"], os.listdir()
+try:
+    socket.socket(socket.AF_UNIX).bind("by_path")
+except OSError as error:
+    assert error.errno == errno.EADDRINUSE
+assert socket.socket(socket.AF_UNIX).connect_ex("by_nobody") == errno.ENOENT
+os.unlink("by_path")
+socket.socket(socket.AF_UNIX).bind("by_path")
+"""
+
+
+def test_workers_of_a_loader_send_their_tensors_to_a_trial(tmp_path, monkeypatch):
+    trial = trial_of(tmp_path, monkeypatch, WORKERS)
+    assert trial.error == ""
+    assert trial.ending is Ending.FINISHED
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="sockets have no paths here")
+def test_sockets_of_a_trial_have_paths_and_are_gone_after_it(tmp_path, monkeypatch):
+    trial = trial_of(tmp_path, monkeypatch, SOCKETS)
+    assert trial.error == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
 def test_a_trial_prints_nothing_and_reads_nothing(tmp_path, monkeypatch, capfd):
     text = "import os, sys\nprint('out')\nos.write(2, b'err')\nassert sys.stdin.read() == ''\n"
     assert trial_of(tmp_path, monkeypatch, text).error == ""

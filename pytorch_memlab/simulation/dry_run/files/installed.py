@@ -9,7 +9,7 @@ from typing import Any
 from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
 from ...._common.traceback_frames import is_without_frames, without_frames
-from . import compressed, opening, os_functions, processes
+from . import compressed, opening, os_functions, processes, sockets
 from .overlay import VARIABLE, Overlay, new_overlay
 
 
@@ -35,6 +35,7 @@ class _Installed:
         os_functions.install(overlay, self.patches)
         compressed.install(self._imports, self.patches)
         processes.install(overlay, self.patches)
+        sockets.install(overlay, self.patches)
         self._imports.start()
         os.environ[VARIABLE] = overlay.folder
 
