@@ -6,6 +6,10 @@ from, and puts their frames behind the file's own: the bytes count at these line
 was written with ``augment_with_fx_traces=True`` has the stack of each op that a graph module of
 ``torch.fx`` ran, as text. Where neither is there, the file names variables of the program, and no
 lines of it: its bytes count at the line that calls the compiled code, whose frame is further out.
+
+An event that was recorded with ``compile_context=True`` has the compiled region that ran, without a
+stack too: ``Torch-Compiled Region: 0/1``, of the first function, compiled a second time. PyTorch's
+logs write it as ``[0/1]``, and so do the frames here.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
-from .model import Frame
+from .model import Frame, Stack
 
 _GENERATED: Final = re.compile(
     r"[\\/]torchinductor_[^\\/]*[\\/]\w{2}[\\/]c\w+\.py$"
@@ -28,6 +32,7 @@ _GRAPH_MODULE: Final = re.compile(r"(?:^|[\\/])fx_generated_\w*\.py$|^<eval_with
 _LAUNCH: Final = re.compile(r"(\w+)\.run\(|(extern_kernels\.\w+)\(|torch\.ops\.([\w.]+)\(")
 _SOURCES: Final = re.compile(r"# Topologically Sorted Source Nodes: \[([^\]]*)\]")
 _TRACED: Final = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_REGION: Final = re.compile(r"Torch-Compiled Region(?:: *(\S+))?")
 _LONGEST: Final = 4_000_000
 """Characters of a file that are read."""
 
@@ -50,6 +55,26 @@ def frames_of(frame: Mapping[str, Any]) -> tuple[Frame, ...]:
     lines = _TRACED.findall(str(frame.get("fx_original_trace") or ""))
     places = (Frame(file, int(line), name) for file, line, name in reversed(lines))
     return (_compiled(str(frame.get("fx_node_name") or "")), *places)
+
+
+def in_region(stack: Stack, context: str, metadata: str) -> Stack:
+    """The stack of an event, with what else its entry says of where it happened.
+
+    Args:
+        stack: as its frames tell, maybe none.
+        context: of the compiler: a compiled region, or anything else where none ran.
+        metadata: a text of the program, for an event that has nothing else.
+    """
+    region = _REGION.match(context)
+    if region is None:
+        return (Frame("", 0, metadata),) if metadata and not stack else stack
+    named = f"{COMPILED_CODE} [{region[1]}]" if region[1] else COMPILED_CODE
+    if not stack:
+        return (Frame("", 0, named),)
+    first = stack[0]
+    if first.filename or not first.name.startswith(COMPILED_CODE):
+        return stack
+    return (Frame("", 0, named + first.name.removeprefix(COMPILED_CODE)), *stack[1:])
 
 
 def _compiled(what: str) -> Frame:

@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 from .._common.garbage_collection import no_garbage_collection
 from ..errors import SnapshotError
 from ..simulation.allocator.blocks import DEFAULT_POOL
-from .generated_code import frames_of
+from .generated_code import frames_of, in_region
 from .model import (
     AllocationHistory,
     Block,
@@ -165,7 +165,8 @@ class _Events:
         forward = place.get("forward_frames", number)
         category, module = place.get("category", text), place.get("module", text)
         pool = place.get("pool_id", number)
-        append, index_of = self._log.append, self._stacks.index_of
+        context, metadata = place.get("compile_context", text), place.get("user_metadata", text)
+        append, index_of, index_in = self._log.append, self._stacks.index_of, self._stacks.index_in
         pools, default = self._log.pools, DEFAULT_POOL
 
         def add(values: list[Any]) -> None:
@@ -181,7 +182,7 @@ class _Events:
                     values[size],
                     values[stream],
                     values[time],
-                    index_of(values[frames]),
+                    index_in(index_of(values[frames]), values[context], values[metadata]),
                     index_of(values[forward]),
                     category_named(values[category]),
                     str(values[module]),
@@ -198,6 +199,9 @@ class _Events:
             raise _entry_error(error) from None
 
 
+_NO_REGION: Final = ("N/A", "")
+
+
 class Stacks:
     """Stacks by index; a snapshot shares the lists of frames, so that each is read once."""
 
@@ -205,6 +209,7 @@ class Stacks:
         self.all: list[Stack] = [()]
         self._by_stack: dict[Stack, int] = {(): 0}
         self._by_list: dict[int, tuple[Sequence[Any], int]] = {}
+        self._by_context: dict[tuple[int, str, str], int] = {}
         self._frames: dict[int, tuple[Mapping[str, Any], Stack]] = {}
 
     def index_of(self, frames: Any) -> int:
@@ -215,12 +220,25 @@ class Stacks:
             return 0
         known = self._by_list.get(id(frames))
         if known is None:
-            stack = tuple(chain.from_iterable(map(self._frames_of, frames)))
-            index = self._by_stack.setdefault(stack, len(self.all))
-            if index == len(self.all):
-                self.all.append(stack)
+            index = self._number(tuple(chain.from_iterable(map(self._frames_of, frames))))
             known = self._by_list[id(frames)] = (frames, index)
         return known[1]
+
+    def index_in(self, index: int, context: Any, metadata: Any) -> int:
+        """Index of a stack with the compiled region and the metadata of its event."""
+        if not metadata and context in _NO_REGION:
+            return index
+        key = index, str(context), str(metadata)
+        known = self._by_context.get(key)
+        if known is None:
+            known = self._by_context[key] = self._number(in_region(self.all[index], *key[1:]))
+        return known
+
+    def _number(self, stack: Stack) -> int:
+        index = self._by_stack.setdefault(stack, len(self.all))
+        if index == len(self.all):
+            self.all.append(stack)
+        return index
 
     def _frames_of(self, frame: Mapping[str, Any]) -> Stack:
         known = self._frames.get(id(frame))

@@ -17,7 +17,7 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.history.generated_code import frames_of
 from pytorch_memlab.history.holders import peak_holders
 from pytorch_memlab.history.model import Frame
-from pytorch_memlab.history.snapshot import history_of
+from pytorch_memlab.history.snapshot import history_of, read_snapshot
 
 WRAPPER = """
     def call(self, args):
@@ -138,6 +138,58 @@ def test_a_snapshot_of_another_machine_names_lines_and_never_a_cache(
         ("/home/you/train.py", 30, "main"): 2 * 2**20,
         ("", 0, "compiled code"): 3 * 2**20,
     }
+
+
+def test_an_entry_may_say_which_compiled_region_ran_and_what_the_program_called_it(
+    tmp_path: Path,
+) -> None:
+    """The keys are those of ``torch/csrc/cuda/Module.cpp``; 2.14 has annotations too."""
+    own = [frame("/home/you/train.py", 30, "main")]
+    generated = [frame("/tmp/torchinductor_you/xx/cxxabc.py", 102, "call"), *own]
+    region = "Torch-Compiled Region: 0/1"
+    entries: list[tuple[str, str, list[dict[str, Any]] | None]] = [
+        (region, "", generated),
+        (region, "", own),  # not in the wrapper: between its graphs
+        (region, "weights", None),
+        ("Torch-Compiled Region", "", None),  # of older releases
+        ("N/A", "weights", None),
+        ("N/A", "weights", own),
+        ("N/A", "", None),
+    ]
+    snapshot = snapshot_of(*[frames or [] for _, _, frames in entries])
+    events = snapshot["device_traces"][0]
+    for event, (context, metadata, frames) in zip(events, entries, strict=True):
+        event |= {"compile_context": context, "user_metadata": metadata}
+        if frames is None:
+            del event["frames"]
+    first = events[0]
+    events.append(first | {"action": "annotate", "user_metadata": "saved for the backward pass"})
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(snapshot))
+    train = Frame("/home/you/train.py", 30, "main")
+    for history in (history_of(snapshot), read_snapshot(path)):
+        log = history.devices[0].events
+        assert [history.stacks[one] for one in log.stacks[: len(entries)]] == [
+            (Frame("", 0, "compiled code [0/1]"), train),
+            (train,),
+            (Frame("", 0, "compiled code [0/1]"),),
+            (Frame("", 0, "compiled code"),),
+            (Frame("", 0, "weights"),),
+            (train,),
+            (),
+        ]
+        assert peak_holders(history).peak.active == sum(range(1, 8)) * 2**20
+
+
+def test_the_kernel_stays_behind_the_region(tmp_path: Path) -> None:
+    file = tmp_path / FOLDERS[0]
+    file.parent.mkdir(parents=True)
+    file.write_text(WRAPPER)
+    snapshot = snapshot_of([frame(str(file), 5, "call")])
+    snapshot["device_traces"][0][0]["compile_context"] = "Torch-Compiled Region: 2/0"
+    assert history_of(snapshot).stacks[-1] == (
+        Frame("", 0, "compiled code [2/0]: triton_poi_fused_sin_0 of y"),
+    )
 
 
 COMPILED = """

@@ -441,7 +441,11 @@ class _PoolCalls:
         self._begin(device, pool_id, lambda stream: stream == current)
 
     def _begin(self, device: int, pool_id: Sequence[int], takes: Callable[[int], bool]) -> None:
-        _begin(self._machine.gpu(device), _pool_id(pool_id), takes)
+        machine = self._machine
+        gpu = machine.gpu(device)
+        _begin(gpu, _pool_id(pool_id), takes)
+        if machine.current_capture(gpu.index) is not None:
+            machine.captures.pools.add(_pool_id(pool_id))  # replays write there too
 
     def _end(self, device: int, pool_id: Sequence[int]) -> None:
         _end(self._machine.gpu(device), _pool_id(pool_id))
