@@ -1,99 +1,273 @@
-"""The number of a program that is its batch, and the program with another one."""
+"""The number of a program that is its batch, and the program with another one.
+
+Note [The number of a batch]
+A number is a batch where its name says so, or where the program uses it as one: as the batch of a
+loader, as what a variable, a keyword or a parameter of such a name gets, or as the first dimension
+of a tensor. From there its origin is followed: through variables, attributes and parameters of
+functions, to a number of the program or to an option. A number without such a name must be the
+first dimension of tensors at the peak, and nothing else may be made of it, such as a layer.
+What the command line gives goes before the number of the program.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ..fitting.change import Change
 from ..history.out_of_memory import OutOfMemory
 from .around_program import Edit
 from .changes import EditedSource
-from .rewriting import Rewriting, last_name, nodes_of, rewritings
+from .program_options import DeclaredOption, GivenNumber, declared_options, given_numbers
+from .rewriting import (
+    Rewriting,
+    all_rewritings,
+    changed_code,
+    last_name,
+    name_of_call,
+    nodes_of,
+    rewritings,
+)
 
-_BATCH: Final = re.compile(r"batch(?!es|norm)|(^|_)bs($|_)|samples_per", re.IGNORECASE)
+_BATCH: Final = re.compile(r"batch(?!es|norm)|(^|_)bsz?($|_)|samples_per", re.IGNORECASE)
 _TOKENS: Final = re.compile(r"(max|num|total|batch)_tokens|tokens_per", re.IGNORECASE)
 _NOT_OF_TRAINING: Final = re.compile(
     r"eval|valid|test|accum|step|max_batch|token_id|sequence", re.IGNORECASE
 )
+_LOADERS: Final = re.compile(r"DataLoader$|BatchSampler$")
+_MAKES_NO_LAYER: Final = re.compile(r"Loader$|Sampler$|Arguments$|Config$|Dataset$|Iterator$")
+_DEEPEST: Final = 4
+
+
+class SmallerBatch(Change, ABC):
+    """The program with another batch; trials search the largest that fits."""
+
+    largest: int  # of the program as it is
+    value: int
+
+    @abstractmethod
+    def with_value(self, value: int) -> SmallerBatch: ...
+
+    @property
+    @abstractmethod
+    def code(self) -> tuple[str, ...]:
+        """The batch as a person writes it."""
+
+
+class SmallerNumber(EditedSource, SmallerBatch):
+    """The program with another number in its source."""
+
+    def __init__(self, number: BatchNumber, value: int) -> None:
+        super().__init__(number.edits(value))
+        self.largest, self.value, self._number = number.value, value, number
+
+    def with_value(self, value: int) -> SmallerBatch:
+        return SmallerNumber(self._number, value)
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        return changed_code(self)
+
+
+class SmallerOption(SmallerBatch):
+    """The program with another number on its command line."""
+
+    name = "another argument"
+
+    def __init__(self, given: GivenNumber, value: int) -> None:
+        self.largest, self.value, self._given = given.value, value, given
+
+    def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
+        return self._given.changed_in(argv, self.value)
+
+    def with_value(self, value: int) -> SmallerBatch:
+        return SmallerOption(self._given, value)
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        return (f"{self._given.text(self.value)}  # on the command line",)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchNumber:
     """Places of one number, which the program means as its batch."""
 
-    file: str
     value: int
-    lines: tuple[int, ...]
+    file: str = ""
+    lines: tuple[int, ...] = ()
+    given: GivenNumber | None = None  # on the command line, where it stands there
     is_of_tokens: bool = False
 
-    def changed_to(self, value: int) -> tuple[Edit, ...]:
+    def changed_to(self, value: int) -> SmallerBatch:
+        return (
+            SmallerNumber(self, value) if self.given is None else SmallerOption(self.given, value)
+        )
+
+    def edits(self, value: int) -> tuple[Edit, ...]:
         file = Rewriting(self.file)
-        for node in _constants(file.tree, self.value):
-            if node.lineno in self.lines:
+        for node in nodes_of(file.tree, ast.Constant):
+            if (node.lineno, node.value) in [(line, self.value) for line in self.lines]:
                 file.replace(node, str(value))
         return file.edits()
-
-
-class SmallerBatch(EditedSource):
-    """The program with another number as its batch; trials search the largest that fits."""
-
-    def __init__(self, number: BatchNumber, value: int) -> None:
-        super().__init__(number.changed_to(value))
-        self.number = number
-        self.value = value
-
-    def with_value(self, value: int) -> SmallerBatch:
-        return SmallerBatch(self.number, value)
 
 
 def batch_number(
     oom: OutOfMemory, dimensions: Sequence[int], tokens: Sequence[int] = ()
 ) -> BatchNumber | None:
-    """The number that is named as a batch, or that makes tensors of these first dimensions.
+    """The number that is a batch. See Note [The number of a batch].
 
     Args:
         oom: the error.
         dimensions: first dimensions of the tensors that grow with the batch, the most bytes first.
         tokens: products of the first two dimensions of tensors: of sequences and their length.
     """
-    files = list(rewritings(oom))
-    for file in files:
-        for node in _named_batch(file.tree, _TOKENS):
-            if any(node.value // 2 < number <= node.value for number in tokens):
-                return BatchNumber(file.file, node.value, (node.lineno,), is_of_tokens=True)
-    for file in files:
-        named = [
-            node
-            for node in _named_batch(file.tree)
-            if any(length % node.value == 0 for length in dimensions)
-        ]
-        if named:
-            first = named[0]
-            lines = tuple(node.lineno for node in named if node.value == first.value)
-            return BatchNumber(file.file, first.value, lines)
+    numbers = _Numbers(oom)
+    for number in numbers.named(_TOKENS):
+        if any(number.value // 2 < product <= number.value for product in tokens):
+            return _at(number, is_of_tokens=True)
+    named = list(numbers.named(_BATCH))
+    used = list(numbers.used())
+    for is_batch in (
+        lambda number: number.value in dimensions,
+        lambda number: any(length % number.value == 0 for length in dimensions),
+    ):
+        for number in filter(is_batch, named):
+            same = [one for one in named if (one.value, one.file) == (number.value, number.file)]
+            return _at(*sorted(same, key=lambda one: one is not number))
     for length in dimensions:
-        for file in files:
-            lines = tuple(
-                node.lineno for node in _first_dimensions(file.tree) if node.value == length
-            )
-            if lines:
-                return BatchNumber(file.file, length, lines)
+        same = [one for one in used if one.value == length]
+        if same:
+            return _at(*(one for one in same if one.file == same[0].file))
     return None
 
 
-class _Number(ast.Constant):
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number in a file, or of an option that the command line gives."""
+
     value: int
+    file: str
+    line: int
+    given: GivenNumber | None = None
+
+
+def _at(first: _Number, *others: _Number, is_of_tokens: bool = False) -> BatchNumber:
+    lines = dict.fromkeys(one.line for one in (first, *others) if one.given is None)
+    return BatchNumber(first.value, first.file, tuple(lines), first.given, is_of_tokens)
+
+
+class _Numbers:
+    """The numbers of a program, and where they come from."""
+
+    def __init__(self, oom: OutOfMemory) -> None:
+        self._files = list(rewritings(oom))
+        self._all = list(all_rewritings(oom))
+        self._options = [one for file in self._all for one in declared_options(file.tree)]
+        self._given = given_numbers(oom.arguments, self._options)
+
+    def named(self, pattern: re.Pattern[str]) -> Iterator[_Number]:
+        """Numbers that have a name of a kind, those of the command line first."""
+        for given in self._given.values():
+            names = [given.attribute, *(_names(self._options, given))]
+            if any(_is_batch(name, pattern) for name in names):
+                yield _Number(given.value, "", 0, given)
+        for file in self._files:
+            overridden = {
+                id(option.default)
+                for option in declared_options(file.tree)
+                if option.attribute in self._given
+            }
+            for node in _named(file.tree, pattern):
+                if id(node) not in overridden:
+                    yield from _number(file, node)
+
+    def used(self) -> Iterator[_Number]:
+        """Numbers that are used as a batch under other names."""
+        for file in self._files:
+            for node in (*_named(file.tree, _BATCH), *_batches(file.tree)):
+                yield from self._origins(file, node)
+        for file in self._files:
+            for is_made_once, node in _first_dimensions(file.tree):
+                if isinstance(node, ast.Constant):
+                    yield from _number(file, node)
+                elif not is_made_once:
+                    yield from self._origins(file, node)
+
+    def _origins(
+        self, file: Rewriting, node: ast.expr, depth: int = 0, by: str = ""
+    ) -> Iterator[_Number]:
+        """The numbers that the value of an expression may be."""
+        if depth > _DEEPEST or (by and _makes_layer(file.tree, by)):
+            return
+        match node:
+            case ast.Constant():
+                yield from _number(file, node)
+            case ast.Call(func=ast.Name(id="int"), args=[value]):
+                yield from self._origins(file, value, depth + 1, by)
+            case ast.Name(id=name):
+                for value in _assigned(file.tree, name):
+                    yield from self._origins(file, value, depth + 1, name)
+                for value, place in self._passed(file, node):
+                    yield from self._origins(place, value, depth + 1, name)
+            case ast.Attribute(attr=name) if not _makes_layer(file.tree, name):
+                yield from self._of_option(name)
+                for value in _assigned(file.tree, name):
+                    yield from self._origins(file, value, depth + 1, name)
+
+    def _of_option(self, attribute: str) -> Iterator[_Number]:
+        if attribute in self._given:
+            given = self._given[attribute]
+            yield _Number(given.value, "", 0, given)
+            return
+        for file in self._all:
+            for option in declared_options(file.tree):
+                if option.attribute == attribute and option.default is not None:
+                    yield from _number(file, option.default)
+
+    def _passed(self, file: Rewriting, name: ast.Name) -> Iterator[tuple[ast.expr, Rewriting]]:
+        """The values that the calls of a function pass as the parameter that a name is."""
+        around = [
+            one
+            for one in nodes_of(file.tree, ast.FunctionDef)
+            if one.lineno <= name.lineno <= (one.end_lineno or 0)
+        ]
+        function = max(around, key=lambda one: one.lineno, default=None)
+        if function is None:
+            return
+        parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+        if name.id not in parameters:
+            return
+        place = parameters.index(name.id)
+        for other in self._all:
+            for call in nodes_of(other.tree, ast.Call):
+                if name_of_call(call) != function.name:
+                    continue
+                keywords = [one.value for one in call.keywords if one.arg == name.id]
+                for value in keywords or call.args[place : place + 1]:
+                    yield value, other
+
+
+def _number(file: Rewriting, node: ast.expr) -> Iterator[_Number]:
+    if isinstance(node, ast.Constant) and type(node.value) is int and node.value > 1:
+        yield _Number(node.value, file.file, node.lineno)
+
+
+def _names(options: Sequence[DeclaredOption], given: GivenNumber) -> Iterator[str]:
+    for option in options:
+        if option.attribute == given.attribute:
+            yield from (name.lstrip("-").replace("-", "_") for name in option.names)
 
 
 def _is_batch(name: str, pattern: re.Pattern[str]) -> bool:
     return bool(pattern.search(name)) and not _NOT_OF_TRAINING.search(name)
 
 
-def _named_batch(tree: ast.AST, pattern: re.Pattern[str] = _BATCH) -> list[_Number]:
-    """Numbers that a keyword, a variable, a key or an option names as a batch."""
+def _named(tree: ast.AST, pattern: re.Pattern[str]) -> list[ast.expr]:
+    """The values that a keyword, a variable, a key or an option gets that is named as a batch."""
     found: list[ast.expr | None] = []
     for node in ast.walk(tree):
         match node:
@@ -109,38 +283,62 @@ def _named_batch(tree: ast.AST, pattern: re.Pattern[str] = _BATCH) -> list[_Numb
                     for key, value in zip(keys, values, strict=True)
                     if isinstance(key, ast.Constant) and _is_batch(str(key.value), pattern)
                 ]
-            case ast.Call(func=ast.Attribute(attr="add_argument"), args=[option, *_]):
-                if _is_batch(str(getattr(option, "value", "")).replace("-", "_"), pattern):
-                    found += [one.value for one in node.keywords if one.arg == "default"]
             case ast.arguments(args=arguments, defaults=defaults) if defaults:
                 pairs = zip(arguments[-len(defaults) :], defaults, strict=True)
                 found += [value for one, value in pairs if _is_batch(one.arg, pattern)]
-    return _numbers(found)
+    found += [
+        option.default
+        for option in declared_options(tree)
+        if any(_is_batch(name.replace("-", "_"), pattern) for name in option.names)
+    ]
+    return [one for one in found if one is not None]
 
 
-def _first_dimensions(tree: ast.AST) -> list[_Number]:
-    """Numbers that are the first dimension of tensors that a loop or a function makes."""
-    found: dict[int, ast.expr] = {}
+def _batches(tree: ast.AST) -> Iterator[ast.expr]:
+    """The arguments that a loader or a function of the file takes as its batch, without a name."""
+    functions = {one.name: one.args for one in nodes_of(tree, ast.FunctionDef)}
+    for call in nodes_of(tree, ast.Call):
+        name = name_of_call(call)
+        if _LOADERS.search(name):
+            yield from call.args[1:2]
+        elif name in functions:
+            parameters = functions[name].posonlyargs + functions[name].args
+            for parameter, value in zip(parameters, call.args, strict=False):
+                if _is_batch(parameter.arg, _BATCH):
+                    yield value
+
+
+def _first_dimensions(tree: ast.AST) -> list[tuple[bool, ast.expr]]:
+    """First dimensions of tensors that a loop or a function makes; True for one of a class."""
+    found: dict[int, tuple[bool, ast.expr]] = {}
     for around in ast.walk(tree):
         if not isinstance(around, (ast.For, ast.While, ast.FunctionDef)):
             continue
+        is_made_once = isinstance(around, ast.FunctionDef) and around.name == "__init__"
         for call in nodes_of(around, ast.Call):
             if ast.unparse(call.func).startswith("torch.") and call.args:
                 size = next((one for one in call.args if isinstance(one, ast.Tuple)), None)
                 first = size.elts[0] if size is not None and size.elts else call.args[0]
-                found[id(first)] = first
-    return _numbers(list(found.values()))
+                found[id(first)] = is_made_once, first
+    return list(found.values())
 
 
-def _numbers(nodes: Sequence[ast.expr | None]) -> list[_Number]:
-    return [
-        node  # type: ignore[misc]
-        for node in nodes
-        if isinstance(node, ast.Constant) and type(node.value) is int and node.value > 1
+def _assigned(tree: ast.AST, name: str) -> Iterator[ast.expr]:
+    """The value that a variable or an attribute gets, if it gets one only."""
+    values = [
+        node.value
+        for node in nodes_of(tree, ast.Assign)
+        if any(last_name(target) == name for target in node.targets)
     ]
+    if len(values) == 1:
+        yield values[0]
 
 
-def _constants(tree: ast.AST, value: int) -> list[ast.Constant]:
-    named = [*_named_batch(tree), *_named_batch(tree, _TOKENS)]
-    wanted = [*named, *_first_dimensions(tree)]
-    return [node for node in wanted if node.value == value]
+def _makes_layer(tree: ast.AST, name: str) -> bool:
+    """True if an object is made of a number that is no loader, such as a layer."""
+    return any(
+        last_name(argument) == name
+        for call in nodes_of(tree, ast.Call)
+        if name_of_call(call)[:1].isupper() and not _MAKES_NO_LAYER.search(name_of_call(call))
+        for argument in (*call.args, *(one.value for one in call.keywords))
+    )

@@ -42,7 +42,6 @@ from .batch_size import SmallerBatch
 from .catalogue import candidates, faults, most_likely
 from .cause import Cause, Remedy, Results
 from .compared_values import Comparison, RecordedValues, Values, compared
-from .rewriting import changed_code
 
 _WORTH: Final = 50
 """A remedy is worth its words if it saves this part of the peak."""
@@ -318,7 +317,7 @@ class _Trials:
 
     def _search_batch(self, index: int, guess: SmallerBatch) -> None:
         """Find the largest batch that fits, by runs of the program."""
-        search = Search(range(1, guess.number.value), self._program.gpu.total_memory)
+        search = Search(range(1, guess.largest), self._program.gpu.total_memory)
         value: int | None = guess.value
         while value is not None and len(search.tried) < _MOST_BATCHES:
             batch = guess.with_value(value)
@@ -428,7 +427,7 @@ class _Trials:
             code = finding.code if finding is not None else ()
             batch = self._batches.get(index)
             if batch is not None:
-                remedy = replace(remedy, change=batch, code=changed_code(batch))
+                remedy = replace(remedy, change=batch, code=batch.code)
             named[id(self._tried[index - 1])] = replace(remedy, code=code) if code else remedy
         kept = [(cause, remedy) for cause, remedy in self._known if id(remedy) not in failed]
         if self._has_error:

@@ -111,6 +111,7 @@ class OutOfMemory:
     unchecked: str = ""  # why settings were not checked; empty if they were or nothing is cached
     missing: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()  # files of the user that are imported
+    arguments: tuple[str, ...] = ()  # of the program, without its name
 
     def __repr__(self) -> str:
         """The GPU that had no room, the request, and its line."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import visible
+from ..advice.batch_size import SmallerBatch
 from ..advice.cause import Remedy, Results, saves
 from ..advice.changes import EditedSource
 from ..advice.compared_values import Comparison
@@ -42,7 +43,7 @@ def lines_of(advice: Advice, most: int | None = None) -> list[str]:
 
 def untried(remedy: Remedy, *, is_tried: bool) -> str:
     """The known effect of a remedy that was not tried; ``is_tried`` if others were."""
-    is_edit = isinstance(remedy.change, EditedSource)
+    is_edit = isinstance(remedy.change, (EditedSource, SmallerBatch))
     least = saves(remedy.size) if is_edit and remedy.size else ""
     return ": ".join(part for part in ("not tried" * is_tried, least) if part)
 

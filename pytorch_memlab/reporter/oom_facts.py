@@ -101,7 +101,7 @@ class _Search:
                     self._find(blocks=self._blocks({}, ()))
         with self._part("attention"):
             self._find(attention=self._attention(), softmaxes=self._softmaxes())
-        self._find(modules=_user_modules())
+        self._find(modules=_user_modules(), arguments=tuple(map(str, sys.argv[1:])))
         with self._part("settings"):
             checks, unchecked = self._checks()
             self._find(checks=checks, unchecked=unchecked)

@@ -209,6 +209,28 @@ for step in range(2):
     assert result.after == 5 * 3 * 4 * 2**20
 
 
+def test_the_largest_option_of_the_command_line_that_fits_is_found_by_trying(tmp_path, monkeypatch):
+    text = """import argparse
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--n", type=int, default=2)
+n = parser.parse_args().n
+for step in range(2):
+    x = torch.randn(n, 2**20, device="cuda")
+    y = x.exp()
+"""
+    monkeypatch.setattr("sys.argv", ["option_of_the_run.py", "--n", "12"])
+    one = OomProgram("option_of_the_run", {"gpu": "64MiB"}, text, "")
+    facts, again = failed(one, tmp_path)
+    again = replace(again, target=replace(again.target, arguments=("--n", "12")))
+    advice = tried_advice(facts, again, 120)
+    assert advice.remedies[0].code == ("--n 5  # on the command line",)
+    result = advice.results[0]
+    assert result is not None
+    assert result.after == 5 * 3 * 4 * 2**20
+
+
 @pytest.mark.parametrize(
     ("line", "new"),
     [

@@ -7,10 +7,9 @@ from collections import Counter
 from ..._common.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
-from ..batch_size import BatchNumber, SmallerBatch, batch_number
+from ..batch_size import BatchNumber, batch_number
 from ..cause import Basis, Cause, Remedy
 from ..evidence import FIXED
-from ..rewriting import changed_code
 
 
 class Batch(Cause):
@@ -45,15 +44,16 @@ class Batch(Cause):
         if number is not None:
             room = oom.request.capacity - (oom.in_use - size)
             smaller = max(1, min(number.value // 2, number.value * room // (total * 2)))
-            change = SmallerBatch(number, smaller)
+            change = number.changed_to(smaller)
         return self.found(
             oom.shortage,
             f"tensors whose first dimension is {batch} or a multiple of it take {prose_size(total)}"
             if number is None
             else f"{number.value} {_unit(oom, number, batch)} at a time take {prose_size(total)}",
             *(
-                changed_code(change)
-                or ["a smaller batch  # pytorch-memlab fit --vary finds the largest that fits"]
+                ["a smaller batch  # pytorch-memlab fit --vary finds the largest that fits"]
+                if change is None
+                else change.code
             ),
             basis=Basis.ESTIMATED,
             change=change,

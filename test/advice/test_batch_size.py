@@ -1,0 +1,125 @@
+"""The number of a program that is its batch: in the source, or on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.made_up_facts import MIB, made_up_facts, place
+
+from pytorch_memlab.advice.batch_size import BatchNumber, batch_number
+from pytorch_memlab.advice.causes.batch import Batch
+from pytorch_memlab.history.model import Category
+from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory
+
+LOADS = """\
+import argparse
+from torch.utils.data import DataLoader
+parser = argparse.ArgumentParser()
+{option}
+args = parser.parse_args()
+{rest}
+for x, y in loader:
+    model(x.cuda())
+"""
+
+
+def facts_of(folder, option: str, rest: str, *arguments: str) -> OutOfMemory:
+    text = LOADS.format(option=option, rest=rest)
+    block = BlockInUse(100 * MIB, Category.SAVED, None, "x", (64, 1000))
+    facts = made_up_facts(place(text, folder, "model(x.cuda())"), [block])
+    return replace(facts, arguments=arguments)
+
+
+def number_of(*program) -> BatchNumber | None:
+    return batch_number(facts_of(*program), [64])
+
+
+NAMED = 'parser.add_argument("-b", "--batch-size", default=16, type=int)'
+OTHER = 'parser.add_argument("--n", default=64, type=int)'
+LOADER = "loader = DataLoader(data, args.n, shuffle=True)"
+
+
+@pytest.mark.parametrize(
+    ("option", "rest", "arguments", "with_half"),
+    [
+        (NAMED, "loader = DataLoader(data, args.batch_size)", ["--batch-size", "64"], None),
+        (NAMED, "loader = DataLoader(data, args.batch_size)", ["--lr=1", "-b", "64"], None),
+        (NAMED, "loader = DataLoader(data, args.batch_size)", ["--batch-size=64", "data"], None),
+        (NAMED, "loader = DataLoader(data, args.batch_size)", ["--batch", "64"], None),
+        # A library declares it.
+        ("", "loader = Trainer(args).loader()", ["--per_device_train_batch_size", "64"], None),
+        ("", "loader = make(config)", ["train.batch_size=64"], None),
+        (OTHER, LOADER, ["--n", "64", "--lr", "64"], ["--n", "32", "--lr", "64"]),
+        (OTHER, "n = args.n\nloader = DataLoader(data, batch_size=n)", ["--n", "64"], None),
+        (
+            OTHER.replace("--n", "--many"),
+            "def load(count):\n    return DataLoader(data, count)\nloader = load(args.many)",
+            ["--many", "64"],
+            None,
+        ),
+    ],
+)
+def test_an_option_of_the_command_line_is_the_batch(option, rest, arguments, with_half, tmp_path):
+    number = number_of(tmp_path, option, rest, *arguments)
+    assert number is not None
+    assert number.value == 64
+    smaller = number.changed_to(64).with_value(32)
+    expected = with_half or [word.replace("64", "32") for word in arguments]
+    assert list(smaller.arguments(arguments)) == expected
+    [code] = smaller.code
+    assert code == f"{' '.join(code.split()[:-5])}  # on the command line"
+    assert " ".join(expected).count(code.partition("  #")[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "rest", "code"),
+    [
+        (OTHER, LOADER, 'parser.add_argument("--n", default=32, type=int)'),
+        (
+            'parser.add_argument("--n", default=64, dest="many")',
+            "loader = DataLoader(data, args.many)",
+            'parser.add_argument("--n", default=32, dest="many")',
+        ),
+        ("many = 64", "loader = DataLoader(data, many)", "many = 32"),
+        ("many = 64", "loader = iter(lambda: load(bsz=many), None)", "many = 32"),
+        (
+            "many = 64",
+            "while True:\n    x = torch.randn(many, 1000)",
+            "many = 32",
+        ),
+    ],
+)
+def test_a_number_of_another_name_is_the_batch_where_it_is_used_as_one(
+    option, rest, code, tmp_path
+):
+    number = number_of(tmp_path, option, rest)
+    assert number is not None
+    assert number.changed_to(32).code == (code,)
+
+
+@pytest.mark.parametrize(
+    ("option", "rest", "arguments"),
+    [
+        (OTHER, "loader = DataLoader(data)", []),  # nothing uses it as a batch
+        (OTHER, LOADER, ["--n", "128"]),  # no tensor has so many
+        (OTHER, LOADER + "\nnet = nn.Linear(args.n, 10)", []),  # a layer has as many inputs
+        ("many = 64", "net = Net(many)\nloader = DataLoader(data, many)", []),
+        ("many = 64", "many = 32\nloader = DataLoader(data, many)", []),
+        (NAMED, "loader = DataLoader(data, args.batch_size)", ["--batch-size", "100"]),
+        ("", "class Net:\n    def __init__(self, n):\n        torch.ones(n)\nNet(64)", []),
+    ],
+)
+def test_another_number_is_not_the_batch(option, rest, arguments, tmp_path):
+    assert number_of(tmp_path, option, rest, *arguments) is None
+
+
+def test_the_batch_of_the_command_line_goes_before_that_of_the_program(tmp_path):
+    facts = facts_of(
+        tmp_path, NAMED, "loader = DataLoader(data, args.batch_size)", "--batch-size", "64"
+    )
+    remedy = Batch().remedy(facts)
+    assert remedy is not None
+    assert remedy.why.startswith("64 samples at a time take ")
+    assert remedy.code[0].startswith("--batch-size ")
+    assert remedy.change is not None
