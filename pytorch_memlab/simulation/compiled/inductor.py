@@ -13,6 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch._dynamo.exc import RestartAnalysis, SkipFrame
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
@@ -113,7 +114,8 @@ def install(
         source = GraphModule(module, copy.deepcopy(module.graph))
         sources.append(source)
         try:
-            with compiled_code.compiling():
+            # A default device of the program is not for what Inductor computes while it lowers.
+            with compiled_code.compiling(), torch.device("cpu"):
                 return original(module, *args, **kwargs)
         except (RestartAnalysis, SkipFrame):
             raise
