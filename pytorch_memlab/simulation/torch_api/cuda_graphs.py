@@ -480,13 +480,13 @@ class _PoolCalls:
                     "Unexpected deleter function on storage, could not swap function"
                 )
             self._set_owner(key, is_owner=False)
-        allocated = set(delta.allocated)
-        for key in storages_to_add_deleters_to:
-            label = self._machine.allocations.known[key]
-            if label.address in allocated:
-                if label.is_owner:
-                    raise RuntimeError(" Not expecting deleter function")
-                self._set_owner(key, is_owner=True)
+        # Outputs that share a block name it more than once.
+        known = self._machine.allocations.known
+        keys = {known[key].address: key for key in storages_to_add_deleters_to}
+        for address in keys.keys() & set(delta.allocated):
+            if known[keys[address]].is_owner:
+                raise RuntimeError(" Not expecting deleter function")
+            self._set_owner(keys[address], is_owner=True)
 
     def _has_live(self, device: int, pool_id: Sequence[int], expected: set[int]) -> bool:
         gpu = self._machine.gpu(device)

@@ -160,3 +160,24 @@ def test_the_configuration_of_inductor_asks_for_graphs_too() -> None:
             assert bool(machine.gpus[0].allocator.private_memory().reserved) is is_recorded
             torch._dynamo.reset()
         assert not machine.approximations[0].uncounted
+
+
+@pytest.mark.parametrize("compute", [False, True])
+def test_outputs_that_share_a_block_are_kept_while_another_graph_warms_up(compute: bool) -> None:
+    """The block is freed with the last of them."""
+    with simulate("h100", compute=compute) as machine:
+        halves = torch.compile(lambda x: (x * 2).chunk(2), mode="reduce-overhead")
+        later = torch.compile(lambda x: x + 1, mode="reduce-overhead")
+        x = torch.ones(ROWS, WIDTH, device="cuda")
+        for _ in range(4):  # the first graph is replayed before the second one is recorded
+            first, second = halves(x)
+        result = later(first)
+        assert not machine.approximations[0].uncounted
+        if compute:
+            assert torch.equal(result.cpu(), torch.full((ROWS // 2, WIDTH), 3.0))
+        del result
+        held = torch.cuda.memory_allocated()
+        del first
+        assert torch.cuda.memory_allocated() == held
+        del second
+        assert held - torch.cuda.memory_allocated() == TENSOR
