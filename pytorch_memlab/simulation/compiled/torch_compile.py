@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, partial, wraps
 from types import CodeType, ModuleType
 from typing import Any, Final
+from weakref import ref
 
 import torch
 
@@ -61,11 +62,13 @@ def install(machine: Machine, patches: Patches) -> None:
         caller: str = sys._getframe(1).f_globals.get("__name__", "")
         if caller.startswith(_HIGHER_ORDER) and getattr(model, "__name__", "") != _BLOCK_MASK:
             return model
-        return original(model, **options) if compilation.start() else model
+        return original(model, **options) if compilation.start() else compilation.marked(model)
 
     def compile_module(module: torch.nn.Module, *args: Any, **options: Any) -> None:
         if compilation.start():  # as nn.Module.compile does
             module._compiled_call_impl = original(module._call_impl, *args, **options)
+        else:
+            compilation.marked(module)
 
     imports = AfterImport()
     imports.call(_INDUCTOR, partial(_refuse_packages, patches))
@@ -97,6 +100,7 @@ class _Compilation:
         self._backends: list[tuple[Any, Callable[[Any, list[Any]], Run]]] = []
         self._codes: set[CodeType] = set()
         self._has_warned = False
+        self._is_over = False
 
     def start(self) -> bool:
         """Import the compiler, and let it see the simulated GPUs; False if that cannot be."""
@@ -106,10 +110,24 @@ class _Compilation:
                 self._is_on = True
             except (ImportError, AttributeError) as error:  # private names of another release
                 self._is_on = False
-                self.warn(error)
-        elif not self._is_on:
-            self._count()
+                self._patches.before_undo(partial(setattr, self, "_is_over", True))
+                self._say(error, stacklevel=4)  # the line of the program, above `compile`
+        if not self._is_on:
+            self._refuse()
         return self._is_on
+
+    def marked(self, model: Any) -> Any:
+        """The model as it is; each line that calls it has a mark while this machine is there."""
+        if not isinstance(model, torch.nn.Module):
+            return wraps(model)(self._uncounted(model))
+        reference = ref(model)  # it would keep itself alive
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            module: Any = reference()
+            return module._call_impl(*args, **kwargs)
+
+        model._compiled_call_impl = self._uncounted(call)
+        return model
 
     def _start(self) -> None:
         if RELEASE < _FIRST:
@@ -154,6 +172,7 @@ class _Compilation:
     def _callback(self, callback: Any) -> Any:
         """A callback for this machine in place of one of Dynamo; None: nothing is compiled."""
         if not self.start():
+            self._count()
             return None
         from . import dynamo
 
@@ -271,9 +290,9 @@ class _Compilation:
     def _uncounted(self, run: Run) -> Run:
         """A function that marks the line that calls it."""
 
-        def run_uncounted(*args: Any) -> Any:
+        def run_uncounted(*args: Any, **kwargs: Any) -> Any:
             self._count()
-            return run(*args)
+            return run(*args, **kwargs)
 
         return run_uncounted
 
@@ -294,8 +313,11 @@ class _Compilation:
         return run_estimated
 
     def warn(self, reason: Any) -> None:
-        """Say once why something runs eagerly."""
+        """Say once why something runs eagerly, and mark the line."""
         self._count()
+        self._say(reason)
+
+    def _say(self, reason: Any, stacklevel: int = 3) -> None:
         if self._has_warned:
             return
         self._has_warned = True
@@ -303,15 +325,19 @@ class _Compilation:
         name = f"{type(reason).__name__}: " if isinstance(reason, BaseException) else ""
         warnings.warn(
             f"torch.compile runs eagerly under simulation, without {_UNCOUNTED}: {name}{text}",
-            stacklevel=2,
+            stacklevel=stacklevel,
         )
 
     def _count(self) -> None:
-        machine = self._machine
-        if machine.strict:
+        if self._is_over:
+            return
+        self._refuse()
+        gpu = self._machine.current_gpu()
+        self._machine.approximations[gpu.index].count_uncounted("torch.compile", _UNCOUNTED)
+
+    def _refuse(self) -> None:
+        if self._machine.strict:
             raise UnmodelledOpError(
                 f"torch.compile runs eagerly here, and {_UNCOUNTED} is not known; without "
                 "strict=True (--strict) the line is marked ?"
             )
-        gpu = machine.current_gpu()
-        machine.approximations[gpu.index].count_uncounted("torch.compile", _UNCOUNTED)
