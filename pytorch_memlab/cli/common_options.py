@@ -212,10 +212,10 @@ def recorded_gpus(options: argparse.Namespace) -> list[tuple[str, AllocationHist
     """The label of the run (empty for a single run), its history, and a GPU that is asked for."""
     from ..history.snapshot import read_snapshot
     from ..saved import profile_file
-    from ..saved.files import is_saved_profile
 
-    if is_saved_profile(options.file):
-        histories = profile_file.read(options.file).all_histories()
+    profile = profile_file.read_if_saved(options.file)
+    if profile is not None:
+        histories = profile.all_histories()
         if not histories:
             raise HistoryError(profile_file.NO_HISTORY)
     else:

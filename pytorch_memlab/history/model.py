@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, overload
@@ -140,6 +140,30 @@ class EventLog(Sequence[Event]):
         for name, values in fields.items():
             column: array[int] = getattr(self, name)
             column.extend(array(column.typecode, values))  # twice as fast as without the array
+
+    @classmethod
+    def of_columns(
+        cls, names: Sequence[str], columns: Iterable[dict[str, Sequence[int]]]
+    ) -> EventLog:
+        """A log of fields as ``extend`` takes them, but actions, categories and modules are names.
+
+        Args:
+            names: those that these fields have the indexes of.
+            columns: the fields of some events, and those of the next ones.
+        """
+        log = cls()
+        numbers_of: dict[str, Callable[[str], int]] = {
+            "actions": log.number_of,
+            "modules": log.module_names.number_of,
+            "categories": lambda name: category_named(name).number,
+        }
+        for fields in columns:
+            for field_name, number_of in numbers_of.items():
+                places = fields[field_name]
+                numbers = {place: number_of(names[place]) for place in dict.fromkeys(places)}
+                fields[field_name] = [numbers[place] for place in places]
+            log.extend(**fields)
+        return log
 
     def changes(self) -> Iterator[tuple[str, int, int, int]]:
         """Action, address, size and stream of each event: whole events take longer to make."""

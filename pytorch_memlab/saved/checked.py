@@ -4,8 +4,9 @@ Note [Records are the format]
 The dataclasses of ``records``, ``profiles`` and ``history`` are the format of files: each field is
 written under its name, and read by its type. A field with a default may be missing, as it is in
 files of older releases. Whole numbers are from 0 on, unless the field is ``Signed``; a ``Path`` is
-written from the working folder or from ``~``. What is large (lines, events, blocks) is in columns
-or rows, whose values the functions below check.
+written from the working folder or from ``~``. What is large (lines, blocks, frames) is in rows:
+tuples with types, in dataclasses that mirror the file. So a file is read in two steps: all of its
+values are checked, then objects are made of them, and what they name is looked up.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
-from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from .._common.ipython import source_name
 from .._common.quoted import quoted
@@ -25,6 +26,10 @@ from ..records import Note, Path, Signed
 
 _TOO_LARGE: Final = 2**63
 """Counters are of 64 bits."""
+
+Address = Annotated[int, "of 64 bits, without a sign"]
+
+Unchecked = Annotated[Any, "checked where it is used"]
 
 T = TypeVar("T")
 
@@ -39,13 +44,6 @@ class DamagedError(MemlabError):
 def refused(name: str, value: object, expected: str) -> DamagedError:
     """The error that says which field is damaged."""
     return DamagedError(f"{quoted(name)} has {quoted(value)}, expected is {expected}")
-
-
-def member(data: Mapping[str, Any], name: str) -> Any:
-    """A field, unchecked."""
-    if name not in data:
-        raise DamagedError(f"it has no {quoted(name)}")
-    return data[name]
 
 
 def text(name: str, value: Any) -> str:
@@ -76,11 +74,11 @@ def count(name: str, value: Any) -> int:
     raise refused(name, value, "a whole number from 0 on")
 
 
-def index(name: str, value: Any, length: int) -> int:
-    """An index of a list of that length."""
-    if type(value) is int and 0 <= value < length:
+def address(name: str, value: Any) -> int:
+    """An integer of 64 bits without a sign."""
+    if type(value) is int and 0 <= value < 2**64:
         return value
-    raise refused(name, value, f"an index below {length}")
+    raise refused(name, value, "a whole number of 64 bits without a sign")
 
 
 def seconds(name: str, value: Any) -> float:
@@ -111,28 +109,13 @@ def row(name: str, value: Any, width: int) -> Sequence[Any]:
     raise refused(name, value, f"a list of {width}")
 
 
-def rows(data: Mapping[str, Any], name: str, width: int) -> list[Sequence[Any]]:
-    """A field that is a list of lists of that length."""
-    return [row(name, value, width) for value in a_list(name, member(data, name))]
-
-
-def column(name: str, values: Sequence[Any], low: int, high: int) -> Sequence[int]:
-    """Integers from ``low`` to below ``high``, many of them."""
-    if {*map(type, values)} <= {int} and low <= min(values, default=low) <= max(values) < high:
-        return values
-    wrong = next(one for one in values if type(one) is not int or not low <= one < high)
-    kind = "an index" if low == 0 else "a whole number of 64 bits, "
-    raise refused(name, wrong, f"{kind} below {high}")
-
-
-def record(kind: type[T], data: Any, name: str = "", /, **others: Any) -> T:
-    """A dataclass, each field by its type, but for others."""
-    found = dict(others)
-    data = an_object(name, data)
+def record(kind: type[T], data: Any, name: str = "", /) -> T:
+    """A dataclass, each field by its type."""
+    found, data = {}, an_object(name, data)
     for field, (read, is_needed) in _readers(cast("Hashable", kind)).items():
-        if field in data and field not in others:
+        if field in data:
             found[field] = read(field, data[field])
-        elif is_needed and field not in others:
+        elif is_needed:
             raise DamagedError(f"it has no {quoted(field)}")
     return kind(**found)
 
@@ -145,13 +128,13 @@ def data_of(one: Any) -> dict[str, Any]:
 
 @cache
 def _paths(kind: Any) -> tuple[str, ...]:
-    hints = get_type_hints(kind, localns=_UNREAD, include_extras=True)
+    hints = get_type_hints(kind, include_extras=True)
     return tuple(one.name for one in fields(kind) if hints[one.name] == Path)
 
 
 @cache
 def _readers(kind: Any) -> dict[str, tuple[Reader, bool]]:
-    hints = get_type_hints(kind, localns=_UNREAD, include_extras=True)
+    hints = get_type_hints(kind, include_extras=True)
     return {
         one.name: (
             reader_of(hints[one.name]),
@@ -160,10 +143,6 @@ def _readers(kind: Any) -> dict[str, tuple[Reader, bool]]:
         for one in fields(kind)
         if one.init
     }
-
-
-_UNREAD: Final[dict[str, Any]] = {"AllocationHistory": object, "PeakHolders": object}
-"""Types of fields that are in rows and columns; their records do not import them."""
 
 
 @cache
@@ -180,8 +159,7 @@ def reader_of(kind: Any) -> Reader:
         (read,) = (reader_of(one) for one in inner if one is not type(None))
         return lambda name, value: None if value is None else read(name, value)
     if origin is tuple and inner[-1] is ...:
-        read = reader_of(inner[0])
-        return lambda name, value: tuple([read(name, one) for one in a_list(name, value)])
+        return partial(_tuple_of, reader_of(inner[0]))
     if origin is tuple:
         reads = [reader_of(one) for one in inner]
         return lambda name, value: tuple(
@@ -192,11 +170,11 @@ def reader_of(kind: Any) -> Reader:
         return lambda name, value: {
             key: read(key, one) for key, one in an_object(name, value).items()
         }
-    return _unread
+    raise TypeError(f"no file has a {kind}")
 
 
-def _unread(name: str, _value: Any) -> Any:
-    raise TypeError(f"{name} is in rows or columns, which its file reads")
+def _tuple_of(read: Reader, name: str, value: Any) -> tuple[Any, ...]:
+    return tuple([read(name, one) for one in a_list(name, value)])
 
 
 def _member_of(kind: type[Enum], name: str, value: Any) -> Enum:
@@ -212,6 +190,8 @@ _SIMPLE: Final[dict[Any, Reader]] = {
     int: count,
     float: seconds,
     Signed: number,
+    Address: address,
+    Unchecked: lambda _name, value: value,
     Path: lambda name, value: restored(text(name, value)),
     Note: text,
 }

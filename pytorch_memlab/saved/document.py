@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any, Final, TypeVar
 
 from .._common.quoted import printable
@@ -23,7 +26,32 @@ from .checked import DamagedError
 
 _LINE: Final = re.compile(r'\n,"checksum":"sha256:([0-9a-f]{64})"\r?\n\}\s*\Z')
 
+_PICKLE: Final = b"\x80"
+_ZIP: Final = b"P"
+_BEGINNING: Final = re.compile(rb'\s*\{\s*"format"')
+
 T = TypeVar("T")
+
+
+def read_text(path: str | PathLike[str]) -> str:
+    """The text of a file that may be a saved profile."""
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            head = file.read(1)
+            rest = b"" if head in (_PICKLE, _ZIP) else file.read()
+    except OSError as error:
+        raise ProfileError(f"cannot read {name}: {error.strerror or error}") from None
+    if not head:
+        raise ProfileError(f"{name} is empty")
+    if head == _PICKLE:
+        raise ProfileError(
+            f"{name} is a pickle, such as a memory snapshot, and no profile: pytorch-memlab peak "
+            "reads snapshots"
+        )
+    if head == _ZIP:
+        raise ProfileError(f"{name} is no profile of pytorch_memlab: it is no JSON")
+    return (head + rest).decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +64,8 @@ class FileFormat:
     damaged: str = "damaged"  # what they call a damaged one
     hint: str = ""  # what to do about it
     indent: int | None = None
+    # what messages say of files of other formats, by the names of these
+    others: Mapping[str, str] = field(default_factory=dict)
 
     def text_of(self, data: Mapping[str, Any]) -> str:
         """The document of an object, with its checksum as its last member."""
@@ -51,6 +81,19 @@ class FileFormat:
         """True if a text is such a file, perhaps a damaged one."""
         beginning = rf'\s*\{{\s*"format"\s*:\s*"{re.escape(self.name)}"'
         return re.match(beginning, text[:200]) is not None
+
+    def read(self, path: str | PathLike[str], read: Callable[[dict[str, Any]], T]) -> T:
+        """Read a file; see ``load``."""
+        return self.load(read_text(path), os.fspath(path), read)
+
+    def read_if_one(
+        self, path: str | PathLike[str], read: Callable[[dict[str, Any]], T]
+    ) -> T | None:
+        """The same; None for a file that begins as no file of any of these formats does."""
+        beginning = b""
+        with suppress(OSError), open(path, "rb") as file:
+            beginning = file.read(64)
+        return self.read(path, read) if _BEGINNING.match(beginning) else None
 
     def load(self, text: str, file: str, read: Callable[[dict[str, Any]], T]) -> T:
         """Read the object of a text by a function.
@@ -83,7 +126,9 @@ class FileFormat:
             raise ProfileError(f"{file} is {problem}{self.hint}") from None
         is_one = isinstance(data, dict) and data.get("format") == self.name
         if not is_one or type(data.get("version")) is not int:
-            raise ProfileError(f"{file} is JSON, but no {self.noun}")
+            named = str(data.get("format")) if isinstance(data, dict) else ""
+            problem = self.others.get(named, f"is JSON, but no {self.noun}")
+            raise ProfileError(f"{file} {problem}")
         return data  # type: ignore[no-any-return]
 
 

@@ -6,8 +6,8 @@ import base64
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from .._common.ipython import source_name
@@ -26,31 +26,83 @@ from ..history.model import (
     category_named,
 )
 from ..history.peak import Peak
+from ..records import Signed
 from ..simulation.inspect import NO_PRIVATE_MEMORY, PrivateMemory
-from .checked import (
-    DamagedError,
-    a_list,
-    an_object,
-    column,
-    count,
-    flag,
-    index,
-    member,
-    number,
-    reader_of,
-    row,
-    rows,
-    text,
-)
+from .checked import Address, DamagedError, Unchecked, record, refused
 
 _LARGEST: Final = 4 << 30
 """Bytes that a history may have when it is not compressed."""
 
-_BLOCK_FIELDS: Final = 7
 _EVENT_FIELDS: Final = 9
 
 _CHUNK: Final = 1 << 16
 """Events that are read at a time."""
+
+# The rows of files. A name stands once, in ``texts``: rows have its index there.
+
+_FrameRow = tuple[int, int, int]  # name of the file, line, name of the function
+# address, size, requested, stack, stack of the forward op, category, module
+_BlockRow = tuple[Address, int, int, int | None, int, int, int]
+# address, size, is_expandable, stream, is_small, blocks
+_SegmentRow = tuple[Address, int, bool, Signed, bool | None, tuple[_BlockRow, ...]]
+_PoolRow = tuple[int, int, int]  # index of an event or a segment, the two parts of the pool's id
+
+
+@dataclass(frozen=True, slots=True)
+class _PrivatePart:
+    """The memory of private pools at a peak, as a file has it."""
+
+    reserved: int
+    unused: int
+    captures: tuple[tuple[int, int], ...]  # name of the file, line
+
+
+@dataclass(frozen=True, slots=True)
+class PeakPart:
+    """The holders of a peak, as a file has them."""
+
+    device: Signed
+    active: int
+    reserved: int
+    event: Signed
+    events: int
+    texts: tuple[str, ...]
+    stacks: tuple[tuple[_FrameRow, ...], ...]
+    blocks: tuple[_BlockRow, ...]
+    private: _PrivatePart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPart:
+    """An allocation history, as a file has it."""
+
+    zlib: str  # a ``_History`` as JSON, compressed, in base 64
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    texts: tuple[str, ...]
+    stacks: tuple[tuple[_FrameRow, ...], ...]
+    devices: tuple[_Device, ...]
+    settings: Unchecked
+    steps: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pools:
+    events: tuple[_PoolRow, ...] = ()
+    segments: tuple[_PoolRow, ...] = ()
+    initial: tuple[_PoolRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    device: Signed
+    is_rounded: bool
+    events: Unchecked  # millions of rows: ``_events`` checks them
+    segments: tuple[_SegmentRow, ...]
+    initial: tuple[_SegmentRow, ...] | None = None
+    pools: _Pools = _Pools()  # which older files lack
 
 
 Texts = defaultdict[str, int]
@@ -85,23 +137,30 @@ def history_data(history: AllocationHistory) -> dict[str, Any]:
     return {"zlib": base64.b64encode(packed).decode()}
 
 
-def read_history(data: object) -> AllocationHistory:
+def read_history(part: HistoryPart) -> AllocationHistory:
     """The inverse of ``history_data``."""
-    packed = text("zlib", member(an_object("history", data), "zlib"))
-    unpacked = _unpacked(packed)
-    texts = _texts_of(unpacked)
-    stacks = [_stack(frames, texts) for frames in a_list("stacks", member(unpacked, "stacks"))]
-    devices = [
-        _device(one, texts, len(stacks)) for one in a_list("devices", member(unpacked, "devices"))
-    ]
-    settings = member(unpacked, "settings")
-    if not isinstance(settings, dict):
+    data = _unpacked(part.zlib)
+    texts, stacks = data.texts, len(data.stacks)
+    devices = []
+    for one in data.devices:
+        events = _events(one.events, texts, stacks)
+        events.pools = _pool_ids(one.pools.events, len(one.events))
+        initial = one.initial
+        devices.append(
+            DeviceHistory(
+                one.device,
+                events,
+                _segments(one.segments, one.pools.segments, texts, stacks),
+                None if initial is None else _segments(initial, one.pools.initial, texts, stacks),
+                one.is_rounded,
+            )
+        )
+    if not isinstance(data.settings, dict):
         raise DamagedError("the settings of the history are no object")
-    steps = reader_of(tuple[int, ...] | None)("steps", unpacked.get("steps"))
-    return AllocationHistory(devices, stacks, settings, steps)
+    return AllocationHistory(devices, _stacks(data.stacks, texts), data.settings, data.steps)
 
 
-def _unpacked(packed: str) -> dict[str, Any]:
+def _unpacked(packed: str) -> _History:
     try:
         unpacker = zlib.decompressobj()
         content = unpacker.decompress(base64.b64decode(packed, validate=True), _LARGEST)
@@ -110,14 +169,7 @@ def _unpacked(packed: str) -> dict[str, Any]:
         data = json.loads(content)
     except (ValueError, zlib.error, RecursionError):
         raise DamagedError("its history cannot be unpacked") from None
-    if not isinstance(data, dict):
-        raise DamagedError("its history is no object")
-    return data
-
-
-def _texts_of(data: Mapping[str, Any]) -> tuple[str, ...]:
-    found: tuple[str, ...] = reader_of(tuple[str, ...])("texts", member(data, "texts"))
-    return found
+    return record(_History, data, "history")
 
 
 def _no_texts() -> Texts:
@@ -144,90 +196,69 @@ def _pools_data(segments: Iterable[Segment]) -> list[list[int]]:
     return [[place, *one.pool_id] for place, one in enumerate(segments) if one.pool_id]
 
 
-def _device(data: object, texts: Sequence[str], stacks: int) -> DeviceHistory:
-    data = an_object("devices", data)
-    events = _events(data, texts, stacks)
-    events.pools = _pools(data, "events", len(events))
-    return DeviceHistory(
-        number("device", member(data, "device")),
-        events,
-        _segments(data, "segments", texts, stacks),
-        None if data.get("initial") is None else _segments(data, "initial", texts, stacks),
-        flag("is_rounded", member(data, "is_rounded")),
-    )
-
-
-def _events(data: Mapping[str, Any], texts: Sequence[str], stacks: int) -> EventLog:
-    """The events, by columns of some rows at a time: there are millions."""
-    log = EventLog()
-    found = a_list("events", member(data, "events"))
-    for start in range(0, len(found), _CHUNK):
-        part = found[start : start + _CHUNK]
-        if {*map(type, part)} != {list} or {*map(len, part)} != {_EVENT_FIELDS}:
-            for one in part:
-                row("events", one, _EVENT_FIELDS)
-        columns = zip(*part, strict=True)
-        action, address, size, stream, time, stack, forward, category, module = columns
-        log.extend(
-            actions=_numbers(action, texts, log.number_of),
-            addresses=column("events", address, 0, 2**64),
-            sizes=column("events", size, 0, 2**63),
-            streams=column("events", stream, -(2**63), 2**63),
-            times=column("events", time, -(2**63), 2**63),
-            stacks=column("events", stack, 0, stacks),
-            forwards=column("events", forward, 0, stacks),
-            categories=_numbers(category, texts, lambda name: category_named(name).number),
-            modules=_numbers(module, texts, log.module_names.number_of),
-        )
-    return log
-
-
-def _numbers(
-    values: Sequence[Any], texts: Sequence[str], number_of: Callable[[str], int]
-) -> list[int]:
-    """The numbers of the names whose indexes a column has."""
-    names = dict.fromkeys(column("events", values, 0, len(texts)))
+def _events(rows: object, texts: Sequence[str], stacks: int) -> EventLog:
     try:
-        numbers = {place: number_of(texts[place]) for place in names}
+        return EventLog.of_columns(texts, _columns(rows, len(texts), stacks))
     except ValueError as error:  # more kinds of events than there are
         raise DamagedError(str(error)) from None
-    return [numbers[place] for place in values]
+
+
+def _columns(rows: object, texts: int, stacks: int) -> Iterator[dict[str, Sequence[int]]]:
+    """The fields of events, of some rows at a time."""
+    if not isinstance(rows, list):
+        raise refused("events", rows, "a list")
+    for start in range(0, len(rows), _CHUNK):
+        part = rows[start : start + _CHUNK]
+        for one in part:
+            if type(one) is not list or len(one) != _EVENT_FIELDS:
+                raise refused("events", one, f"a list of {_EVENT_FIELDS}")
+        columns = zip(*part, strict=True)
+        action, address, size, stream, time, stack, forward, category, module = columns
+        yield {
+            "actions": _column(action, 0, texts),
+            "addresses": _column(address, 0, 2**64),
+            "sizes": _column(size, 0, 2**63),
+            "streams": _column(stream, -(2**63), 2**63),
+            "times": _column(time, -(2**63), 2**63),
+            "stacks": _column(stack, 0, stacks),
+            "forwards": _column(forward, 0, stacks),
+            "categories": _column(category, 0, texts),
+            "modules": _column(module, 0, texts),
+        }
+
+
+def _column(values: Sequence[Any], low: int, high: int) -> Sequence[int]:
+    """A column of events: integers from ``low`` to below ``high``."""
+    if {*map(type, values)} == {int} and low <= min(values) and max(values) < high:
+        return values
+    wrong = next(one for one in values if type(one) is not int or not low <= one < high)
+    raise refused("events", wrong, f"a whole number from {low} to below {high}")
 
 
 def _segments(
-    data: Mapping[str, Any], name: str, texts: Sequence[str], stacks: int
+    rows: Sequence[_SegmentRow], pools: Sequence[_PoolRow], texts: Sequence[str], stacks: int
 ) -> list[Segment]:
-    segments = [_segment(fields, texts, stacks) for fields in rows(data, name, 6)]
-    for place, pool_id in _pools(data, name, len(segments)).items():
-        segments[place] = replace(segments[place], pool_id=pool_id)
-    return segments
+    pool_ids = _pool_ids(pools, len(rows))
+    return [
+        Segment(
+            address,
+            size,
+            is_expandable,
+            tuple(_blocks(blocks, texts, stacks)),
+            stream,
+            is_small,
+            pool_ids.get(place),
+        )
+        for place, (address, size, is_expandable, stream, is_small, blocks) in enumerate(rows)
+    ]
 
 
-def _pools(data: Mapping[str, Any], name: str, length: int) -> dict[int, PoolId]:
-    """The private pools of events or segments, which older files lack."""
-    if data.get("pools") is None:
-        return {}
-    inner = an_object("pools", data["pools"])
-    return {
-        index(name, place, length): (count(name, first), count(name, second))
-        for place, first, second in rows(inner, name, 3)
-    }
-
-
-def _segment(fields: Sequence[Any], texts: Sequence[str], stacks: int) -> Segment:
-    address, size, is_expandable, stream, is_small, blocks = fields
-    if not isinstance(is_expandable, bool) or not isinstance(is_small, bool | None):
-        raise DamagedError("a segment has other than true or false")
-    if not isinstance(blocks, list):
-        raise DamagedError("a segment has no list of blocks")
-    return Segment(
-        index("segments", address, 2**64),
-        count("segments", size),
-        is_expandable,
-        tuple([_block(block, texts, stacks) for block in blocks]),
-        number("segments", stream),
-        is_small,
-    )
+def _pool_ids(rows: Iterable[_PoolRow], length: int) -> dict[int, PoolId]:
+    """The private pools of events or segments."""
+    found = {place: (first, second) for place, first, second in rows}
+    if max(found, default=-1) >= length:
+        raise DamagedError("a pool is of an event or a segment that is not there")
+    return found
 
 
 def holders_data(holders: PeakHolders) -> dict[str, Any]:
@@ -247,25 +278,27 @@ def holders_data(holders: PeakHolders) -> dict[str, Any]:
     }
 
 
-def read_holders(data: object, run: str = "") -> PeakHolders:
+def read_holders(part: PeakPart, run: str = "") -> PeakHolders:
     """The inverse of ``holders_data``."""
-    data = an_object("peaks", data)
-    texts = _texts_of(data)
-    stacks = [_stack(frames, texts) for frames in a_list("stacks", member(data, "stacks"))]
-    blocks = a_list("blocks", member(data, "blocks"))
-    private = data.get("private")
-    peak = Peak(
-        number("device", member(data, "device")),
-        count("active", member(data, "active")),
-        count("reserved", member(data, "reserved")),
-        number("event", member(data, "event")),
-        count("events", member(data, "events")),
-        tuple([_block(fields, texts, len(stacks)) for fields in blocks]),
-        run=run,
-        private=NO_PRIVATE_MEMORY if private is None else _private(private, texts),
-    )
-    if peak.active != sum(block.size for block in peak.blocks):
+    texts, private = part.texts, part.private
+    stacks = _stacks(part.stacks, texts)
+    blocks = tuple(_blocks(part.blocks, texts, len(stacks)))
+    if part.active != sum(block.size for block in blocks):
         raise DamagedError("the blocks of a peak do not add up to it")
+    memory = NO_PRIVATE_MEMORY
+    if private is not None:
+        captures = [(restored(_named(file, texts)), line) for file, line in private.captures]
+        memory = PrivateMemory(private.reserved, private.unused, tuple(captures))
+    peak = Peak(
+        part.device,
+        part.active,
+        part.reserved,
+        part.event,
+        part.events,
+        blocks,
+        run=run,
+        private=memory,
+    )
     return PeakHolders(peak, stacks)
 
 
@@ -275,34 +308,20 @@ def _private_data(private: PrivateMemory, texts: Texts) -> dict[str, Any]:
     return {"reserved": private.reserved, "unused": private.unused, "captures": places}
 
 
-def _private(data: object, texts: Sequence[str]) -> PrivateMemory:
-    data = an_object("private", data)
-    captures = tuple(
-        (restored(texts[index("captures", file, len(texts))]), count("captures", line))
-        for file, line in rows(data, "captures", 2)
-    )
-    reserved, unused = (count(name, member(data, name)) for name in ("reserved", "unused"))
-    return PrivateMemory(reserved, unused, captures)
-
-
 def _stack_data(stack: Stack, texts: Texts) -> list[list[int]]:
     return [[texts[stored(source_name(one.filename))], one.line, texts[one.name]] for one in stack]
 
 
-def _stack(frames: object, texts: Sequence[str]) -> Stack:
-    found = []
-    for frame in a_list("stacks", frames):
-        if not isinstance(frame, list) or len(frame) != 3:
-            raise DamagedError("a frame of a stack has other than three fields")
-        file, line, name = frame
-        found.append(
-            Frame(
-                restored(texts[index("stacks", file, len(texts))]),
-                count("stacks", line),
-                texts[index("stacks", name, len(texts))],
-            )
+def _stacks(rows: Iterable[Iterable[_FrameRow]], texts: Sequence[str]) -> list[Stack]:
+    return [
+        tuple(
+            [
+                Frame(restored(_named(file, texts)), line, _named(name, texts))
+                for file, line, name in frames
+            ]
         )
-    return tuple(found)
+        for frames in rows
+    ]
 
 
 def _block_data(block: Block, texts: Texts) -> list[int | None]:
@@ -311,17 +330,15 @@ def _block_data(block: Block, texts: Texts) -> list[int | None]:
     return [*numbers, category, module]
 
 
-def _block(fields: object, texts: Sequence[str], stacks: int) -> Block:
-    if not isinstance(fields, list) or len(fields) != _BLOCK_FIELDS:
-        raise DamagedError(f"a block has other than {_BLOCK_FIELDS} fields")
-    address, size, requested, stack, forward, category, module = fields
-    return Block(
-        # An address is of 64 bits without a sign.
-        index("blocks", address, 2**64),
-        count("blocks", size),
-        count("blocks", requested),
-        None if stack is None else index("blocks", stack, stacks),
-        index("blocks", forward, max(stacks, 1)),
-        category_named(texts[index("blocks", category, len(texts))]),
-        texts[index("blocks", module, len(texts))],
-    )
+def _blocks(rows: Iterable[_BlockRow], texts: Sequence[str], stacks: int) -> Iterator[Block]:
+    for address, size, requested, stack, forward, category, module in rows:
+        if (stack is not None and stack >= stacks) or forward >= max(stacks, 1):
+            raise DamagedError("a block names a stack that is not there")
+        kind = category_named(_named(category, texts))
+        yield Block(address, size, requested, stack, forward, kind, _named(module, texts))
+
+
+def _named(place: int, texts: Sequence[str]) -> str:
+    if place >= len(texts):
+        raise DamagedError(f"text {place} is named, and there are {len(texts)}")
+    return texts[place]

@@ -6,15 +6,16 @@ A job of thousands of ranks is read by the heads of their files alone.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from .._common.shared_paths import stored
 from ..profiles.job import Job
 from ..profiles.rank_digest import RankDigest
-from .checked import DamagedError, member, reader_of, record
+from ..profiles.recorded import Run
+from .checked import DamagedError, data_of, record
 from .document import FileFormat
-from .profile_file import run_of
+from .profile_file import with_masked_arguments
 
 FORMAT: Final = FileFormat("pytorch_memlab.job", 1, noun="answer of a job", damaged="a damaged job")
 _KEY: Final = '"job":'
@@ -22,11 +23,28 @@ _BEFORE_KEY: Final = 400
 """Characters of a file in which the digest begins."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Digest:
+    """A digest as a file has it: ``RankDigest`` with its lines in columns."""
+
+    run: Run
+    device: str
+    capacity: int
+    active: int
+    reserved: int
+    categories: dict[str, int]
+    held: dict[str, int]
+    lines: tuple[str, ...]
+    peaks: tuple[int, ...]
+    kept: tuple[int, ...]
+    taken: int = 0  # which older files lack
+
+
 def digest_data(digest: RankDigest) -> dict[str, Any]:
     """The digest as an object of columns."""
     return {
         **asdict(replace(digest, lines={})),
-        "run": {**asdict(digest.run), "program": stored(digest.run.program)},
+        "run": data_of(digest.run),
         "lines": list(digest.lines),
         "peaks": [peak for peak, _ in digest.lines.values()],
         "kept": [kept for _, kept in digest.lines.values()],
@@ -46,12 +64,21 @@ def digest_in(head: str) -> RankDigest | None:
         data, _ = json.JSONDecoder().raw_decode(head, start + len(_KEY))
     except ValueError:
         return None
-    names = reader_of(tuple[str, ...])("lines", member(data, "lines"))
-    columns = [reader_of(tuple[int, ...])(name, member(data, name)) for name in ("peaks", "kept")]
-    if any(len(column) != len(names) for column in columns):
+    digest = record(_Digest, data)
+    if not len(digest.lines) == len(digest.peaks) == len(digest.kept):
         raise DamagedError("a line of the digest has no size")
-    lines = dict(zip(names, zip(*columns, strict=True), strict=True))
-    return record(RankDigest, data, run=run_of(member(data, "run")), lines=lines)
+    sizes = zip(digest.peaks, digest.kept, strict=True)
+    return RankDigest(
+        with_masked_arguments(digest.run),
+        digest.device,
+        digest.capacity,
+        digest.active,
+        digest.reserved,
+        digest.categories,
+        digest.held,
+        dict(zip(digest.lines, sizes, strict=True)),
+        digest.taken,
+    )
 
 
 def text_of(job: Job) -> str:

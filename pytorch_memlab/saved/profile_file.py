@@ -8,46 +8,55 @@ most lines share their row with others, and most fields are zero in all of them 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from typing import Any, Final
 
 from .._common.quoted import quoted
 from .._common.secrets_in_arguments import masked
-from ..errors import ProfileError
-from ..profiles.recorded import Call, RecordedProfile, Run
-from ..records import ASSUMED_SIZES, Approximation, DeviceInfo, LineEntry, mean
-from . import tests_file
-from .checked import (
-    DamagedError,
-    a_list,
-    an_object,
-    count,
-    data_of,
-    index,
-    member,
-    number,
-    reader_of,
-    record,
-    rows,
-    seconds,
+from ..profiles.recorded import (
+    Call,
+    GrowingLoop,
+    MeasuredDevice,
+    ProgramError,
+    RecordedProfile,
+    Run,
 )
+from ..records import (
+    ASSUMED_SIZES,
+    Approximation,
+    FunctionInfo,
+    LineEntry,
+    Section,
+    Signed,
+    mean,
+)
+from . import tests_file
+from .checked import DamagedError, a_list, an_object, count, data_of, number, record, refused, row
 from .document import FileFormat
-from .files import read_text
-from .histories import history_data, holders_data, read_history, read_holders
+from .histories import (
+    HistoryPart,
+    PeakPart,
+    history_data,
+    holders_data,
+    read_history,
+    read_holders,
+)
 
 FORMAT: Final = FileFormat(
     "pytorch_memlab.profile",
     3,  # 2 held sums over all hits
     noun="profile of pytorch_memlab",
     damaged="a damaged profile",
+    others={
+        tests_file.FORMAT.name: "has the memory of tests: pytorch-memlab diff compares two such"
+        " files"
+    },
 )
 
 NO_HISTORY: Final = "the profile has no history: record it with run --history"
-
-_texts: Final = reader_of(tuple[str, ...])
 
 
 def text_of(profile: RecordedProfile, digest: Mapping[str, Any] | None = None) -> str:
@@ -80,10 +89,6 @@ def text_of(profile: RecordedProfile, digest: Mapping[str, Any] | None = None) -
 
 def load(text: str, file: str) -> RecordedProfile:
     """The profile that ``text_of`` made the text of."""
-    if tests_file.FORMAT.begins(text):
-        raise ProfileError(
-            f"{file} has the memory of tests: pytorch-memlab diff compares two such files"
-        )
     return FORMAT.load(text, file, _profile)
 
 
@@ -93,7 +98,12 @@ def read(path: str | PathLike[str]) -> RecordedProfile:
     Raises:
         ProfileError: the file is no saved profile; the message says what it is.
     """
-    return load(read_text(path), os.fspath(path))
+    return FORMAT.read(path, _profile)
+
+
+def read_if_saved(path: str | PathLike[str]) -> RecordedProfile | None:
+    """The profile in a file that begins as one does; None for any other file."""
+    return FORMAT.read_if_one(path, _profile)
 
 
 def _lines_data(profile: RecordedProfile) -> dict[str, object]:
@@ -135,138 +145,152 @@ def _lines_data(profile: RecordedProfile) -> dict[str, object]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    """A profile as a file has it: see Note [Layout of a saved profile]."""
+
+    runs: tuple[Run, ...]
+    devices: tuple[MeasuredDevice, ...]
+    columns: tuple[str, ...]
+    shown: tuple[int, ...] | None
+    notes: tuple[str, ...]
+    ends: tuple[str, ...]
+    functions: tuple[FunctionInfo, ...]
+    fields: tuple[str, ...]
+    zero_fields: tuple[str, ...]
+    rows: tuple[tuple[Signed | None, ...], ...]  # of the other fields
+    # function, line, device, hits, time, kept, freed, row
+    lines: tuple[tuple[int, int, int, int, float, int, int, int | None], ...]
+    gaps: tuple[tuple[int, Approximation], ...]  # index of a line
+    calls: tuple[Call, ...]
+    sections: tuple[Section, ...]
+    peaks: Mapping[str, PeakPart]
+    failures: tuple[tuple[int, int, int], ...]  # function, line, bytes
+    history: HistoryPart | None
+    # Files of older releases lack these.
+    histories: Mapping[str, HistoryPart] = field(default_factory=dict)
+    errors: tuple[ProgramError, ...] = ()
+    growing: tuple[GrowingLoop, ...] = ()
+
+
 def _profile(data: dict[str, Any]) -> RecordedProfile:
-    for name in ("shown", "notes", "ends", "sections", "peaks", "failures", "history"):
-        member(data, name)  # files of all releases have them, though records have defaults
-    history, histories = data["history"], data.get("histories", {})
-    profile = record(
-        RecordedProfile,
-        data,
-        runs=tuple([run_of(one) for one in a_list("runs", member(data, "runs"))]),
-        entries=(),
-        calls=(),
-        failures={},
-        peaks={
-            name: read_holders(one, name.rpartition(" ")[0])
-            for name, one in an_object("peaks", data["peaks"]).items()
-        },
-        history=None if history is None else read_history(history),
-        histories={
-            run: read_history(one) for run, one in an_object("histories", histories).items()
-        },
+    file = record(_Profile, _of_version_2(data) if data["version"] < FORMAT.version else data)
+    _check_references(file)
+    return RecordedProfile(
+        tuple([with_masked_arguments(run) for run in file.runs]),
+        file.devices,
+        file.functions,
+        tuple(_entries(file)),
+        file.calls,
+        file.columns,
+        file.shown,
+        file.notes,
+        file.ends,
+        file.sections,
+        {name: read_holders(one, name.rpartition(" ")[0]) for name, one in file.peaks.items()},
+        {(function, line): size for function, line, size in file.failures},
+        None if file.history is None else read_history(file.history),
+        {run: read_history(one) for run, one in file.histories.items()},
+        file.errors,
+        file.growing,
     )
-    functions = len(profile.functions)
-    profile = replace(
-        profile,
-        entries=tuple(_entries(data, functions, [one.device for one in profile.devices])),
-        calls=reader_of(tuple[Call, ...])("calls", _calls(data)),
-        failures={
-            (index("failures", one, functions), count("failures", line)): count("failures", size)
-            for one, line, size in rows(data, "failures", 3)
-        },
-    )
-    _check_references(profile)
-    return profile
 
 
-def run_of(data: object) -> Run:
-    """A run, of this or of an older release, which wrote its arguments as they were."""
-    arguments = masked(_texts("arguments", member(an_object("runs", data), "arguments")))
-    return record(Run, data, arguments=arguments)
+def with_masked_arguments(run: Run) -> Run:
+    """A run of this or of an older release, which wrote its arguments as they were."""
+    return replace(run, arguments=masked(run.arguments))
 
 
-def _calls(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The calls; those of version 2 have another name of their bytes."""
-    calls = [an_object("calls", one) for one in a_list("calls", member(data, "calls"))]
-    return [{"added": one.get("delta"), **one} for one in calls]
+def _of_version_2(data: dict[str, Any]) -> dict[str, Any]:
+    """A file of version 2, in which lines and calls have the sums of all hits.
+
+    What a hit kept and freed is the least that they can be, with that difference.
+    """
+    lines = []
+    for line in a_list("lines", data.get("lines", ())):
+        *place, hits, time, total, row_of_line = row("lines", line, 7)
+        delta = mean(number("lines", total), count("lines", hits))
+        lines.append([*place, hits, time, max(delta, 0), max(-delta, 0), row_of_line])
+    calls = [an_object("calls", one) for one in a_list("calls", data.get("calls", ()))]
+    return {**data, "lines": lines, "calls": [{"added": one.get("delta"), **one} for one in calls]}
 
 
-def _check_references(profile: RecordedProfile) -> None:
-    """Refuse what names a function or a device that is not there."""
-    names = {one.device.name for one in profile.devices}
-    if len(names) < len(profile.devices):
+def _check_references(file: _Profile) -> None:
+    """Refuse what names a function, a device or a line that is not there."""
+    names = {one.device.name for one in file.devices}
+    if len(names) < len(file.devices):
         raise DamagedError("two devices have one name")
-    for device in profile.devices:
+    for device in file.devices:
         if device.assumed_sizes not in {"", *(kind.value for kind in ASSUMED_SIZES)}:
             raise DamagedError(f"{quoted(device.assumed_sizes)} is no bound of assumed sizes")
-    functions = len(profile.functions)
-    for shown in profile.shown or ():
-        index("shown", shown, functions)
-    for call in profile.calls:
-        index("callee", call.callee, functions)
-        index("caller", call.caller or 0, functions)
-        if not call.added.keys() <= names:
-            raise DamagedError("a call names a device that is not there")
-    for loop in profile.growing:
-        index("function", loop.function, functions)
-        if loop.device not in names:
-            raise DamagedError("a loop names a device that is not there")
-    for section in profile.sections:
-        if any(len(values) != len(section.columns) for _, values in section.rows):
-            raise DamagedError("a row of a section has other values than the columns")
-
-
-def _entries(
-    data: Mapping[str, Any], functions: int, devices: Sequence[DeviceInfo]
-) -> Iterator[LineEntry]:
-    stats = _statistics(data)
-    approximations = _approximations(data)
-    seen = set()
-    is_older = data["version"] < FORMAT.version
-    for place, line in enumerate(rows(data, "lines", 7 if is_older else 8)):
-        function, source_line, device, hits, time, *sizes, row = line
-        hits = count("lines", hits)
-        key = (
-            index("lines", function, functions),
-            count("lines", source_line),
-            index("lines", device, len(devices)),
-        )
-        if key in seen:
-            raise DamagedError("a line is there twice")
-        seen.add(key)
-        yield LineEntry(
-            key[0],
-            key[1],
-            devices[key[2]],
-            hits,
-            seconds("lines", time),
-            *_kept_and_freed(hits, sizes),
-            {} if row is None else stats[index("lines", row, len(stats))],
-            tuple(approximations.pop(place, ())),
-        )
-    if approximations:
+    width = len(_fields_in_rows(file))
+    for values in file.rows:
+        if len(values) != width:
+            raise refused("rows", list(values), f"a list of {width}")
+    functions = {
+        "shown": file.shown or (),
+        "lines": [one[0] for one in file.lines],
+        "callee": [call.callee for call in file.calls],
+        "caller": [call.caller for call in file.calls if call.caller is not None],
+        "failures": [one[0] for one in file.failures],
+        "function": [loop.function for loop in file.growing],
+    }
+    for name, places in functions.items():
+        _check_indexes(name, places, len(file.functions))
+    _check_indexes("lines", [one[2] for one in file.lines], len(file.devices))
+    _check_indexes("lines", [one[7] for one in file.lines if one[7] is not None], len(file.rows))
+    if len({one[:3] for one in file.lines}) < len(file.lines):
+        raise DamagedError("a line is there twice")
+    if max((place for place, _ in file.gaps), default=-1) >= len(file.lines):
         raise DamagedError("gaps name a line that is not there")
+    if not {name for call in file.calls for name in call.added} <= names:
+        raise DamagedError("a call names a device that is not there")
+    if not {loop.device for loop in file.growing} <= names:
+        raise DamagedError("a loop names a device that is not there")
+    if any(len(row) != len(one.columns) for one in file.sections for _, row in one.rows):
+        raise DamagedError("a row of a section has other values than the columns")
 
 
-def _kept_and_freed(hits: int, sizes: list[Any]) -> tuple[int, int]:
-    """Both sizes of a hit; the least that they can be in a file that has their difference alone."""
-    if len(sizes) == 2:
-        kept, freed = (count("lines", size) for size in sizes)
-        return kept, freed
-    delta = mean(number("lines", sizes[0]), hits)
-    return max(delta, 0), max(-delta, 0)
+def _fields_in_rows(file: _Profile) -> list[str]:
+    """The statistics that are not zero in all lines."""
+    zero = {*file.zero_fields}
+    return [name for name in file.fields if name not in zero]
 
 
-def _statistics(data: Mapping[str, Any]) -> list[Mapping[str, int]]:
-    fields = _texts("fields", member(data, "fields"))
-    zero = set(_texts("zero_fields", member(data, "zero_fields")))
-    kept = [name for name in fields if name not in zero]
-    zeros = dict.fromkeys(fields, 0)
+def _check_indexes(name: str, places: Collection[int], length: int) -> None:
+    if max(places, default=-1) >= length:
+        raise refused(name, max(places), f"an index below {length}")
+
+
+def _entries(file: _Profile) -> Iterator[LineEntry]:
+    stats = _statistics(file)
+    approximations = defaultdict[int, list[Approximation]](list)
+    for place, approximation in file.gaps:
+        approximations[place].append(approximation)
+    for place, (function, line, device, hits, time, kept, freed, of_stats) in enumerate(file.lines):
+        yield LineEntry(
+            function,
+            line,
+            file.devices[device].device,
+            hits,
+            time,
+            kept,
+            freed,
+            {} if of_stats is None else stats[of_stats],
+            tuple(approximations.get(place, ())),
+        )
+
+
+def _statistics(file: _Profile) -> list[Mapping[str, int]]:
+    kept = _fields_in_rows(file)
+    zeros = dict.fromkeys(file.fields, 0)
     found: list[Mapping[str, int]] = []
-    for row in rows(data, "rows", len(kept)):
+    for values in file.rows:
         stats = zeros.copy()
-        for name, value in zip(kept, row, strict=True):
+        for name, value in zip(kept, values, strict=True):
             if value is None:
                 del stats[name]
             else:
-                stats[name] = number("rows", value)
+                stats[name] = value
         found.append(stats)
-    return found
-
-
-def _approximations(data: Mapping[str, Any]) -> dict[int, list[Approximation]]:
-    found: dict[int, list[Approximation]] = {}
-    for line, value in rows(data, "gaps", 2):
-        one = record(Approximation, value, "gaps")
-        found.setdefault(count("gaps", line), []).append(one)
     return found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from ..profiles.changed_tests import MeasuredTest
-from .checked import an_object, member, record
+from .checked import record
 from .document import FileFormat
 
 FORMAT: Final = FileFormat(
@@ -19,6 +19,11 @@ FORMAT: Final = FileFormat(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Tests:
+    tests: Mapping[str, MeasuredTest]  # by their names
+
+
 def text_of(tests: Mapping[str, MeasuredTest]) -> str:
     """The tests as one JSON document."""
     return FORMAT.text_of({"tests": {name: asdict(tests[name]) for name in sorted(tests)}})
@@ -26,18 +31,13 @@ def text_of(tests: Mapping[str, MeasuredTest]) -> str:
 
 def load(text: str, file: str) -> dict[str, MeasuredTest]:
     """The tests that ``text_of`` made the text of."""
-    return FORMAT.load(text, file, _tests)
+    return FORMAT.load(text, file, lambda data: dict(record(_Tests, data).tests))
 
 
 def read(path: str) -> dict[str, MeasuredTest]:
     """The tests in a file."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return load(file.read(), path)
-
-
-def _tests(data: dict[str, Any]) -> dict[str, MeasuredTest]:
-    tests = an_object("tests", member(data, "tests"))
-    return {name: record(MeasuredTest, test, name) for name, test in tests.items()}
 
 
 def from_report(data: Mapping[str, Any]) -> MeasuredTest:

@@ -36,7 +36,7 @@ FILES = {
     "JSON": (b'{"a": 1}', f"FILE is not a memory snapshot: it is JSON, and {DUMP}"),
     "profile": (
         json.dumps({"format": "pytorch_memlab.profile", "version": 1}).encode(),
-        "FILE is a damaged profile: it has no 'shown'",
+        "FILE is a damaged profile: it has no 'runs'",
     ),
     "page": (b"<!doctype html>", f"FILE is not a memory snapshot: it is a web page, and {DUMP}"),
     "zip": (zipped(), "FILE is not a memory snapshot: it is a zip file, such as torch.save() writ"),

@@ -11,7 +11,7 @@ from support.spied_allocator import MB, allocator
 from pytorch_memlab.history.replay import check_replay, recorded_figures, replay, what_if
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.render.replay import text
-from pytorch_memlab.saved.histories import history_data, read_history
+from pytorch_memlab.saved.histories import HistoryPart, history_data, read_history
 
 GRAPH, POOL = (0, 1), (2, 0)
 
@@ -134,7 +134,7 @@ def test_the_report_names_private_pools():
 
 def test_a_saved_history_has_its_pools():
     history = history_of(recorded(""))
-    again = read_history(history_data(history))
+    again = read_history(HistoryPart(**history_data(history)))
     assert again == history
     assert again.devices[0].events.pools == history.devices[0].events.pools
     assert {one.pool_id for one in again.devices[0].segments} == {None, GRAPH}

@@ -24,6 +24,7 @@ from support.sample_reports import (
 
 import pytorch_memlab
 from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab._common.quoted import quoted
 from pytorch_memlab.errors import HistoryError, ProfileError, UsageError
 from pytorch_memlab.history.holders import PeakHolders
 from pytorch_memlab.history.model import (
@@ -278,7 +279,7 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
         ),
         (damaged(lines=[LINE, LINE]), "a line is there twice"),
         (damaged(lines=[[3, *LINE[1:]]]), "'lines' has 3, expected is an index below 3"),
-        (damaged(lines=[[True, *LINE[1:]]]), "'lines' has True, expected is an index below 3"),
+        (damaged(lines=[[True, *LINE[1:]]]), "'lines' has True, expected is a whole number"),
         (damaged(lines=[[0, -1, *LINE[2:]]]), "'lines' has -1, expected is a whole number from 0"),
         (damaged(lines=[[0, 8, 2, *LINE[3:]]]), "'lines' has 2, expected is an index below 2"),
         (damaged(lines=[[0, 8, 0, "1", *LINE[4:]]]), "'lines' has '1', expected is a whole number"),
@@ -304,11 +305,11 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
         (with_first("sections", rows=[["a", [1, 2]]]), "a row of a section has other values than"),
         (with_first("sections", rows=[[3, [1]]]), "'rows' has 3, expected is a text"),
         (of_peak(active=3), "the blocks of a peak do not add up to it"),
-        (of_peak(stacks=[[[0, 1]]]), "a frame of a stack has other than three fields"),
-        (of_peak(stacks=[[[99, 1, 0]]]), "'stacks' has 99, expected is an index below"),
-        (of_peak(blocks=[[1, 2]]), "a block has other than 7 fields"),
-        (of_peak(blocks=[[0, 1536, 5, 9, 0, 0, 0]]), "'blocks' has 9, expected is an index below"),
-        (of_peak(blocks=[[-1, 1536, 5, 0, 0, 0, 0]]), "'blocks' has -1, expected is an index"),
+        (of_peak(stacks=[[[0, 1]]]), "'stacks' has [0, 1], expected is a list of 3"),
+        (of_peak(stacks=[[[99, 1, 0]]]), "text 99 is named, and there are 7"),
+        (of_peak(blocks=[[1, 2]]), "'blocks' has [1, 2], expected is a list of 7"),
+        (of_peak(blocks=[[0, 1536, 5, 9, 0, 0, 0]]), "a block names a stack that is not there"),
+        (of_peak(blocks=[[-1, 1536, 5, 0, 0, 0, 0]]), "'blocks' has -1, expected is a whole"),
         (damaged(failures=[[9, 1, 1]]), "'failures' has 9, expected is an index below 3"),
         (with_first("growing", device="cuda:9"), "a loop names a device that is not there"),
         (with_first("growing", function=3), "'function' has 3, expected is an index below 3"),
@@ -316,7 +317,7 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
         (with_first("errors", remedies=[{"why": 1}]), "'why' has 1, expected is a text"),
         (damaged(history={"zlib": "?"}), "its history cannot be unpacked"),
         (damaged(history={"zlib": "aGVsbG8="}), "its history cannot be unpacked"),
-        (packed(b"[]"), "its history is no object"),
+        (packed(b"[]"), "'history' has [], expected is an object"),
         (packed(b"{}"), "it has no 'texts'"),
         (
             damaged(history={"zlib": base64.b64encode(zlib.compress(b"{}")[:-1]).decode()}),
@@ -329,6 +330,88 @@ def test_each_damaged_field_is_named(text: str, message: str) -> None:
         profile_file.load(text, "p.json")
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+ADDRESS, SIGNED = "from 0 to below 18446744073709551616", "to below 9223372036854775808"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        (0, 9, "from 0 to below 9"),
+        (1, -1, ADDRESS),
+        (1, 2**64, ADDRESS),
+        (2, -1, SIGNED),
+        (2, 2**63, SIGNED),
+        (3, 2**63, SIGNED),
+        (3, -(2**63) - 1, SIGNED),
+        (4, "5", SIGNED),
+        (4, None, SIGNED),
+        (5, 3, "from 0 to below 3"),
+        (5, True, "from 0 to below 3"),
+        (6, 0.5, "from 0 to below 3"),
+        (7, -1, "from 0 to below 9"),
+        (8, 9, "from 0 to below 9"),
+    ],
+)
+def test_each_damaged_field_of_an_event_is_named(field: int, value: object, expected: str) -> None:
+    inner = history_of_profile()
+    assert len(inner["texts"]) == 9
+    inner["devices"][0]["events"][1][field] = value
+    with pytest.raises(ProfileError) as refused:
+        profile_file.load(packed(json.dumps(inner).encode()), "p.json")
+    assert f"'events' has {quoted(value)}, expected is a whole number " in str(refused.value)
+    assert str(refused.value).endswith(expected)
+
+
+@pytest.mark.parametrize("event", [[1, 2], [0] * 10, {}, "nine text", None])
+def test_an_event_of_another_length_is_refused(event: object) -> None:
+    inner = history_of_profile()
+    inner["devices"][0]["events"].append(event)
+    with pytest.raises(ProfileError, match=r"'events' has .*, expected is a list of 9$"):
+        profile_file.load(packed(json.dumps(inner).encode()), "p.json")
+
+
+def test_more_kinds_of_events_than_a_log_has_are_refused() -> None:
+    inner = history_of_profile()
+    first = len(inner["texts"])
+    inner["texts"] += [f"kind {number}" for number in range(300)]
+    event = inner["devices"][0]["events"][0]
+    inner["devices"][0]["events"] += [[first + number, *event[1:]] for number in range(300)]
+    with pytest.raises(ProfileError, match=r"^p.json is a damaged profile: more than 255 kinds"):
+        profile_file.load(packed(json.dumps(inner).encode()), "p.json")
+
+
+def test_the_events_of_more_than_one_part_load_in_their_order() -> None:
+    inner = history_of_profile()
+    event = inner["devices"][0]["events"][1]
+    count = 2 * (1 << 16) + 3
+    inner["devices"][0]["events"] = [[*event[:4], time, *event[5:]] for time in range(count)]
+    loaded = profile_file.load(packed(json.dumps(inner).encode()), "p.json")
+    assert loaded.history is not None
+    log = loaded.history.devices[0].events
+    assert list(log.times) == list(range(count))
+    assert {one.action for one in log[:: 1 << 10]} == {"alloc"}
+
+
+def history_of_profile() -> dict[str, Any]:
+    packed_text = fields_of(profile_file.text_of(PROFILE))["history"]["zlib"]
+    found: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed_text)))
+    return found
+
+
+@pytest.mark.parametrize("number", ["1e999", "1" + "0" * 400, "-9223372036854775808"])
+def test_numbers_that_no_counter_has_are_refused(number: str) -> None:
+    text = damaged().replace(f'"capacity": {80 << 30}', f'"capacity": {number}', 1)
+    with pytest.raises(ProfileError, match=r"^p.json is (cut off or damaged|a damaged profile): "):
+        profile_file.load(text, "p.json")
+
+
+def test_a_kind_of_approximation_that_is_not_there_is_refused() -> None:
+    data = fields_of(profile_file.text_of(PROFILE))
+    data["gaps"][0][1]["kind"] = "guessed"
+    with pytest.raises(ProfileError, match="'kind' has 'guessed', expected is one of unmodelled, "):
+        profile_file.load(json.dumps(data), "p.json")
 
 
 LATER = ("errors", "growing")

@@ -126,7 +126,7 @@ def _of_tests(options: argparse.Namespace, tests: Sequence[dict[str, MeasuredTes
 def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
     """The tests that pytest saved in both files; None for two profiles."""
     from ...saved import tests_file
-    from ...saved.files import read_text
+    from ...saved.document import read_text
 
     texts = {file: read_text(file) for file in files}
     of_tests = [file for file, text in texts.items() if tests_file.FORMAT.begins(text)]

@@ -72,10 +72,9 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 def _peaks_in(options: argparse.Namespace) -> Sequence[PeakHolders]:
     """The peaks, which stand in a profile, and follow from a snapshot."""
     from ...saved import profile_file
-    from ...saved.files import is_saved_profile
 
-    if is_saved_profile(options.file):
-        profile = profile_file.read(options.file)
+    profile = profile_file.read_if_saved(options.file)
+    if profile is not None:
         peaks = profile.peaks.values()
         chosen = [held for held in peaks if options.device in (None, held.peak.device)]
         if not chosen:

@@ -106,10 +106,10 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 def _recorded(path: str) -> AllocationHistory:
     from ...history.snapshot import read_snapshot
     from ...saved import profile_file
-    from ...saved.files import is_saved_profile
 
-    if is_saved_profile(path):
-        history = profile_file.read(path).history
+    profile = profile_file.read_if_saved(path)
+    if profile is not None:
+        history = profile.history
         if history is None:
             raise UsageError(f"{path}: {profile_file.NO_HISTORY}")
     else:
