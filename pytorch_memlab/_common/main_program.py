@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import importlib.util
 import io
 import os
@@ -11,9 +12,9 @@ import shutil
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 from pytorch_memlab.errors import UsageError
@@ -57,6 +58,39 @@ def folder_of(name: str, *, is_module: bool) -> str:
 def find(name: str, arguments: Sequence[str], *, is_module: bool) -> Program:
     """The program of a script or a module."""
     return _module(name, arguments) if is_module else _script(name, arguments)
+
+
+def with_running_codes(program: Program) -> Program:
+    """A program with the code objects of its functions as they are in this process.
+
+    Where another process imported it, or sent its functions, those are others than it was compiled
+    to here.
+    """
+    filename = program.code.co_filename
+    running: dict[tuple[str, int], CodeType] = {}
+    for function in gc.get_objects():
+        if type(function) is FunctionType and function.__code__.co_filename == filename:
+            for code in _codes_in(function.__code__):
+                running[code.co_qualname, code.co_firstlineno] = code
+    return replace(program, code=_with_codes(program.code, running))
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes_in(constant)
+
+
+def _with_codes(code: CodeType, running: Mapping[tuple[str, int], CodeType]) -> CodeType:
+    constants = []
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found = running.get((constant.co_qualname, constant.co_firstlineno))
+            constants.append(_with_codes(constant, running) if found is None else found)
+        else:
+            constants.append(constant)
+    return code.replace(co_consts=tuple(constants))
 
 
 def _script(path: str, arguments: Sequence[str]) -> Program:

@@ -25,6 +25,14 @@ class Launcher(NamedTuple):
     job: tuple[str, ...] = ()  # these differ from one job to the next
 
 
+SPAWNED_RANK: Final = "PYTORCH_MEMLAB_RANK"
+SPAWNED_RANKS: Final = "PYTORCH_MEMLAB_RANKS"
+ATTEMPT: Final = "PYTORCH_MEMLAB_ATTEMPT"
+"""What ``run`` tells the processes that a program starts with ``torch.multiprocessing.spawn``."""
+
+SPAWN: Final = "mp.spawn"
+LIGHTNING: Final = "lightning"
+
 _TORCH: Final = ("RANK",), ("LOCAL_RANK",), ("WORLD_SIZE",), ("LOCAL_WORLD_SIZE",)
 
 # A launcher that another one started goes before it: torchrun under srun counts.
@@ -37,12 +45,13 @@ LAUNCHERS: Final = (
     Launcher("Ray Train", ("RAY_JOB_ID", "RANK"), *_TORCH, ("NODE_RANK",), ("RAY_JOB_ID",)),
     # lightning/fabric/strategies/launchers/subprocess_script.py; the rank on a node is all it sets
     Launcher(
-        "lightning",
+        LIGHTNING,
         ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_PORT"),
         ("RANK", "LOCAL_RANK"),
         *_TORCH[1:3],
         node=("NODE_RANK",),
     ),
+    Launcher(SPAWN, (SPAWNED_RANK,), (SPAWNED_RANK,), (SPAWNED_RANK,), (SPAWNED_RANKS,)),
     Launcher(
         "Open MPI",
         ("OMPI_COMM_WORLD_RANK",),
@@ -91,7 +100,8 @@ class JobRank:
 
     @property
     def is_one_of_several(self) -> bool:
-        return bool(self.launcher) and self.world_size != 1
+        # The process that calls mp.spawn is one more than the rank that it starts.
+        return bool(self.launcher) and (self.world_size != 1 or self.launcher == SPAWN)
 
 
 def rank_in(environment: Mapping[str, str]) -> JobRank:
@@ -124,7 +134,9 @@ def path_of_rank(path: str) -> str:
     if filled != path or not own.is_one_of_several:
         return filled
     plain = PurePath(path)
-    return str(plain.with_name(f"{plain.stem}.rank{own.rank}{plain.suffix}"))
+    # The second of several calls of mp.spawn does not take the place of the first one.
+    attempt = f".attempt{own.attempt}" if own.attempt and own.launcher == SPAWN else ""
+    return str(plain.with_name(f"{plain.stem}.rank{own.rank}{attempt}{plain.suffix}"))
 
 
 def prints() -> bool:
@@ -144,7 +156,7 @@ def _rank_of(launcher: Launcher, environment: Mapping[str, str]) -> JobRank:
         _first(environment, launcher.node, 0),
         launcher.name,
         ".".join(filter(None, (environment.get(name, "") for name in launcher.job))),
-        _first(environment, ("TORCHELASTIC_RESTART_COUNT",), 0),
+        _first(environment, ("TORCHELASTIC_RESTART_COUNT", ATTEMPT), 0),
     )
 
 

@@ -90,7 +90,7 @@ class EndingSignals:
     def __init__(self, requests: Mapping[int, Callable[[], None]]) -> None:
         self._requests = requests
         self._process = os.getpid()
-        self._main_thread = _thread.get_ident()
+        self._main_thread = threading.main_thread().ident or 0
         self._make_report: Callable[[EndedBySignal], object] = lambda _error: None
         self._claim = _thread.allocate_lock()  # taken once, by the thread that ends the process
         self._claimed_by = 0

@@ -48,9 +48,10 @@ class FitFrame(_ReportFrame):
     CUDA graphs, which serve no other code. ``nccl``, ``nccl_at_least`` and ``nccl_at_most``: what
     the communicators of NCCL take beside it, an estimate with its bounds. ``on_device``: what
     ``nvidia-smi`` shows, the sum of ``context``, ``peak`` and ``nccl``. ``headroom``: the rest of
-    the memory, negative where memory lacks. ``fits``: None where the program failed. ``fails_at``
-    and ``request``: the line whose request does not fit, and its bytes. ``assumed_at``: the lines
-    whose sizes a dry run assumed, or that were given, with commas between them.
+    the memory, 0 where NCCL may lack some, negative where the allocator does. ``fits``: None where
+    the program failed. ``fails_at`` and ``request``: the line whose request does not fit, and its
+    bytes. ``assumed_at``: the lines whose sizes a dry run assumed, or that were given, with commas
+    between them.
 
     Selections of rows or columns are plain frames. ``report`` has the verdicts, with the recorded
     allocations.
@@ -64,9 +65,9 @@ class VaryFrame(_ReportFrame):
 
     The column of the variable that was searched has the largest value that fits, or nothing where
     none does. Sizes are in bytes. ``peak``: the most that PyTorch's allocator takes with that
-    value, its cache included. ``headroom``: the rest without it and the CUDA context. ``next``:
-    the next value, and ``next_needs`` the memory that it needs. ``base`` and ``per_item``: of the
-    line through what values need.
+    value, its cache included. ``headroom``: the rest without it, the CUDA context and NCCL.
+    ``next``: the next value, and ``next_needs`` the memory that it needs. ``base`` and
+    ``per_item``: of the line through what values need.
 
     A notebook shows bars of the memory. Selections of rows or columns are plain frames. ``report``
     has everything that was tried.

@@ -455,7 +455,7 @@ class _Run:
             unreached=unreached,
             stopped=stopped,
             approximations=_approximations(self._machine),
-            communicators=tuple(tuple(one.communicators.values()) for one in self._machine.gpus),
+            communicators=tuple(one.communicators for one in self._machine.gpus),
             gpu_reads=self._reads.all(),
             is_limited=request.is_limited,
             unmet=self._machine.values.assumed.unmet() if self._machine.values else (),

@@ -65,7 +65,7 @@ class Verdict:
     @property
     def may_not_fit(self) -> bool:
         """True if there may be no room for NCCL, or for what is not counted, such as cuFFT's."""
-        return bool(self.fits) and self.needed_at_most > self.headroom
+        return bool(self.fits) and self.needed_at_most > self.room
 
     @property
     def on_device(self) -> Bounds:
@@ -87,9 +87,14 @@ class Verdict:
         return self.gpu.total_memory
 
     @property
-    def headroom(self) -> int:
-        """Bytes that are left at the peak; negative for those that lack."""
+    def room(self) -> int:
+        """Bytes beside the peak and the CUDA context; negative for those that lack."""
         return self.capacity - self.taken - self.reserved_peak
+
+    @property
+    def headroom(self) -> int:
+        """Bytes of that room that NCCL leaves, by its estimate; negative for those that lack."""
+        return self.room if self.room < 0 else max(self.room - self.nccl.estimate, 0)
 
 
 @dataclass(frozen=True, slots=True)

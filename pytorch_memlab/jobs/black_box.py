@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Final
 
 from .._common.garbage_collection import no_garbage_collection
-from .._common.ranks import JobRank, this_rank
+from .._common.ranks import LIGHTNING, SPAWN, JobRank, this_rank
 from .._common.shared_paths import private_names, shown
 from .._common.user_code import OWN_FOLDER, is_of_user
 from ..errors import UsageError
@@ -55,6 +55,8 @@ class BlackBox:
 
     def __init__(self, folder: JobFolder, every: float | None, *, is_private: bool) -> None:
         self.folder = folder
+        self.rank = this_rank()
+        """The rank of this process as it was last known: Lightning takes it back at its end."""
         self._is_default = every is None
         self._every = SAVE_EVERY if every is None else every
         self._is_private = is_private
@@ -90,7 +92,7 @@ class BlackBox:
         if os.getpid() != self._process:
             return None
         self._stop()
-        if _used_no_gpu(profile) and not _rank_now().launcher and self.folder.has_files():
+        if _used_no_gpu(profile) and not self._rank_now().launcher and self.folder.has_files():
             return None  # it started the ranks, and is none
         acquired = self._writing.acquire(timeout=_PATIENCE)
         try:
@@ -116,7 +118,7 @@ class BlackBox:
     def _save(self, take: Callable[[], RecordedProfile]) -> None:
         try:
             profile, line = taken(take)
-            if _used_no_gpu(profile) and not _rank_now().launcher:
+            if _used_no_gpu(profile) and not self._rank_now().launcher:
                 return  # it may be about to start the ranks
             with self._writing:
                 if not self._is_done:
@@ -129,12 +131,29 @@ class BlackBox:
         except RuntimeError as error:
             _warn(f"no profile was taken: {error}")
 
+    def _rank_now(self) -> JobRank:
+        """The rank that a launcher gave, or that the program itself has by now."""
+        own = this_rank()
+        if not own.launcher:
+            own = self.rank
+        distributed = sys.modules.get("torch.distributed")
+        is_by_program = own.launcher in ("", LIGHTNING, SPAWN)
+        if is_by_program and distributed and distributed.is_initialized():
+            rank, world_size = distributed.get_rank(), distributed.get_world_size()
+            own = replace(own, rank=rank, world_size=world_size)
+        self.rank = own
+        return own
+
     def _write(self, profile: RecordedProfile, line: str) -> str:
-        rank = _rank_now()
+        rank = self._rank_now()
         run = replace(
             profile.runs[0],
             rank=rank.rank,
             world_size=rank.world_size,
+            local_rank=rank.local_rank,
+            node=rank.node,
+            attempt=rank.attempt,
+            launcher=rank.launcher,
             written=datetime.now(UTC).isoformat(timespec="seconds"),
             save_every=round(self._every, 1),
             last_line=line,
@@ -152,15 +171,6 @@ class BlackBox:
 def _warn(message: object) -> None:
     with suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or full
         print(f"pytorch-memlab: {message}", file=sys.stderr, flush=True)
-
-
-def _rank_now() -> JobRank:
-    """The rank that a launcher gave, or that the program itself has by now."""
-    own = this_rank()
-    distributed = sys.modules.get("torch.distributed")
-    if own.launcher in ("", "lightning") and distributed and distributed.is_initialized():
-        return replace(own, rank=distributed.get_rank(), world_size=distributed.get_world_size())
-    return own
 
 
 def _used_no_gpu(profile: RecordedProfile) -> bool:

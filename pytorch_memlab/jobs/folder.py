@@ -51,13 +51,13 @@ def rank_files(folder: str | os.PathLike[str]) -> list[Path]:
 class JobFolder:
     """The folder of this job, made and checked before the program runs."""
 
-    def __init__(self, name: str, *, replaces_older: bool) -> None:
+    def __init__(self, name: str, *, replaces_older: bool, job: str | None = None) -> None:
         self.name = name.rstrip("/\\")
         self._path = Path(self.name).absolute()
         self._own: Path | None = None
         self._replaces_older = replaces_older
         own = this_rank()
-        self._job = _name_of_job(own)
+        self.job = job or _name_of_job(own)
         with on_disk():
             try:
                 self._path.mkdir(parents=False, exist_ok=True)
@@ -93,14 +93,14 @@ class JobFolder:
     def _join(self) -> None:
         """Make this folder that of this job; see Note [The folder of a job]."""
         patience = time.monotonic() + _PATIENCE
-        while (job := self._job_there()) != self._job:
+        while (job := self._job_there()) != self.job:
             if job is not None:
                 if not self._replaces_older:
                     raise self._taken()
                 self._remove_older()
             elif rank_files(self._path) and time.monotonic() < patience:
                 time.sleep(0.05)  # another rank removes them
-            elif _made(self._path / _JOB, json.dumps({"job": self._job})):
+            elif _made(self._path / _JOB, json.dumps({"job": self.job})):
                 return
 
     def _job_there(self) -> str | None:

@@ -226,7 +226,7 @@ def failures(report: FitReport) -> Iterator[str]:
     yield from _growing(report)
     for one in report.verdicts:
         if one.may_not_fit:
-            room, more = prose_size(one.headroom), prose_size(one.needed_at_most)
+            room, more = prose_size(one.room), prose_size(one.needed_at_most)
             of_nccl = ", NCCL's memory among it" if one.nccl.high else ""
             yield from wrapped(
                 f"{one.name}: perhaps: {room} free, up to {more} not counted{of_nccl}"
@@ -239,7 +239,7 @@ def on_devices(verdicts: Iterable[Verdict]) -> Iterator[str]:
     rows = [one for one in verdicts if one.fits and one.nccl.high]
     if not rows:
         return
-    yield "what nvidia-smi shows at the peak"
+    yield "what nvidia-smi shows at the peak; left is the rest"
     yield f"{'GPU':{_NARROW_NAME}}{_aligned(_ON_DEVICE, _ON_DEVICE_WIDTHS)}  NCCL from, to"
     for one in rows:
         cells = (

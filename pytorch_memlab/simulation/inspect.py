@@ -25,6 +25,9 @@ if TYPE_CHECKING:
         read_alloc_conf as read_alloc_conf,
         split_settings as split_settings,
     )
+    from .child_processes.start import (
+        more_gpus_for_processes as more_gpus_for_processes,
+    )
     from .hardware import decisions as decisions
     from .hardware.gpu import DEFAULT_GPU as DEFAULT_GPU, GPU as GPU
     from .hardware.nccl import (
@@ -61,6 +64,7 @@ _HOMES = {
     "allocator.generations": ("Generation", "Generations"),
     "allocator.out_of_memory": ("NO_PRIVATE_MEMORY", "FailedRequest", "FreeBlock", "PrivateMemory"),
     "allocator.settings": ("AllocatorSettings", "split_settings", "read_alloc_conf"),
+    "child_processes.start": ("more_gpus_for_processes", "not_simulated"),
     "hardware.gpu": ("DEFAULT_GPU", "GPU"),
     "hardware.nccl": ("Bounds", "Communicator", "nccl_memory"),
     "hardware.presets": ("PRESETS", "find_gpu"),

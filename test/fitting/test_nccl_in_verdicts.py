@@ -26,11 +26,15 @@ if {collective}:
 """
 
 
+def rank_of_two(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture
 def answer(tmp_path, monkeypatch, capsys):
     """Run ``fit`` on a rank of two; its exit code, what it prints, and its row of the frame."""
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
-        monkeypatch.setenv(name, value)
+    rank_of_two(monkeypatch)
 
     def run(gpu, *, collective):
         script = tmp_path / "rank.py"
@@ -50,7 +54,8 @@ def test_a_peak_that_fits_may_not_with_nccl(answer):
     assert row["nccl_at_most"] == 386 * MIB
     assert row["on_device"] == row["peak"] + 100 * MIB + row["nccl"]
     assert "perhaps: 236.0 MiB free, up to 386.0 MiB not counted" in text
-    assert "what nvidia-smi shows at the peak" in text
+    assert "what nvidia-smi shows at the peak; left is the rest" in text
+    assert row["headroom"] == 0  # as ``run`` says of the same program: 0 B free
     assert code != 0
 
 
@@ -66,4 +71,37 @@ def test_without_a_collective_there_is_no_communicator(answer):
 def test_with_room_for_all_of_it_the_program_fits(answer):
     code, _, row = answer("600MiB", collective=True)
     assert row["verdict"] == "fits"
+    assert row["headroom"] == 600 * MIB - row["on_device"] == 146 * MIB
     assert code == 0
+
+
+GROUPS = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+tensor = torch.zeros(16 << 20, device="cuda")
+for size in {sizes}:
+    group = dist.new_group([0, 1])
+    dist.all_reduce(tensor, group=group)
+    dist.destroy_process_group(group)
+    kept = torch.zeros(size << 18, device="cuda")
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "communicators"),
+    [
+        ([0, 0], 1),  # the second one is made when the first one is gone
+        ([1000], 0),  # it is gone when the allocator takes most, which is more than it took
+        ([0, 1000], 0),
+        ([1000, 0], 1),
+    ],
+)
+def test_a_communicator_counts_until_the_program_destroys_it(
+    sizes, communicators, tmp_path, monkeypatch
+):
+    rank_of_two(monkeypatch)
+    (tmp_path / "groups.py").write_text(GROUPS.format(sizes=sizes))
+    frame = pytorch_memlab.fit(str(tmp_path / "groups.py"), gpus=["24GiB"], context="100MiB")
+    assert frame.iloc[0]["nccl"] == communicators * 290 * MIB

@@ -47,9 +47,10 @@ from ..._common.own_frames import without_own_frames
 from ..._common.patches import Patches
 from ..._common.prose_size import prose_size
 from ..._common.quoted import quoted
+from ..._common.ranks import this_rank
 from ..._common.switch import SWITCHED_OFF, is_switched_off
 from ..._common.whole_block import WholeStack
-from ...errors import UsageError
+from ...errors import MemlabError, UsageError
 from ...jobs.launch_names import is_launcher
 from ...simulation.inspect import DEFAULT_GPU
 from .. import notices
@@ -230,9 +231,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable[[], int | None]:
-    from ...jobs.attached import AttachedProcess
-    from ...line_profiler.columns import checked_columns
-    from ..run.profile import Profile, put_profile_in_builtins
+    from ..run.profile import put_profile_in_builtins
 
     if is_switched_off():
         with without_own_frames(process):
@@ -247,6 +246,42 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
 
         return prepared_launch(options, parser, process)
     add_configured(options, parser, _folder(options))
+    return _prepared(options, process, parser, None)
+
+
+def recorded_call(options: argparse.Namespace, call: Callable[[], object]) -> object:
+    """Call a function of the program as ``run`` runs a program, in a process that another made."""
+    results = []
+    with CommandProcess() as process:
+        try:
+            work = _prepared(options, process, None, lambda: results.append(call()))
+        except MemlabError as error:
+            notices.tell(f"rank {this_rank().rank} is not profiled: {error}")
+            work = None
+        status = 0 if work is None else work()
+    if work is None:
+        return call()
+    status = status or process.late_status
+    if status:
+        raise SystemExit(status)
+    return results[0] if results else None  # --steps ended it
+
+
+def _prepared(
+    options: argparse.Namespace,
+    process: CommandProcess,
+    parser: CommandParser | None,
+    call: Callable[[], object] | None,
+) -> Callable[[], int]:
+    """Check everything for a program, or for a call in a process that its program started.
+
+    Such a process has no parser, is simulated already, and cannot run its part once more.
+    """
+    from ...jobs.attached import AttachedProcess
+    from ...line_profiler.columns import checked_columns
+    from ..run.profile import Profile, put_profile_in_builtins
+    from ..run.ranks import StartedRanks
+
     steps = Steps(options.warmup, options.steps)
     limit = _MaxPeak(options.max_peak)
     columns = options.columns and checked_columns(options.columns)
@@ -256,38 +291,48 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
         *([CategoryReport()] if options.report else ()),
         *([StepLeaks()] if options.leaks else ()),
     ]
-    remedies = _remedy_trials(options, steps)
+    remedies = None if parser is None else _remedy_trials(options, steps)
     explanation = OutOfMemoryReport(options.oom_report, remedies, is_private=options.private)
-    _simulate(options, process)
+    if parser is not None:
+        _simulate(options, process)
+    ranks = None if parser is None else StartedRanks(options, parser, files)
     with without_own_frames(process):
-        found = _find(options, process)
-        main = process.enter_context(found.as_main())
+        if call is None:
+            found = _find(options, process)
+            call = partial(exec, found.code, vars(process.enter_context(found.as_main())))
+        else:
+            found = main_program.with_running_codes(_program_of(options))
         keeps = files.need_allocations
         profile = Profile(found, options, columns, choice, steps, sections, keeps_history=keeps)
-    notices.tell_options_after_program(parser, options, found.source)
+    if parser is not None:
+        notices.tell_options_after_program(parser, options, found.source)
     put_profile_in_builtins(process)
     ending = ExitStack()  # the last of these callbacks comes first
     own_path = process.enter_context(Patches())
     ending.callback(own_path.undo)
     ending.callback(limit.tell)
-    script = "" if options.is_module else options.script
-    ending.callback(notices.tell_next_steps, files.names, script)
+    if ranks is None:
+        write, have_started = files.write, lambda: False
+    else:
+        script = "" if options.is_module else options.script
+        ending.callback(notices.tell_next_steps, files.names, script)
+        ending.callback(ranks.finish)
+        write, have_started = ranks.write, lambda: ranks.have_started
     asks_for_report = bool(columns or files.has_report or sections)
     if remedies is not None:
         ending.callback(remedies.tell_best, profile)
-    ending.callback(profile.finish, files.write, is_asked_for=asks_for_report)
+    ending.callback(profile.finish, write, have_started, is_asked_for=asks_for_report)
     files.finish_with(ending, profile)
     ending.callback(explanation.finish, profile)
     # What the report imports is found also if the program took folders off the path.
     ending.callback(own_path.set, sys, "path", list(sys.path))
-    tell = partial(notices.tell_simulated_gpu, options)
     histories = [files.history] if files.need_history_of_torch or options.leaks else []
     starts: list[Callable[[ExitStack], object]] = [
         explanation.start,
         *(one.start for one in (*histories, *sections)),
         profile.start,
+        *([] if ranks is None else [ranks.start]),
     ]
-    program = partial(exec, found.code, vars(main))
 
     attached = AttachedProcess(profile, files)
     starts.append(attached.start)
@@ -301,24 +346,23 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
         return files.are_written and explanation.is_written
 
     signals = EndingSignals(requests)
-    return partial(
-        _run, program, starts, ending, process, tell, profile, limit, are_written, signals
-    )
+    tell = notices.tell_simulated_gpu if parser is not None else lambda _options: None
+    limit.is_of_ranks = have_started
+    starts.insert(0, lambda _stack: tell(options))
+    return partial(_run, call, starts, ending, process, profile, limit, are_written, signals)
 
 
 def _run(
-    program: Callable[[], None],
+    program: Callable[[], object],
     starts: Sequence[Callable[[ExitStack], object]],
     ending: ExitStack,
     process: CommandProcess,
-    tell: Callable[[], None],
     profile: Profile,
     limit: _MaxPeak,
     are_written: Callable[[], bool],
     signals: EndingSignals,
 ) -> int:
     """Run the program; its tables follow its exception, or else its threads and exit handlers."""
-    tell()
     for start in starts:
         start(process)
     measured, threads = WholeStack(), threading.enumerate()
@@ -498,6 +542,11 @@ def _trial_program(
 
 def _find(options: argparse.Namespace, process: ExitStack) -> main_program.Program:
     process.enter_context(main_program.first_on_path(_folder(options)))
+    return _program_of(options)
+
+
+def _program_of(options: argparse.Namespace) -> main_program.Program:
+    """The program whose function a process calls that it started."""
     return main_program.find(options.script, options.arguments, is_module=options.is_module)
 
 
@@ -519,6 +568,7 @@ class _MaxPeak:
         self._text = text
         self._size = None if text is None else checked_size(text, expected)
         self._lines: list[str] = []
+        self.is_of_ranks: Callable[[], bool] = lambda: False
 
     def exit_code(self, peaks: Callable[[], Mapping[str, DevicePeaks]]) -> int:
         """The verdict on a program that ended well; 0 if no device has more reserved."""
@@ -526,6 +576,8 @@ class _MaxPeak:
             return 0
         reserved = {name: one.reserved for name, one in peaks().items()}
         if not any(reserved.values()):
+            if self.is_of_ranks():  # each of them has its own verdict
+                return 0
             self._lines = [f"no verdict on --max-peak {self._text}: no memory of a GPU was used"]
             return NO_VERDICT
         self._lines = [

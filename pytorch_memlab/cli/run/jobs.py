@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from ..exit_codes import FAILED
 from ..jobs import print_job
 from ..notices import tell_usage_error
 from ..parser import CommandParser
+from .words import words_of
 
 
 def prepared_launch(
@@ -24,7 +25,7 @@ def prepared_launch(
     """Check the options of a job, and return what runs it."""
     names = options.outputs or ()
     folder = next(filter(is_job_folder, names), None)
-    words = [*_words(options, parser)]
+    words = [*words_of(options, parser)]
     if not names:
         temporary = process.enter_context(TemporaryDirectory(prefix="pytorch-memlab."))
         folder = os.path.join(temporary, "job.memlab")
@@ -46,20 +47,3 @@ def _run(command: list[str], words: list[str], folder: str | None) -> int:
             tell_usage_error("run", error)
             return status or FAILED
     return status
-
-
-def _words(options: argparse.Namespace, parser: CommandParser) -> Iterator[str]:
-    """The options as they would be on a command line."""
-    for action in parser.shown_actions():
-        value = getattr(options, action.dest, None)
-        if value is None or not action.option_strings or action.dest == "is_module":
-            continue
-        name = action.option_strings[-1]
-        if action.nargs == 0:
-            if value == action.const:
-                yield name
-        elif isinstance(value, list):
-            joined = [",".join(value)] if action.dest != "outputs" else value
-            yield from (f"{name}={each}" for each in joined)
-        else:
-            yield f"{name}={value}"

@@ -156,7 +156,12 @@ class Profile:
         global_line_profiler.note_failure(error)
 
     @no_garbage_collection()  # which takes most of the time of a report of many functions
-    def finish(self, write: Callable[[Results], object], is_asked_for: bool) -> None:
+    def finish(
+        self,
+        write: Callable[[Results], object],
+        has_ranks: Callable[[], bool],
+        is_asked_for: bool,
+    ) -> None:
         """End measuring, and show the tables; not in a process that the program forked."""
         self._stop()
         program_did = self._program_showed_tables and not self._are_named and not self._decorated
@@ -173,7 +178,7 @@ class Profile:
             write(results)
             report = results.report
             shows_memory = report.tables and not {"hits", "time"}.issuperset(report.columns)
-            if shows_memory and not _ended_early(error, self._argv):
+            if shows_memory and not (has_ranks() or _ended_early(error, self._argv)):
                 tell_unused_gpu(started_processes=_seconds_of_processes() > self._seconds_before)
 
     def peaks(self) -> Mapping[str, DevicePeaks]:

@@ -50,6 +50,27 @@ def simulated(gpu: GPU, options: Mapping[str, Any]) -> Iterator[None]:
             _leave_path()
 
 
+@contextmanager
+def more_gpus_for_processes(count: int) -> Iterator[None]:
+    """Let processes that start within this have so many GPUs, if they are simulated with fewer."""
+    before = os.environ.get(VARIABLE)
+    if before is None:
+        yield
+        return
+    settings = json.loads(before)
+    settings["options"]["count"] = max(settings["options"]["count"], count)
+    os.environ[VARIABLE] = json.dumps(settings)
+    try:
+        yield
+    finally:
+        os.environ[VARIABLE] = before
+
+
+def not_simulated(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that begins to simulate by itself, or does not."""
+    return {key: value for key, value in environment.items() if key != VARIABLE}
+
+
 def _described(gpu: GPU) -> dict[str, Any]:
     """The arguments that make an equal GPU in another process."""
     return {

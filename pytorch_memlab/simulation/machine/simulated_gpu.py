@@ -137,8 +137,8 @@ class SimulatedGPU:
         self._estimated = 0
         self._peak = (0, 0)
         self._peak_at_most = 0
-        self.communicators: dict[object, Communicator] = {}
-        """Those of NCCL that the program has made here, by keys that serve for nothing else."""
+        self._communicators: dict[object, Communicator] = {}
+        self._with_communicators: tuple[int, tuple[Communicator, ...]] = 0, ()
 
     def trace(self, trace: TraceCallbacks) -> None:
         """Tell callbacks what the allocator does from now on."""
@@ -263,9 +263,30 @@ class SimulatedGPU:
         """A kernel takes up to so many bytes on top of what is in use now, and none is counted."""
         self._peak_at_most = max(self._peak_at_most, self.allocator.active_bytes + at_most)
 
+    def set_communicator(self, key: object, communicator: Communicator | None) -> None:
+        """Note a communicator of NCCL that the program makes here, changes, or with None destroys.
+
+        A key serves for nothing else.
+        """
+        if communicator is None:
+            self._with_communicators = self._fullest_with_communicators()
+            self._communicators.pop(key, None)
+        else:
+            self._communicators[key] = communicator
+
+    @property
+    def communicators(self) -> tuple[Communicator, ...]:
+        """Those that were there when they and the allocator together had most of this GPU."""
+        return self._fullest_with_communicators()[1]
+
+    def _fullest_with_communicators(self) -> tuple[int, tuple[Communicator, ...]]:
+        now = tuple(self._communicators.values())
+        size = self.allocator.reserved_bytes + nccl_memory(self.model, now).estimate
+        return max(self._with_communicators, (size, now), key=lambda pair: pair[0])
+
     def nccl_memory(self) -> Bounds:
-        """The memory that the communicators of NCCL take of this GPU, an estimate."""
-        return nccl_memory(self.model, self.communicators.values())
+        """The memory that these communicators take of this GPU, an estimate."""
+        return nccl_memory(self.model, self.communicators)
 
     def peak_at_most(self) -> int:
         """The peak if all memory with a bound that is not counted is as large as that bound."""

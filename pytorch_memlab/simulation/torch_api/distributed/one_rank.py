@@ -207,8 +207,24 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         """Nothing runs that waits, that could be ended or that others have to arrive at."""
 
     _set_default_timeout = _add_ephemeral_timeout = set_timeout = _do_nothing
-    abort = shutdown = _shutdown = _do_nothing  # torch 2.4 calls the third
     monitored_barrier = _set_sequence_number_for_group = _do_nothing
+
+    def abort(self, *_args: Any, **_options: Any) -> None:
+        """Its communicators end, with their buffers."""
+        machine = active.machine
+        if machine is not None:
+            for gpu in machine.gpus:
+                if gpu.index in self._has_collectives:
+                    gpu.set_communicator(self._key, None)
+        self._has_collectives.clear()
+        self._connected.clear()
+
+    def shutdown(self, *args: Any, **options: Any) -> None:
+        """What ``abort`` does; nothing runs that could be waited for."""
+        self.abort(*args, **options)
+
+    def _shutdown(self, *args: Any, **options: Any) -> None:
+        self.abort(*args, **options)
 
     def barrier(self, *_args: Any, **_options: Any) -> Any:
         """All ranks are here."""
@@ -242,12 +258,13 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         connected.update(set(peers) - {self._rank})
         self._has_collectives[gpu.index] = has_collectives or not peers
         per_node = os.environ.get("LOCAL_WORLD_SIZE", "")
-        gpu.communicators[self._key] = Communicator(
+        communicator = Communicator(
             self._size,
             self._has_collectives[gpu.index],
             len(connected),
             int(per_node) if per_node.isdecimal() else 8,
         )
+        gpu.set_communicator(self._key, communicator)
 
     def _others(self, root: int) -> Iterable[int]:
         """The ranks that this one exchanges tensors with in a gather or scatter of a root."""
@@ -502,12 +519,11 @@ class SimulatedNCCL2(SimulatedGroup):
             self._free_float = weakref.finalize(self, _take_float(self.bound_device_id))
         return super().barrier(opts)
 
-    def abort(self) -> None:
+    def abort(self, *args: Any, **options: Any) -> None:
         """The communicator ends, and with it what it keeps."""
         if self._free_float is not None:
             self._free_float()
-
-    shutdown = _shutdown = abort
+        super().abort(*args, **options)
 
 
 class SimulatedGloo(SimulatedGroup):
