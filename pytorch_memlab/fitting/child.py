@@ -23,7 +23,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
@@ -57,10 +57,34 @@ class Work(Generic[Request, Result]):
     needs_new_python: bool = False  # whether a fork of this process cannot do it
 
 
+_elsewhere: list[Callable[[Sequence[Work[Any, Any]]], Iterator[tuple[int, Any]]]] = []
+
+
+@contextmanager
+def done_elsewhere(
+    run: Callable[[Sequence[Work[Any, Any]]], Iterator[tuple[int, Any]]],
+) -> Iterator[None]:
+    """Let a function do what would be done in children of this process, as on a cluster."""
+    _elsewhere.append(run)
+    try:
+        yield
+    finally:
+        _elsewhere.pop()
+
+
 def run_in_children(
     works: Sequence[Work[Request, Result]], processes: int
 ) -> Iterator[tuple[int, Result]]:
     """Do several things in processes, some at a time; when this is closed or fails, they end."""
+    if _elsewhere:
+        yield from _elsewhere[-1](works)
+    else:
+        yield from _run_here(works, processes)
+
+
+def _run_here(
+    works: Sequence[Work[Request, Result]], processes: int
+) -> Iterator[tuple[int, Result]]:
     forks = can_fork() and not any(work.needs_new_python for work in works)
     start: type[_Fork | _NewPython] = _Fork if forks else _NewPython
     with ExitStack() as exits:
@@ -139,13 +163,10 @@ class _NewPython(subprocess.Popen[bytes]):
     """A new Python, where processes cannot be forked."""
 
     def __init__(self, work: Work[Any, Any], result: str) -> None:
-        import cloudpickle
-
         request = f"{result}.request"
         try:
             with open(request, "wb") as file:
-                pickle.dump(sys.path, file)
-                cloudpickle.dump((work.function, work.request), file)
+                file.write(request_of(work))
         except Exception as error:
             raise UsageError(
                 "a new Python has to run the function, because this process cannot be forked (not"
@@ -154,14 +175,22 @@ class _NewPython(subprocess.Popen[bytes]):
             ) from None
         with open(work.output or os.devnull, "wb") as output:
             super().__init__(
-                [sys.executable, "-c", _NEW_PYTHON, request, result],
+                [sys.executable, "-c", NEW_PYTHON, request, result],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
             )
 
 
-_NEW_PYTHON: Final = """\
+def request_of(work: Work[Any, Any]) -> bytes:
+    """What ``NEW_PYTHON`` reads."""
+    import cloudpickle
+
+    content: bytes = cloudpickle.dumps((work.function, work.request))
+    return pickle.dumps(sys.path) + content
+
+
+NEW_PYTHON: Final = """\
 import os, pickle, sys
 with open(sys.argv[1], "rb") as file:
     sys.path[:] = pickle.load(file)

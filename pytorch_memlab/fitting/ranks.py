@@ -121,6 +121,7 @@ class RankSearch:
     only: tuple[int, ...] | None = None  # the ranks to run; None for all that differ
     tries: bool = True  # whether changes of a pipeline are tried
     ended: Callable[[int], object] = lambda _runs: None
+    check_side_by_side: Callable[[int], object] = lambda _ranks: None  # of where they run
     runs: int = 0
     classes: list[RankClass] = field(default_factory=list)
     tried: list[TriedOnRanks] = field(default_factory=list)
@@ -235,6 +236,7 @@ class RankSearch:
         self, ranks: Sequence[int], changes: Sequence[Change] = ()
     ) -> list[RankVerdict]:
         """Run some ranks at the same time, each in a process."""
+        self.check_side_by_side(len(ranks))
         prefix = str(self.runs)
         # Changed ranks send other messages.
         before = () if changes else tuple(self._all)

@@ -72,6 +72,7 @@ _GPUS_OF_NODE = 8
 
 if TYPE_CHECKING:
     from ...advice.around_program import AroundProgram
+    from ...fitting.cluster import Cluster
     from ...fitting.grid import GridSearch
     from ...fitting.mesh import Mesh
     from ...fitting.target import ProgramTarget
@@ -142,6 +143,12 @@ def add_arguments(parser: CommandParser) -> None:
         "the dimensions of the ranks, as init_device_mesh has them, the outermost first: pp=4,dp=8,"
         "tp=2. Along pp every rank runs (default: WORLD_SIZE ranks, all of which run)",
     )
+    parser.group("where")(
+        "--cluster ADDRESS",
+        "run on a cluster: dask://HOST:PORT of a scheduler of Dask, or ray://HOST:PORT of a client"
+        " server of Ray (ray://auto: the cluster on this machine). The program is in a folder that"
+        " its machines have (default: processes here, one for each processor)",
+    )
     add = parser.group("search")
     add(
         "--vary NAME=VALUES",
@@ -164,7 +171,7 @@ def _are_remedies(word: str) -> bool:
     return "," in word or "=" in word or bool(nearest(word))
 
 
-def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], int]:
     from ...fitting.comparison import named_gpus
 
     gpus = named_gpus(options.gpu)
@@ -177,13 +184,18 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
     add_arguments(parser)
     tell_options_after_program(parser, options, source)
     script = "" if options.is_module else options.script
+    cluster = None
+    if options.cluster is not None:
+        from ...fitting.cluster import on_cluster
+
+        cluster = process.enter_context(on_cluster(options.cluster))
     is_tried = options.remedies is not None or options.budget is not None
     if options.ranks is not None or options.mesh is not None:
         if options.vary or is_tried:
             raise UsageError("--ranks is a question by itself: give --vary or --try without it")
         if options.output is not None or options.private:
             raise UsageError("--output draws the curve of --vary: give that too")
-        return partial(_show, _ranks_of(options, gpus, target), settings, script)
+        return partial(_show, _ranks_of(options, gpus, target, cluster), settings, script)
     if options.vary:
         if options.private and options.output is None:
             raise UsageError("--private is for the picture of --output: give that too")
@@ -362,7 +374,10 @@ def _try(
 
 
 def _ranks_of(
-    options: argparse.Namespace, gpus: Sequence[tuple[str, GPU]], target: ProgramTarget
+    options: argparse.Namespace,
+    gpus: Sequence[tuple[str, GPU]],
+    target: ProgramTarget,
+    cluster: Cluster | None,
 ) -> Callable[[Settings], _Found]:
     """The runs of the ranks of a job, with the options checked."""
     import torch.distributed
@@ -378,7 +393,7 @@ def _ranks_of(
     mesh = read_mesh(options.mesh, os.environ.get("WORLD_SIZE"))
     ranks = read_ranks(options.ranks or "all", mesh)
     per_node = options.num_gpus or min(mesh.world_size, _GPUS_OF_NODE)
-    return partial(_run_ranks, target, name, gpu, mesh, ranks, per_node)
+    return partial(_run_ranks, target, name, gpu, mesh, ranks, per_node, cluster)
 
 
 def _run_ranks(
@@ -388,6 +403,7 @@ def _run_ranks(
     mesh: Mesh,
     ranks: tuple[int, ...] | None,
     per_node: int,
+    cluster: Cluster | None,
     settings: Settings,
 ) -> _Found:
     from ...fitting.ranks import RankSearch
@@ -396,6 +412,8 @@ def _run_ranks(
 
     settings = replace(settings, num_gpus=per_node)
     search = RankSearch(target, name, gpu, mesh, settings, only=ranks, ended=_tell_ranks)
+    if cluster is not None:
+        search.check_side_by_side = cluster.check_side_by_side
     try:
         search.run()
     except KeyboardInterrupt:
