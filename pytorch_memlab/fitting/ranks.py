@@ -141,12 +141,12 @@ class RankSearch:
 
     @property
     def fullest(self) -> RankClass | None:
-        """The ranks with the least memory left."""
-        return min(self.classes, key=lambda one: one.shown.verdict.headroom, default=None)
+        """The ranks whose allocator leaves least: what NCCL takes no change of layers moves."""
+        return min(self.classes, key=lambda one: one.shown.verdict.room, default=None)
 
     @property
     def emptiest(self) -> RankClass | None:
-        return max(self.classes, key=lambda one: one.shown.verdict.headroom, default=None)
+        return max(self.classes, key=lambda one: one.shown.verdict.room, default=None)
 
     def run(self) -> None:
         if self.only is not None:

@@ -226,8 +226,8 @@ def _notes(search: RankSearch) -> Iterator[str]:
             yield "no rank used a communicator of NCCL"
         else:
             yield (
-                f"NCCL's buffers come on top of each peak: {prose_size(most.estimate)}~, which may"
-                f" be {prose_size(most.low)} to {prose_size(most.high)}"
+                f"NCCL's buffers are beside each peak, and not left: {prose_size(most.estimate)}~,"
+                f" which may be {prose_size(most.low)} to {prose_size(most.high)}"
             )
     if search.alike:
         yield (

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _RAY_TRAINERS: Final = ("ray.train.v2.api.data_parallel_trainer", "ray.train.data_parallel_trainer")
 _PATIENCE: Final = 30.0
-"""Seconds to wait for the files of ranks that Lightning does not wait for."""
+"""Seconds that a program which has failed waits for ranks that Lightning does not wait for."""
 
 
 class StartedRanks:
@@ -109,9 +109,11 @@ class StartedRanks:
 
     def finish(self) -> None:
         """Print the answer for the job, once its ranks have ended."""
+        error = sys.exc_info()[1]
+        has_failed = error is not None and not (isinstance(error, SystemExit) and not error.code)
         for process in self._processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_PATIENCE)
+            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(_PATIENCE if has_failed else None)
         try:
             if self.have_started and self._folder is not None:
                 print_job(self._folder)
