@@ -183,7 +183,7 @@ class _NewPython(subprocess.Popen[bytes]):
 
 
 def request_of(work: Work[Any, Any]) -> bytes:
-    """What ``NEW_PYTHON`` reads."""
+    """The content of the file that ``NEW_PYTHON`` reads."""
     import cloudpickle
 
     content: bytes = cloudpickle.dumps((work.function, work.request))

@@ -170,7 +170,7 @@ _KINDS: Final = {"dask": ("distributed", _dask), "ray": ("ray", _ray)}
 
 
 def _packed(work: Work[Any, Any]) -> tuple[bytes, str, dict[str, str]]:
-    """What a new Python reads, its folder, and variables of its environment."""
+    """The file that a new Python reads, its folder, and variables of its environment."""
     environment = {
         name: value
         for name, value in os.environ.items()

@@ -69,7 +69,7 @@ ranks 0, 2: 2.0 MiB
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_processes_of_mp_spawn_are_ranks_and_workers_of_a_data_loader_are_none(method, tmp_path):
-    """Each has a GPU of its own: a forked one cannot have more than the program that forks."""
+    """Each has its own GPU: a forked one cannot have more than the program that forks."""
     gpus = ["--num-gpus", "3"] if method == "fork" else []
 
     done = run(tmp_path, *gpus, "train.py", "ends", method)

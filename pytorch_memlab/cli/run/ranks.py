@@ -124,7 +124,7 @@ class StartedRanks:
                 self._temporary.cleanup()
 
     def _call(self, function: Callable[..., Any], ranks: int | None) -> RankCall:
-        """What records a function in processes that are started together."""
+        """A call that records a function in processes that are started together."""
         call = RankCall(self._of_ranks(), function, ranks, self._calls, self._job, os.getpid())
         self._calls += 1
         # Not the annotations, which cannot be pickled if they name what is not there yet.

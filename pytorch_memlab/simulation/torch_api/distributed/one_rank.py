@@ -220,7 +220,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         self._connected.clear()
 
     def shutdown(self, *args: Any, **options: Any) -> None:
-        """What ``abort`` does; nothing runs that could be waited for."""
+        """End it as ``abort`` does: nothing runs that could be waited for."""
         self.abort(*args, **options)
 
     def _shutdown(self, *args: Any, **options: Any) -> None:
