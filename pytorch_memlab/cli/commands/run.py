@@ -295,7 +295,7 @@ def _prepared(
     explanation = OutOfMemoryReport(options.oom_report, remedies, is_private=options.private)
     if parser is not None:
         _simulate(options, process)
-    ranks = None if parser is None else StartedRanks(options, parser, files)
+    ranks = None if parser is None else StartedRanks(options, parser, files, recorded_call)
     with without_own_frames(process):
         if call is None:
             found = _find(options, process)

@@ -22,7 +22,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..._common.after_import import AfterImport
 from ..._common.patches import Patches
@@ -56,11 +56,22 @@ _PATIENCE: Final = 30.0
 """Seconds that a program which has failed waits for ranks that Lightning does not wait for."""
 
 
+Record: TypeAlias = Callable[[argparse.Namespace, Callable[[], object]], object]
+"""Calls a function as ``run`` runs a program; another process finds it by its name."""
+
+
 class StartedRanks:
     """The ranks that the program of this process starts."""
 
-    def __init__(self, options: argparse.Namespace, parser: CommandParser, files: RunFiles) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        parser: CommandParser,
+        files: RunFiles,
+        record: Record,
+    ) -> None:
         self._parser = parser
+        self._record = record
         self._options = options
         self._box = files.black_box
         self._write = files.write
@@ -125,7 +136,9 @@ class StartedRanks:
 
     def _call(self, function: Callable[..., Any], ranks: int | None) -> RankCall:
         """A call that records a function in processes that are started together."""
-        call = RankCall(self._of_ranks(), function, ranks, self._calls, self._job, os.getpid())
+        call = RankCall(
+            self._record, self._of_ranks(), function, ranks, self._calls, self._job, os.getpid()
+        )
         self._calls += 1
         # Not the annotations, which cannot be pickled if they name what is not there yet.
         functools.update_wrapper(call, function, ("__module__", "__name__", "__qualname__"))
@@ -191,6 +204,7 @@ class RankCall:
     The number of ranks is None where the environment of that process has it.
     """
 
+    record: Record
     options: argparse.Namespace
     function: Callable[..., Any]
     ranks: int | None
@@ -206,10 +220,8 @@ class RankCall:
         os.environ[ATTEMPT] = str(self.attempt)
         if self.ranks is not None:
             os.environ[SPAWNED_RANK], os.environ[SPAWNED_RANKS] = str(args[0]), str(self.ranks)
-        from ..commands.run import recorded_call
-
         try:
-            return recorded_call(self.options, functools.partial(self.function, *args))
+            return self.record(self.options, functools.partial(self.function, *args))
         except BaseException as error:
             uncaught.shown(error)  # the process that started this one shows the traceback
             error.__traceback__ = _of_program(error.__traceback__)
