@@ -48,8 +48,11 @@ def candidates(oom: OutOfMemory) -> list[tuple[Cause, Remedy]]:
 
 def most_likely(likely: Sequence[tuple[Cause, Remedy]]) -> list[Remedy]:
     """The remedies that a report names."""
-    if faults(likely):
+    found = faults(likely)
+    if any(remedy.change is not None for _, remedy in found):
         likely = [pair for pair in likely if not pair[0].is_last_resort]
+    elif found:  # nothing can be applied as it is printed, so what helps any program is named too
+        likely = sorted(likely, key=lambda pair: pair[0].is_last_resort)
     return [remedy for _, remedy in likely[:_MOST]]
 
 

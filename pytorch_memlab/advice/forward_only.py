@@ -91,6 +91,14 @@ def reaches_backward(file: str, line: int) -> bool:
     return statement is not None and source.flow_from(statement).trains
 
 
+def results_without_backward(file: str, name: str) -> Iterator[int]:
+    """Lines that give a variable the result of a call whose graph no statement reads.
+
+    A variable that several statements set is followed from each of them to the next.
+    """
+    yield from _Source.of(file).results_without_backward(name)
+
+
 def _called_by_program(oom: OutOfMemory) -> Iterator[ProgramFrame]:
     """Running functions of the program, the innermost first, up to a call by a library."""
     frames = {(frame.place.function, frame.place.file): frame for frame in reversed(oom.frames)}
@@ -193,6 +201,39 @@ class _Source:
                 grown |= bool(new)
         return flow
 
+    def results_without_backward(self, name: str) -> Iterator[int]:
+        for node in ast.walk(self._tree):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call()):
+                    if target == name and not _trains(node) and not self._reads_graph(node, name):
+                        yield node.lineno
+
+    def _reads_graph(self, statement: ast.stmt, name: str) -> bool:
+        """True if a variable may be read, other than as a number, before it is set again."""
+        scope = self._scope_of(statement)
+        inner = [one for one in ast.walk(scope) if isinstance(one, ast.FunctionDef | ast.Lambda)]
+        if any(_uses(one, {name}) for one in inner if one is not scope):
+            return True
+        parts = [one for one in ast.walk(scope) if isinstance(one, ast.stmt)]
+        loops = [
+            one
+            for one in parts
+            if isinstance(one, (ast.For, ast.While, ast.AsyncFor))
+            and one.lineno < statement.lineno <= (one.end_lineno or 0)
+        ]
+        heads = sorted((one for one in parts if _is_simple(one)), key=lambda one: one.lineno)
+        after = [one for one in heads if one.lineno > statement.lineno]
+        if not loops:
+            return _is_read_before_set(after, scope, name) is not False
+        loop = max(loops, key=lambda one: one.lineno)
+        rest = [one for one in after if one.lineno <= (loop.end_lineno or 0)]
+        behind = [one for one in after if one.lineno > (loop.end_lineno or 0)]
+        again = [one for one in heads if loop.lineno < one.lineno < statement.lineno]
+        read = _is_read_before_set(rest, loop, name)
+        if read is None:
+            read = _is_read_before_set([*again, statement], loop, name)
+        return bool(read) or _is_read_before_set(behind, scope, name) is True
+
     def _scope_of(self, statement: ast.stmt) -> ast.AST:
         """The function that a statement is in, or the module."""
         around = [
@@ -248,6 +289,18 @@ def _uses(node: ast.AST, names: set[str]) -> bool:
         and ast.unparse(part) in names
         for part in ast.walk(node)
     )
+
+
+def _is_read_before_set(parts: Sequence[ast.stmt], around: ast.AST, name: str) -> bool | None:
+    """None if a variable is neither read nor set by a statement that always runs."""
+    always = {id(one) for one in getattr(around, "body", [])}
+    for part in parts:
+        is_set = isinstance(part, ast.Assign) and name in _targets(part)
+        if _uses(part.value if is_set and isinstance(part, ast.Assign) else part, {name}):
+            return True
+        if is_set and id(part) in always:
+            return False
+    return None
 
 
 def _targets(node: ast.AST) -> set[str]:

@@ -14,6 +14,8 @@ from pytorch_memlab.advice.cause import Cause, Remedy
 from pytorch_memlab.advice.causes import logits
 from pytorch_memlab.advice.causes.compiled_activations import CompiledActivations, MemoryBudget
 from pytorch_memlab.advice.causes.evaluation_predictions import EvaluationPredictions
+from pytorch_memlab.advice.causes.gradients_kept import GradientsKept
+from pytorch_memlab.advice.causes.graph_of_a_variable import GraphOfAVariable
 from pytorch_memlab.advice.causes.kept_results import KeptResults
 from pytorch_memlab.advice.causes.key_value_cache import KeyValueCache
 from pytorch_memlab.advice.causes.logits import Logits
@@ -426,3 +428,76 @@ def test_a_list_that_a_function_fills_alone_goes_alone(tmp_path):
     assert remedy.size == 40 * MIB
     assert remedy.why == "metric.batches (line 7) keeps 4 tensors on the GPU: 40.0 MiB"
     assert remedy.code == ("self.batches.append(batch.cpu())",)
+
+
+# Gradients of the step before
+
+TRAINS_IN_TURN = """\
+for x in loader:
+    critic.zero_grad()
+    critic(x).backward()
+    painter.zero_grad()
+    critic(painter(x)).backward()
+"""
+ACCUMULATES = """\
+for step, x in enumerate(loader):
+    model(x).backward()
+    if (step + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def with_gradients(folder: Path, text: str, line: str) -> OutOfMemory:
+    gradients = BlockInUse(60 * MIB, Category.GRADIENTS, None, "w.grad", (1, 1))
+    return made_up_facts(place(text, folder, line), [gradients], requested=10 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [(TRAINS_IN_TURN, "critic(painter(x)).backward()"), (ACCUMULATES, "model(x).backward()")],
+)
+def test_gradients_that_the_step_needs_are_not_cleared(text, line, tmp_path):
+    assert GradientsKept().remedy(with_gradients(tmp_path, text, line)) is None
+
+
+def test_gradients_of_one_model_are_cleared_before_the_forward_pass(tmp_path):
+    text = "for x in loader:\n    loss = model(x)\n    opt.zero_grad()\n    loss.backward()\n"
+    remedy = GradientsKept().remedy(with_gradients(tmp_path, text, "loss = model(x)"))
+    assert remedy is not None
+    assert changed(remedy) == [(2, 1, ("    opt.zero_grad(set_to_none=True)",))]
+
+
+# A variable with a graph
+
+SHOWS = """\
+for step in range(4):
+    images = painter(noise)
+    critic(images).backward()
+    if step % 2 == 0:
+        images = painter(fixed)
+        show(images.detach())
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (SHOWS, 5),
+        (SHOWS.replace("images.detach()", "images.item()"), 5),
+        (SHOWS.replace("images.detach()", "images"), 0),
+        (SHOWS.replace("    images = painter(noise)\n", ""), 0),  # read in the next iteration
+        (SHOWS + "images.sum().backward()\n", 0),
+        (SHOWS + "def later():\n    return images\n", 0),
+    ],
+)
+def test_a_variable_whose_graph_nothing_reads_is_made_without_one(text, line, tmp_path):
+    at = place(text, tmp_path, "critic(images).backward()")
+    saved = BlockInUse(60 * MIB, Category.SAVED, None, "", (1, 1))
+    group = TensorGroup("images", 1, own=MIB, graphs=60 * MIB, is_variable=True)
+    remedy = GraphOfAVariable().remedy(replace(made_up_facts(at, [saved]), groups=(group,)))
+    assert (remedy is not None) == bool(line)
+    if remedy is not None:
+        assert remedy.size == 60 * MIB
+        assert remedy.why == ("images (line 5) keeps a graph that no backward pass reads: 60.0 MiB")
+        assert "        with torch.no_grad():" in changed(remedy)[0][2]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from ..._common.patches import Patches
 from ..._common.prose_size import prose_size
@@ -26,6 +27,7 @@ from ..rewriting import (
 )
 
 _NAME = "zero_grad"
+_OF_SEVERAL_STEPS: Final = re.compile(r"accum|sync_gradients", re.IGNORECASE)
 
 
 class SetToNone(AroundProgram):
@@ -72,7 +74,14 @@ class GradientsKept(Cause):
         gradients = oom.of_category(Category.GRADIENTS)
         if oom.node or is_in_optimizer(oom) or not gradients or gradients < oom.shortage:
             return None
-        change = _set_to_none(oom) or _cleared_before(oom)
+        change = _set_to_none(oom)
+        if change is None:
+            trees = [file.tree for file in rewritings(oom)]
+            owners = set[str]().union(*map(_owners_of_gradients, trees))
+            # Several models take turns, and the gradients may be those of this step.
+            if len(owners) > 1 or any(map(_accumulates, trees)):
+                return None
+            change = _cleared_before(oom)
         return self.found(
             gradients,
             f"gradients of the step before take {prose_size(gradients)}",
@@ -115,8 +124,22 @@ def _cleared_before(oom: OutOfMemory) -> EditedSource | None:
 
 def _owner_of_gradients(tree: ast.AST) -> str:
     """The object whose gradients the program clears; empty if it clears none."""
-    calls = [call for call in nodes_of(tree, ast.Call) if name_of_call(call) == _NAME]
-    owners = {
-        ast.unparse(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)
-    }
+    owners = _owners_of_gradients(tree)
     return owners.pop() if len(owners) == 1 else ""
+
+
+def _owners_of_gradients(tree: ast.AST) -> set[str]:
+    calls = [call for call in nodes_of(tree, ast.Call) if name_of_call(call) == _NAME]
+    return {ast.unparse(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)}
+
+
+def _accumulates(tree: ast.AST) -> bool:
+    """True if gradients are cleared after several steps only, which add to them."""
+    return any(
+        name_of_call(call) == _NAME
+        for condition in nodes_of(tree, ast.If)
+        if any(isinstance(one, ast.Mod) for one in ast.walk(condition.test))
+        or _OF_SEVERAL_STEPS.search(ast.unparse(condition.test))
+        for statement in condition.body
+        for call in nodes_of(statement, ast.Call)
+    )
