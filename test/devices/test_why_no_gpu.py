@@ -37,6 +37,7 @@ def test_a_build_for_the_cpu_on_a_machine_with_a_driver(
 ) -> None:
     driver.touch()
     monkeypatch.setattr(torch, "__version__", "2.13.0+cpu")
+    monkeypatch.setattr(torch.version, "cuda", None)
     found = "torch 2.13.0+cpu is built for the CPU, and there is a driver of NVIDIA"
     assert why_no_gpu() == found
 
