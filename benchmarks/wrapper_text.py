@@ -110,6 +110,7 @@ class _Reader:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._names: dict[str, _Block | _Outputs] = {}
+        self._elements: set[str] = set()  # names of one result each, which do not hold the others
         self._numbers: dict[str, int] = {}
         self._viewed: set[int] = set()  # addresses that a library may have made views of
         self.differences: list[str] = []
@@ -149,8 +150,11 @@ class _Reader:
                 return problem
         elif (match := _ALIAS.match(statement)) and (match[2] or match[3]) in self._names:
             self._names[match[1]] = self._names[match[2] or match[3]]
+            if (match[2] or match[3]) in self._elements:
+                self._elements.add(match[1])
         elif (match := _ELEMENT.match(statement)) and match[2] in self._names:
             self._names[match[1]] = self._names[match[2]]
+            self._elements.add(match[1])
         elif match := _RETURN.match(statement):
             deleted = set(self._names) - set(re.findall(r"\w+", match[1]))
         elif (match := _CALL.match(statement)) and not _TAKES_NOTHING.fullmatch(match[2]):
@@ -211,6 +215,7 @@ class _Reader:
                 return "no block freed that was there before"
         if name is None:
             return None
+        self._elements.discard(name)
         if left:
             self._names[name] = _Outputs(left)
         else:  # it may be a view of an argument
@@ -251,6 +256,13 @@ class _Reader:
             return None
         return f"a result of {length} elements among {list(outputs.blocks.values())}"
 
+    def _is_held(self, outputs: _Outputs) -> bool:
+        """True if a name holds all results of a call, or may hold one that no name has yet."""
+        return any(
+            value is outputs and (bool(outputs.blocks) or name not in self._elements)
+            for name, value in self._names.items()
+        )
+
     def _check_frees(
         self, freed: list[int], dropped: Sequence[_Block | _Outputs | None]
     ) -> str | None:
@@ -271,7 +283,7 @@ class _Reader:
                 for block in value.left_behind:
                     if not _take(left, block.addresses):
                         missing += block.addresses[:1]
-            elif value.tuple_ is not None and id(value.tuple_) in held:
+            elif value.tuple_ is not None and self._is_held(value.tuple_):
                 value.tuple_.left_behind.append(value)
             elif not _take(left, value.addresses) and value.is_own:
                 missing += [one for one in value.addresses[:1] if one not in self._viewed]
