@@ -1,4 +1,4 @@
-"""Fields of ``torch.cuda.memory_stats()``, and the other columns of tables."""
+"""Fields of ``torch.cuda.memory_stats()``."""
 
 from itertools import product
 
@@ -34,13 +34,3 @@ FIELDS = (
     *EVENTS,
     *SETTINGS,
 )
-
-EXTRA_COLUMNS = ("hits", "kept", "freed", "delta", "temporary", "time")
-"""Columns of tables that are no fields."""
-
-SHORT_NAMES = {
-    "peak": "active_bytes.all.peak",
-    "reserved": "reserved_bytes.all.peak",
-    "current": "active_bytes.all.current",
-}
-"""Columns that have a short name, under which tables show them."""

@@ -254,9 +254,8 @@ class LineEntry:
     # before that it freed; each the mean of a hit
     kept: int
     freed: int
-    # ``group.pool.metric`` -> the maximum over the hits, in bytes or counts; and ``temporary``:
-    # how many bytes the active ones were above those of the start and the end of a hit, the
-    # maximum too
+    # ``group.pool.metric`` -> the maximum over the hits, in bytes or counts; and what
+    # ``scopes/intervals.py`` measures, such as ``temporary``
     stats: Mapping[str, int]
     # what a simulation did in the line without knowing all of it, calls included
     approximations: tuple[Approximation, ...] = ()

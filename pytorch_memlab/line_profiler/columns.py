@@ -6,12 +6,11 @@ import difflib
 from collections.abc import Iterable
 
 from pytorch_memlab._common.quoted import quoted
+from pytorch_memlab.columns import COLUMNS, KNOWN_COLUMNS
 from pytorch_memlab.errors import UnknownColumnError, UsageError
-from pytorch_memlab.memory_fields import EXTRA_COLUMNS, FIELDS, SHORT_NAMES
 from pytorch_memlab.records import LineEntry
 
 DEFAULT_COLUMNS = ("active_bytes.all.peak", "reserved_bytes.all.peak")
-KNOWN_COLUMNS = frozenset((*FIELDS, *EXTRA_COLUMNS, *SHORT_NAMES))
 
 
 def checked_columns(
@@ -38,5 +37,5 @@ def _unknown(name: object, known: Iterable[str]) -> str:
         return f"unknown column {quoted(name)}: did you mean {' or '.join(near)}?"
     return (
         f"unknown column {quoted(name)}: a column is a field of torch.cuda.memory_stats() such as "
-        f"{DEFAULT_COLUMNS[0]}, or one of {', '.join((*SHORT_NAMES, *EXTRA_COLUMNS))}"
+        f"{DEFAULT_COLUMNS[0]}, or one of {', '.join(column.name for column in COLUMNS)}"
     )

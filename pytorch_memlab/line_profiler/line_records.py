@@ -7,10 +7,9 @@ import os
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from io import TextIOBase
-from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,9 +21,9 @@ from pytorch_memlab._common.quoted import listed, quoted, shortened
 from pytorch_memlab._common.ranks import path_of_rank
 from pytorch_memlab._common.shared_paths import private_names
 from pytorch_memlab._common.standard_output import without_encoding_errors
+from pytorch_memlab.columns import column_of, measured
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_columns
-from pytorch_memlab.memory_fields import SHORT_NAMES
 from pytorch_memlab.profiles.ranking import peak_of
 from pytorch_memlab.records import (
     OF_VALUES,
@@ -360,7 +359,7 @@ def _tables(
     for entry in sorted(entries, key=lambda entry: entry.line):
         lines[entry.code_id].setdefault(entry.device, []).append(entry)
     tables = []
-    values = [_getter(column) for column in columns]
+    values = [column_of(name).value for name in columns]
     for code_id, info in infos.items():
         of_devices = list(lines[code_id].items())
         if len(of_devices) > 1:
@@ -390,15 +389,6 @@ def _is_in_use(entries: Iterable[LineEntry]) -> bool:
         entry.kept or entry.freed or any(entry.stats.get(field) for field in _IN_USE_FIELDS)
         for entry in entries
     )
-
-
-def _getter(column: str) -> Callable[[LineEntry], int | float | None]:
-    """A function for the value that a line has in a column."""
-    match column:
-        case "hits" | "time" | "kept" | "freed" | "delta":
-            return attrgetter(column)
-        case _:
-            return partial(statistic, name=SHORT_NAMES.get(column, column))
 
 
 def _device_order(device: DeviceInfo) -> tuple[str, int, str]:
@@ -462,11 +452,6 @@ def write(display: RecordsDisplay, stream: TextIO | None) -> None:
 # In DataFrames
 
 
-def statistic(entry: LineEntry, name: str) -> int | None:
-    """A field of one line; 0 of a device without any fields, None of one that lacks this one."""
-    return entry.stats.get(name) if entry.stats else 0
-
-
 def tidy_frame(
     entries: Sequence[LineEntry], code_infos: Mapping[int, FunctionInfo]
 ) -> pd.DataFrame:
@@ -491,7 +476,7 @@ def tidy_frame(
     )
     names = dict.fromkeys(name for entry in entries for name in entry.stats)
     statistics = pd.DataFrame(
-        {name: _int_array([statistic(entry, name) for entry in entries]) for name in names},
+        {name: _int_array([*map(measured(name), entries)]) for name in names},
         index=frame.index,
     )
     unknown = pd.DataFrame(_approximation_columns(entries), index=frame.index)

@@ -7,15 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, groupby
-from typing import Final
 
 from .._common.quoted import listed
+from ..columns import OverHits, column_of
 from ..errors import UsageError
 from ..records import FunctionInfo, FunctionTable, Report, merge_approximations
 from .recorded import Call, RecordedProfile
-
-_SUMS: Final = frozenset({"hits", "time"})
-"""Columns that add up."""
 
 
 def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
@@ -104,10 +101,14 @@ def over_devices(report: Report) -> Report:
     columns = tuple(
         name
         for column in report.columns
-        for name in ([column] if column in _SUMS else [f"{column} max", f"{column} min"])
+        for name in ([column] if _adds_up(column) else [f"{column} max", f"{column} min"])
     )
     tables = tuple(_over_devices(group, report.columns) for group in groups)
     return replace(report, columns=columns, tables=tables, notes=(*report.notes, note))
+
+
+def _adds_up(column: str) -> bool:
+    return column_of(column).over_hits is OverHits.SUM
 
 
 def _over_devices(tables: Sequence[FunctionTable], columns: Sequence[str]) -> FunctionTable:
@@ -119,7 +120,7 @@ def _over_devices(tables: Sequence[FunctionTable], columns: Sequence[str]) -> Fu
         for place, column in enumerate(columns):
             known = [row[place] for row in found]
             numbers = [value for value in known if value is not None]
-            if column in _SUMS:
+            if _adds_up(column):
                 values.append(sum(numbers))
             else:
                 values += [max(numbers, default=None), min(numbers, default=None)]

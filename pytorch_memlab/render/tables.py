@@ -9,14 +9,11 @@ from typing import Any, Final
 
 from .._common.prose_size import prose_size
 from .._common.shared_paths import shown
-from ..memory_fields import SHORT_NAMES
+from ..columns import Column, Unit, column_of
 from ..records import FunctionInfo, FunctionTable, Report
 from ..utils import readable_size
 from .notes import line_mark, line_notes, texts
 from .rows import CODE, WIDTH, Piece, Row, highlighted
-
-_BYTES = frozenset({"delta", "freed", "kept", "temporary"})
-"""Columns of bytes that are no fields."""
 
 
 def column_parts(column: str) -> tuple[str, str, str]:
@@ -42,9 +39,10 @@ def cell(column: str, value: float | None) -> str:
     """
     if value is None:
         return ""
-    if is_of_bytes(column):
+    unit = _column(column).unit
+    if unit is Unit.BYTES:
         return readable_size(value)
-    return f"{value * 1000:.3f}ms" if column == "time" else str(value)
+    return f"{value * 1000:.3f}ms" if unit is Unit.SECONDS else str(value)
 
 
 def is_of_bytes(column: str) -> bool:
@@ -53,8 +51,11 @@ def is_of_bytes(column: str) -> bool:
     >>> is_of_bytes("reserved_bytes.all.peak"), is_of_bytes("peak max"), is_of_bytes("hits")
     (True, True, False)
     """
-    name = column.partition(" ")[0]  # a merged profile has "peak max" and "peak min"
-    return name in _BYTES or "bytes" in SHORT_NAMES.get(name, name).partition(".")[0]
+    return _column(column).unit is Unit.BYTES
+
+
+def _column(head: str) -> Column:
+    return column_of(head.partition(" ")[0])  # a merged profile has "peak max" and "peak min"
 
 
 def source_lines(table: FunctionTable) -> dict[int, str]:

@@ -2,9 +2,10 @@
 
 from .._common.host_scope import HostScope
 from ..memory_fields import FIELDS
+from .intervals import HighestInterval
 from .peak_scope import DevicePeaks, PeakScope, RunPeaks
 from .peak_tracker import PeakTracker, Window, peak_tracker
-from .row import ZERO, HighestInterval, Sample
+from .row import ZERO, Sample
 
 __all__ = [
     "FIELDS",

@@ -59,11 +59,15 @@ what to profile:
                         repeatable
   -c, --columns LIST    show tables of these columns, with every line, instead
                         of the report; with --top, --sort or --all the report
-                        has them. They are peak, kept (what a hit of the line
-                        allocated and did not free), freed (what it freed from
-                        before), delta (kept less freed), temporary (how far
-                        above the larger of its start and its end a line
-                        went), reserved, current, hits, time, and any field of
+                        has them. They are peak (the most memory in use while
+                        the line ran), reserved (the most memory that PyTorch
+                        took from the GPU), current (memory in use when the
+                        line ended), hits (how often the line ran), kept (what
+                        a hit allocated, calls included, and did not free),
+                        freed (what a hit freed that was in use before), delta
+                        (kept less freed), temporary (how far above the larger
+                        of its start and its end the line went), time (seconds
+                        in the line, calls included), and any field of
                         torch.cuda.memory_stats(), such as
                         allocated_bytes.all.peak; separated by commas,
                         repeatable (default: peak,kept,temporary)

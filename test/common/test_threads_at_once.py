@@ -77,10 +77,10 @@ def test_no_interval_is_lost_while_others_are_merged():
 
 def test_an_interval_added_in_the_middle_of_a_merge_by_the_same_thread_counts(monkeypatch):
     """As a finalizer or a signal's handler does."""
-    from pytorch_memlab.scopes import row
+    from pytorch_memlab.scopes import intervals as intervals_module
 
     highest = HighestInterval()
-    merge = row._with_intervals
+    merge = intervals_module._with_intervals
     late = [sample(peak) for peak in range(1000, 1040)]
 
     def interrupted(row: Any, intervals: Any) -> Any:
@@ -89,7 +89,7 @@ def test_an_interval_added_in_the_middle_of_a_merge_by_the_same_thread_counts(mo
             highest.add(sample(0), late.pop())
         return merged
 
-    monkeypatch.setattr(row, "_with_intervals", interrupted)
+    monkeypatch.setattr(intervals_module, "_with_intervals", interrupted)
     for peak in range(16):
         highest.add(sample(0), sample(peak))
     assert highest.stats()[PEAK] == 1039

@@ -1,7 +1,9 @@
 """The columns that exist."""
 
+import re
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,14 +15,13 @@ from pytorch_memlab import (
     profile_every,
     simulate,
 )
+from pytorch_memlab.columns import COLUMNS, KNOWN_COLUMNS
 from pytorch_memlab.errors import UnknownColumnError, UsageError
-from pytorch_memlab.line_profiler.columns import (
-    DEFAULT_COLUMNS,
-    KNOWN_COLUMNS,
-    checked_columns,
-)
+from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_columns
 from pytorch_memlab.records import LineEntry
 from pytorch_memlab.render import html, text
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_default_columns_are_the_two_peaks() -> None:
@@ -41,8 +42,18 @@ def test_none_stands_for_the_default_columns(capsys: pytest.CaptureFixture[str])
     assert head == "active_bytes reserved_bytes line  code"
 
 
-def test_every_field_and_extra_is_known() -> None:
-    assert len(KNOWN_COLUMNS) == 9 * 3 * 4 + 2 * 4 + 7 + 6 + 3
+def test_the_documentation_has_every_column_with_its_text() -> None:
+    page = (ROOT / "docs" / "reference" / "columns.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \| (\w+) \|$", page, re.MULTILINE)
+    described = {name: text.replace("`", "") for name, text, _ in rows}
+    assert [(name, over) for name, _, over in rows] == [
+        (column.name, column.over_hits.value) for column in COLUMNS
+    ]
+    for column in COLUMNS:
+        assert column.text in described[column.name]
+
+
+def test_fields_and_columns_that_are_none_are_known() -> None:
     asked = ("requested_bytes.large_pool.freed", "segment.small_pool.current", "time", "delta")
     assert checked_columns(asked) == asked
 

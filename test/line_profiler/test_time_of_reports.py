@@ -8,7 +8,7 @@ from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.line_profiler import recorded as recorded_module
 from pytorch_memlab.line_profiler.line_store import CodeLines
 from pytorch_memlab.records import FunctionInfo
-from pytorch_memlab.scopes import row as row_module
+from pytorch_memlab.scopes import intervals as intervals_module
 
 
 def calls_of(count):
@@ -80,9 +80,9 @@ def test_the_readings_of_idle_lines_are_added_up_once(monkeypatch):
     with simulate("2GiB"):
         kept = torch.ones(1, device="cuda")
         profiler, _ = calls_of(50)
-        add_up, calls = row_module._with_intervals, []
+        add_up, calls = intervals_module._with_intervals, []
         monkeypatch.setattr(
-            row_module, "_with_intervals", lambda *given: calls.append(1) or add_up(*given)
+            intervals_module, "_with_intervals", lambda *given: calls.append(1) or add_up(*given)
         )
 
         entries = profiler.recorded().entries

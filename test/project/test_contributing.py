@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,12 +114,67 @@ def test_the_gpu_is_a_preset_and_its_keys_describe_one(tmp_path):
         )
 
 
-def test_the_places_of_a_column_are_those_of_the_table():
-    rows = re.findall(r"^\| `([\w/.]+)` \| `(.*)` \|$", section("Add a column"), re.MULTILINE)
-    assert len(rows) == 4
-    for path, place in rows:
-        lines = (ROOT / path).read_text().splitlines()
-        assert any(place.replace(r"\|", "|") in line and "kept" in line for line in lines), path
+COLUMN_PROGRAM = """
+import torch
+from pytorch_memlab import LineProfiler, load, simulate
+from pytorch_memlab.columns import column_of
+from pytorch_memlab.profiles.merging import over_devices
+
+def work(count):
+    return [torch.ones(1, device="cuda") for _ in range(count)]
+
+with simulate("1GiB"), LineProfiler(work) as profiler:
+    for count in range(1, 41):
+        work(count)
+profiler.save("profile.json")
+loaded = load("profile.json")
+(table,) = loaded.display(columns="blocks").report.tables
+print(table.rows)
+column = column_of("blocks")
+print(f"| `{column.name}` | {column.text} | {column.over_hits.value} |")
+merged = over_devices(loaded.display(columns=["blocks", "peak"]).report)
+print(merged.columns)
+try:
+    profiler.display(columns="blokcs")
+except Exception as error:
+    print(error)
+"""
+
+
+def test_a_measured_column_is_its_record_its_measuring_and_its_row(tmp_path):
+    """In a copy of the package, in three files."""
+    record, measuring = blocks("Add a column", "python")
+    (row,) = blocks("Add a column", "markdown")
+    shutil.copytree(PACKAGE, tmp_path / "pytorch_memlab")
+    for name, place, added in [
+        ("columns.py", ')\n"""Those that are no fields', f"{record.strip()},\n"),
+        ("scopes/intervals.py", "\n_COMBINE: ", f"\n{measuring}\n"),
+    ]:
+        path = tmp_path / "pytorch_memlab" / name
+        source = path.read_text()
+        assert source.count(place) == 1
+        path.write_text(source.replace(place, added + place))
+
+    def run(*arguments):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    (tmp_path / "program.py").write_text(COLUMN_PROGRAM)
+    done = run("program.py")
+    assert not done.stderr
+    first, described, *others = done.stdout.splitlines()
+
+    assert first == str({7: (0,), 8: (sum(range(1, 41)),)})
+    assert described == row.strip()
+    assert others == [
+        "('blocks', 'peak max', 'peak min')",
+        "unknown column 'blokcs': did you mean blocks?",
+    ]
+    page = run("-m", "pytorch_memlab", "run", "--help").stdout
+    assert "blocks (how many blocks all hits allocated)" in " ".join(page.split())
 
 
 def test_the_command_counts_the_lines_of_a_profile(step, tmp_path, monkeypatch, capsys):

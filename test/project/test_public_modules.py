@@ -19,7 +19,7 @@ PUBLIC = (
     "pytest_plugin",
     "utils",
 )
-DATA = ("memory_fields", "records")
+DATA = ("columns", "memory_fields", "records")
 """Modules of plain data that most packages share."""
 
 

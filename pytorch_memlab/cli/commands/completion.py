@@ -117,10 +117,11 @@ def _values(action: argparse.Action, current: str) -> list[str]:
 
         return _starting(current, PRESETS)
     if action.dest == "columns":
-        from ...memory_fields import EXTRA_COLUMNS, FIELDS, SHORT_NAMES
+        from ...columns import COLUMNS
+        from ...memory_fields import FIELDS
 
         start, comma, last = current.rpartition(",")
-        names = (*SHORT_NAMES, *EXTRA_COLUMNS, *FIELDS)
+        names = (*(column.name for column in COLUMNS), *FIELDS)
         return [start + comma + one for one in _starting(last, names)]
     return []
 

@@ -50,6 +50,7 @@ from ..._common.quoted import quoted
 from ..._common.ranks import this_rank
 from ..._common.switch import SWITCHED_OFF, is_switched_off
 from ..._common.whole_block import WholeStack
+from ...columns import COLUMNS
 from ...errors import MemlabError, UsageError
 from ...jobs.launch_names import is_launcher
 from ...simulation.inspect import DEFAULT_GPU
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: CommandParser) -> None:
     parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [ARGS ...]"
+    described = ", ".join(f"{column.name} ({column.text})" for column in COLUMNS)
     parser.hint_on_unknown = "; options of the script go after it: run SCRIPT ARGS"
     add_program(parser.group("what to run"), "; - for standard input")
 
@@ -101,10 +103,8 @@ def add_arguments(parser: CommandParser) -> None:
         " 'package.*:*.forward' waits until the script imports those that match. Separated by"
         " commas, repeatable",
         "show tables of these columns, with every line, instead of the report; with --top,"
-        " --sort or --all the report has them. They are peak, kept (what a hit of the line"
-        " allocated and did not free), freed (what it freed from before), delta (kept less freed),"
-        " temporary (how far above the larger of its start and its end a line went), reserved,"
-        " current, hits, time, and any field of torch.cuda.memory_stats(), such as"
+        f" --sort or --all the report has them. They are {described},"
+        " and any field of torch.cuda.memory_stats(), such as"
         " allocated_bytes.all.peak; separated by commas, repeatable"
         " (default: peak,kept,temporary)",
     )
