@@ -16,7 +16,7 @@ Value = Callable[[LineEntry], "int | float | None"]
 
 
 class Unit(Enum):
-    """What the values of a column count."""
+    """The unit of the values of a column."""
 
     BYTES = "bytes"
     SECONDS = "seconds"
@@ -24,7 +24,7 @@ class Unit(Enum):
 
 
 class OverHits(Enum):
-    """How a line that ran several times has one value, and so have several GPUs."""
+    """The one value of a line that ran several times, or on several GPUs."""
 
     MAXIMUM = "maximum"
     MEAN = "mean"

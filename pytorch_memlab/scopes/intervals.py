@@ -47,7 +47,7 @@ _ACTIVE_PEAK = _field("active_bytes.all.peak")
 
 @_measures("temporary")
 def _temporary(starts: Row, ends: Row) -> Row:
-    """How far the active bytes went above the larger of start and end."""
+    """Active bytes above the larger of start and end, at most."""
     return np.subtract(ends[_ACTIVE_PEAK], np.maximum(starts[_ACTIVE], ends[_ACTIVE]))
 
 

@@ -88,6 +88,7 @@ def alloc_split_keys(call: OpCall, query: torch.Tensor, key: torch.Tensor) -> No
     batch, heads, queries, size = query.shape
     if queries == 1 and heads > key.shape[1]:
         queries, heads = heads // key.shape[1], key.shape[1]
+    # ``set_params_splitkv`` in ``flash_attn/flash_api.cpp``: keys and queries of one block.
     rows = 256 if size <= 64 else 128 if size <= 128 else 64
     blocks = batch * heads * ceil(queries / 64)
     splits = _splits(call.model, blocks, ceil(key.shape[2] / rows))

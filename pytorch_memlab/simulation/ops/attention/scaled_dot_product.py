@@ -187,7 +187,10 @@ _HEAD_ALIGNMENT: Final = 8
 
 _MOST_ELEMENTS: Final = 1024
 _MOST_BYTES: Final = 4096
-"""Of a row of scores that the threads of a warp keep in their registers."""
+"""Of a row of scores that the threads of a warp keep in their registers.
+
+``host_softmax`` in ``aten/src/ATen/native/cuda/SoftMax.cu`` has both bounds.
+"""
 
 _OF_SEQUENCE, _SCORES = 0, 4
 """A mask's type for ``(length, length)``, and the dimensions of the scores it is expanded to."""

@@ -93,6 +93,8 @@ def _histograms_of_blocks(gpu: GPU, key: int, value: int) -> int:
     size = max(key, value)
     threads = min(512, -(-(_SHARED // (size * max(1, 23 * 4 // max(4, size)))) // 32) * 32)
     resident = gpu.multi_processor_count * (gpu.max_threads_per_multi_processor // threads)
+    # ``spine_length`` in ``dispatch_radix_sort.cuh``: the digits of each block, and a tile of
+    # ``AgentScanPolicy<512, 23, OffsetT>``, whose 23 items of 4 bytes are 11 of 8.
     return (resident * _MOST_BLOCKS_PER_PROCESSOR * digits + 512 * 11) * _OFFSET
 
 

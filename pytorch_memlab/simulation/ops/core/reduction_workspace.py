@@ -231,6 +231,7 @@ def staging_of(gpu: GPU, reduction: Reduction, kernel: Kernel) -> tuple[int, int
     if not strides:
         dim0 = dim1 = 1
     elif across_lanes:
+        # ``setReduceConfig`` in ``aten/src/ATen/native/cuda/Reduce.cuh``, as what follows.
         if strides[0] == 1 and dim0 >= 128 and reduced == 1:
             dim0 //= kernel.vector
     elif strides[reduced] == 1:

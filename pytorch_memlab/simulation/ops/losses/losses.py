@@ -153,7 +153,7 @@ op(
 )(contiguous(1, 2, 4, 0))
 
 _MOST_ROWS: Final = 25
-"""Rows up to which distances are computed one by one."""
+"""Rows up to which ``cdist_impl`` in ``Distance.cpp`` computes distances one by one."""
 
 _DISTANCE: Final = "aten/src/ATen/native/Distance.cpp"
 _PAIRS: Final = "aten/src/ATen/native/cuda/DistanceKernel.cu"

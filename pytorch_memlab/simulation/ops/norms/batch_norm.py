@@ -29,8 +29,13 @@ Tensors = tuple[torch.Tensor, ...]
 _SOURCE: Final = "aten/src/ATen/native/cuda/Normalization.cu, Normalization.cuh"
 
 _MOST_SAMPLES: Final = {True: 880_801, False: 65_535}
-"""Largest batch that cuDNN's kernels take, by whether it trains."""
+"""Largest batch that cuDNN's kernels take, by whether it trains.
 
+``_select_batch_norm_backend`` in ``aten/src/ATen/native/Normalization.cpp`` has both bounds.
+"""
+
+# ``ELEMENTS_PER_THREAD``, ``OPTIMAL_TILE_W``, ``MAX_BLOCK_SIZE`` and ``MAX_H_BLOCK`` in
+# ``Normalization.cuh``, by which its ``flexible_launch_configs`` splits a reduction.
 _PER_THREAD: Final = 16
 _TILE: Final = 32
 _BLOCK: Final = 512

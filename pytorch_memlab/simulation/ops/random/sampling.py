@@ -98,6 +98,7 @@ def _randperm(call: OpCall) -> None:
     if not count:
         return
     call.alloc_temp(count * width)
+    # ``randperm_out_cuda`` in ``Randperm.cu``; its Note [Algorithm of randperm] derives this.
     bits = min(64, ceil(log2(count - (6 * count**2 + 1) / (12 * log(_DUPLICATES)))))
     key = 4 if bits <= 32 else 8
     call.alloc_temps([count * key] * 2)  # keys and sorted keys

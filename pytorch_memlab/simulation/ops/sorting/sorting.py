@@ -102,6 +102,7 @@ def alloc_topk(
     if not source.numel():
         return
     slices = source.numel() // length
+    # ``should_use_sort`` in ``TensorTopK.cpp``; its bounds are those of pull request 68632.
     if slices <= 10 and length >= 100_000 and source.dtype != torch.bool:
         call.alloc_copy(source)
         call.alloc_temp(source.numel() * INDEX)
@@ -111,6 +112,8 @@ def alloc_topk(
         return
     with call.scope():
         call.alloc_contiguous(source)
+        # ``should_use_multiblock`` in ``TensorTopK.cu``: slices up to so many take several blocks
+        # of threads from such a length on, and more slices from 400 on (pull request 74267).
         bounds = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
         if length >= next((shortest for most, shortest in bounds if slices <= most), 400):
             _select(call, slices, length, source.dtype)
@@ -124,6 +127,7 @@ def alloc_topk(
 
 def _select(call: OpCall, slices: int, length: int, dtype: torch.dtype) -> None:
     resident = call.model.multi_processor_count * _BLOCKS_PER_PROCESSOR * _THREADS
+    # ``get_items_per_thread`` in ``TensorTopK.cu``, between its least and its most items.
     items = max(4, min(-(-slices * length // resident), 64))
     blocks = slices * -(-length // (items * _THREADS))
     call.alloc_temp(slices * dtype.itemsize)
@@ -180,6 +184,7 @@ def _isin(call: OpCall) -> None:
     elements, among = call.args[:2]
     if not elements.numel():
         return
+    # ``isin_Tensor_Tensor_out`` in ``aten/src/ATen/native/TensorCompare.cpp``, after NumPy.
     if among.numel() >= int(10 * elements.numel() ** 0.145):
         call.leave_out("memory of sorts of distinct elements")
         return
