@@ -28,7 +28,8 @@ if CAN_HIDE:
 
 
 _gettrace = sys.gettrace
-_incurious: set[Any] = set()
+incurious: set[Any] = set()
+"""The trace functions that are not to see the calls of simulated ops."""
 
 
 def hide_from(trace: Any) -> None:
@@ -37,17 +38,17 @@ def hide_from(trace: Any) -> None:
     The functions of a program that an op of ATen calls, such as a finalizer, are hidden too.
     """
     if CAN_HIDE:
-        _incurious.add(trace)
+        incurious.add(trace)
 
 
 def show_to(trace: Any) -> None:
     """End `hide_from`."""
-    _incurious.discard(trace)
+    incurious.discard(trace)
 
 
 def is_incurious() -> bool:
     """True if the trace function of this thread is not to see the calls of simulated ops."""
-    return bool(_incurious) and _gettrace() in _incurious
+    return bool(incurious) and _gettrace() in incurious
 
 
 def hidden(work: Callable[..., T], *args: Any) -> T:

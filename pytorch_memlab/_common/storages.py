@@ -98,7 +98,7 @@ class _Death(weakref.ref[torch.UntypedStorage]):
 
     __slots__ = ("key", "sweep")
     key: int
-    sweep: weakref.ref[torch.UntypedStorage]
+    sweep: weakref.ref[torch.UntypedStorage] | None
 
 
 class StorageTable(Generic[T]):
@@ -119,13 +119,19 @@ class StorageTable(Generic[T]):
     # Where Python can call no deeper it calls not even the first, up to Python 3.11 (it prints
     # "Exception ignored in"). But it drops the reference to it: all first callbacks are one object,
     # and one that has fewer references than there are entries was not called for one of them.
+    #
+    # A second callback takes a generator for each storage, and its call. Where nobody asks at which
+    # moment a storage died, there is none, and the next question does the work.
 
-    def __init__(self, on_death: Callable[[T], None]) -> None:
+    def __init__(self, on_death: Callable[[T], None], *, waits: bool = False) -> None:
+        """With ``waits``, deaths are swept at the next question, unless `sweep_at_once`."""
         self._on_death = on_death
+        self._hurried = 0 if waits else 1
         self._known: dict[int, T] = {}
         self._deaths: dict[int, _Death] = {}
-        self._dead: deque[weakref.ref[torch.UntypedStorage]] = deque()
-        self._note = self._dead.append
+        self.deaths: deque[weakref.ref[torch.UntypedStorage]] = deque()
+        """Those that were noted, and not swept yet."""
+        self._note = self.deaths.append
         self._unused = _references(self._note)
         self._lock = threading.RLock()
         self.calls_are_hidden = False
@@ -135,22 +141,47 @@ class StorageTable(Generic[T]):
     def known(self) -> dict[int, T]:
         """``_cdata`` of a storage that lives -> what is known of it."""
         # asked for every op
-        if self._dead or _kept or _references(self._note) < self._unused + len(self._deaths):
+        if self.deaths or _kept or _references(self._note) < self._unused + len(self._deaths):
             self._catch_up()
         return self._known
 
     def add(self, storage: torch.UntypedStorage, value: T) -> None:
         """Remember ``value`` until ``storage`` dies."""
         key: int = storage._cdata
-        sweeper = self._sweeper()
-        next(sweeper)
-        sweep = weakref.ref(storage, sweeper.send)  # the callback made last is called first
-        death = _Death(storage, self._note)
-        death.key, death.sweep = key, sweep
+        death = self._death_of(storage, key)
         with self._lock:
             self.sweep()  # what has died may have had the same key
             self._known[key] = value
             self._deaths[key] = death
+
+    def _death_of(self, storage: torch.UntypedStorage, key: int) -> _Death:
+        sweep = None
+        if self._hurried:
+            sweeper = self._sweeper()
+            next(sweeper)
+            sweep = weakref.ref(storage, sweeper.send)
+        death = _Death(storage, self._note)  # the callback made last is called first
+        death.key, death.sweep = key, sweep
+        return death
+
+    def sweep_at_once(self) -> None:
+        """Sweep at each death from now on, until as many calls of `sweep_later`."""
+        with self._lock, uninterrupted(*STANDARD_SIGNALS):
+            self.sweep()
+            self._hurried += 1
+            if self._hurried == 1:
+                for key, death in list(self._deaths.items()):
+                    storage = death()
+                    if storage is not None:
+                        self._deaths[key] = self._death_of(storage, key)
+
+    @property
+    def sweeps_at_once(self) -> bool:
+        return self._hurried > 0
+
+    def sweep_later(self) -> None:
+        """End one `sweep_at_once`."""
+        self._hurried -= 1
 
     def drop(self, storage: torch.UntypedStorage) -> T | None:
         """Forget a storage that lives; what was known of it, or None."""
@@ -162,7 +193,7 @@ class StorageTable(Generic[T]):
     def find(self, tensor: torch.Tensor) -> T | None:
         """The data kept for a tensor's last storage, which holds the values of a sparse one."""
         # asked for every tensor of every op
-        if self._dead or _kept or _references(self._note) < self._unused + len(self._deaths):
+        if self.deaths or _kept or _references(self._note) < self._unused + len(self._deaths):
             self._catch_up()
         with torch._C.DisableTorchFunction():
             try:
@@ -205,33 +236,33 @@ class StorageTable(Generic[T]):
         Raises:
             RecursionError, MemoryError: there is no room for it, and a later call does the rest.
         """
-        if not self._dead:
+        if not self.deaths:
             if _references(self._note) >= self._unused + len(self._deaths):
                 return
             self._note_missed()
         check_room()
         with self._lock, uninterrupted(*STANDARD_SIGNALS):
-            while self._dead:
-                death: _Death = self._dead[0]  # type: ignore[assignment]
+            while self.deaths:
+                death: _Death = self.deaths[0]  # type: ignore[assignment]
                 key = death.key
                 if self._deaths.get(key) is not death:
-                    self._dead.popleft()
+                    self.deaths.popleft()
                     continue
                 value = self._known.pop(key)
                 del self._deaths[key]
-                self._dead.popleft()
+                self.deaths.popleft()
                 try:
                     self._on_death(value)
                 except (RecursionError, MemoryError):
                     self._known[key], self._deaths[key] = value, death
-                    self._dead.appendleft(death)
+                    self.deaths.appendleft(death)
                     raise
 
     def _note_missed(self) -> None:
         """Note the deaths that Python could not tell of."""
         with self._lock:
             deaths = list(self._deaths.values())
-            self._dead.extend(death for death in deaths if death() is None)
+            self.deaths.extend(death for death in deaths if death() is None)
 
     def _sweeper(self) -> Generator[None, object, None]:
         """Sweeps once it is sent something: the weak reference to a storage that died."""

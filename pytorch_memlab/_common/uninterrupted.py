@@ -73,9 +73,17 @@ def _python_handlers(numbers: tuple[int, ...]) -> _Handlers:
     return ours
 
 
-def standard_signals_wait() -> bool:
-    """True while a block that holds back the standard signals, or all, is running."""
-    return _holder is not None and len(_holder._numbers) >= len(STANDARD_SIGNALS)
+class _Held:
+    """What is held back now."""
+
+    __slots__ = ("standard",)
+
+    def __init__(self) -> None:
+        self.standard = False
+        """True while a block that holds back the standard signals, or all, is running."""
+
+
+held = _Held()
 
 
 class uninterrupted:  # noqa: N801 - reads as a state
@@ -94,9 +102,9 @@ class uninterrupted:  # noqa: N801 - reads as a state
             return
         if _get_ident() != _main_thread:
             return
+        handlers = _python_handlers(self._numbers)
         check_room()  # also what puts the handlers back needs some
         self._arrived: list[int] = []
-        handlers = _python_handlers(self._numbers)
         note, begun = self._note, iter(handlers)
         self._left = iter(handlers)  # to put back, for which there may be no memory then
         try:
@@ -105,6 +113,7 @@ class uninterrupted:  # noqa: N801 - reads as a state
                 _set_handler(number, note)
             if outer is None:
                 _holder = self
+                held.standard = len(self._numbers) >= len(STANDARD_SIGNALS)
         except BaseException:
             self._run_handlers()
             raise
@@ -112,6 +121,7 @@ class uninterrupted:  # noqa: N801 - reads as a state
     def __exit__(self, *exc: object) -> None:
         global _holder
         if _holder is self:
+            held.standard = False
             _holder = None
         handlers = self._handlers
         if not handlers:

@@ -124,6 +124,7 @@ class SimulatedBlocks(FollowedSource):
 
     def _begin(self) -> None:
         machine = self._machine
+        machine.allocations.sweep_at_once()  # the moment of a free tells its category
         for gpu in machine.known_gpus:
             gpu.locked(self._follow, gpu)
         for allocation in machine.workspaces.living():
@@ -136,6 +137,7 @@ class SimulatedBlocks(FollowedSource):
         for index in self.live:
             log = self._machine.known_gpus[index].log
             log.follower, log.block_class = None, LoggedBlock
+        self._machine.allocations.sweep_later()
         self.live.clear()
 
     def _watch_ops(self, is_on: bool) -> None:

@@ -178,6 +178,7 @@ def test_a_death_loses_no_memory(number: int, monkeypatch: Any) -> None:
     swallowed: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", swallowed.append)
     with simulate("24GiB") as machine:
+        machine.allocations.sweep_at_once()
         for place in places(41):
             tensors = [block()]
             was_there = interrupt_at(place, number, tensors.clear)
@@ -190,6 +191,24 @@ def test_a_death_loses_no_memory(number: int, monkeypatch: Any) -> None:
                 break
         assert place > 10
     assert len(swallowed) <= 1, "what a tracer itself raises where a function begins, alone"
+
+
+def test_what_died_before_an_interrupted_op_loses_no_memory(number: int) -> None:
+    with simulate("24GiB") as machine:
+        gpu = machine.gpus[0]
+        for place in places(211):
+            kept, dead = [block()], [block()]
+
+            def free_and_take(kept: Any = kept, dead: Any = dead) -> None:
+                dead.clear()
+                kept.append(block())
+
+            was_there = interrupt_at(place, number, free_and_take)
+            kept.clear()
+            assert gpu.locked(gpu.allocator.memory_stats)["allocated_bytes"]["all"]["current"] == 0
+            if not was_there:
+                break
+        assert place > 40
 
 
 class _Arriving(weakref.ref[Any]):
@@ -210,7 +229,8 @@ def test_an_interrupt_at_the_beginning_of_a_death_is_raised_at_the_next_question
 ) -> None:
     swallowed: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", swallowed.append)
-    with simulate("24GiB"):
+    with simulate("24GiB") as machine:
+        machine.allocations.sweep_at_once()
         kept = block()
         die_interrupted([block()], number)
         with pytest.raises(Interrupted):

@@ -229,6 +229,7 @@ def test_several_observers_of_an_allocator_are_each_called_once_for_an_event():
         x = torch.ones(2, device="cuda")
         gpu.locked(gpu.allocator.stop_observing, one)
         del x
+        assert torch.cuda.memory_allocated() == 0
     assert seen["one"] == ["segment_alloc", "alloc"]
     assert seen["other"] == ["segment_alloc", "alloc", "free_requested", "free_completed"]
 

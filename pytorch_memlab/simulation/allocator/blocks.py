@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
-from .settings import AllocatorSettings
+from .settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
 from .stats import DeviceStats, PoolStats, Stat
 
 PoolId: TypeAlias = tuple[int, int]
@@ -172,6 +172,34 @@ class BlockPool:
             return None
         del entries[index]
         return block
+
+    def splits(self, block: Block, size: int, settings: AllocatorSettings) -> bool:
+        """True if what a request leaves of a block becomes a free block.
+
+        If it has 512 bytes or more; in the large pool, unless segments expand, if it has more than
+        1 MiB.
+        """
+        remaining = block.size - size
+        if self.private is not None and not self.private.splits:
+            return False
+        if self.is_small or settings.expandable_segments:
+            return remaining >= MIN_BLOCK_SIZE
+        return remaining > SMALL_SIZE and size < settings.max_split_size
+
+    def cut_off(self, block: Block, size: int, *, splits: bool) -> tuple[int, int]:
+        """Leave a block that is in no pool its low addresses, if it is split, and keep the rest.
+
+        Returns:
+            by how many free blocks that are parts of a segment, and their bytes, there are more.
+        """
+        was_split = block.prev is not None or block.next is not None
+        if not splits:
+            return (-1, -block.size) if was_split else (0, 0)
+        remaining = block.size - size
+        rest = block.part(block.address + size, remaining)
+        block.cut(size, rest)
+        self.add(rest)
+        return (0, -size) if was_split else (1, remaining)
 
     def add(self, block: Block) -> None:
         block.gc_count_base = self.search_count

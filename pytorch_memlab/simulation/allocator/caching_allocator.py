@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from ...errors import UsageError
 from .blocks import DEFAULT_POOL, Block, BlockPool, ExpandableSegment, PoolId, segments_of
@@ -64,6 +64,8 @@ class CachingAllocator:
         self._driver = driver
         self._told = AllocatorEvents(log)
         self._stats = stats = DeviceStats()
+        self.active: Final = stats.total.active_bytes
+        """Bytes of blocks that are allocated, or freed and still in use by a stream."""
         self._small = BlockPool(is_small=True, stats=stats.small_pool)
         self._large = BlockPool(is_small=False, stats=stats.large_pool)
         self.private = PrivatePools(stats)
@@ -100,7 +102,9 @@ class CachingAllocator:
         if size >= ONE_EXABYTE:
             raise OutOfMemory(TOO_LARGE)
         # In a capture, PyTorch asks no stream what it has done: cudaEventQuery is not permitted.
-        if self._events.any_recorded and pool_id is None and not self._is_capture_context:
+        events = self._events
+        has_events = events.complete or events.waiting or events.deferred
+        if has_events and pool_id is None and not self._is_capture_context:
             self.process_events()
         if pool_id is None and self.private.filters:
             pool_id = self.private.of_stream(stream)
@@ -125,7 +129,9 @@ class CachingAllocator:
         address = block.address
         log = self._told.log
         try:
-            self.alloc_found_block(block, rounded, size, splits=self._should_split(block, rounded))
+            pool = block.pool
+            splits = pool.splits(block, rounded, self.settings)
+            self._hand_out(block, size, *pool.cut_off(block, rounded, splits=splits))
             if log is not None:
                 log.allocated(address, block.size, size, stream)
             if self._told.observers:
@@ -243,7 +249,7 @@ class CachingAllocator:
     @property
     def active_bytes(self) -> int:
         """Bytes of blocks that are allocated, or freed and still in use by a stream."""
-        return self._stats.total.active_bytes.current
+        return self.active.current
 
     @property
     def reserved_bytes(self) -> int:
@@ -461,35 +467,24 @@ class CachingAllocator:
         """True if the current stream is captured."""
         return bool(self.captures) and self.stream_captures()
 
-    def _should_split(self, block: Block, size: int) -> bool:
-        """True if what a request leaves of a block becomes a free block.
-
-        If it has 512 bytes or more; in the large pool, unless segments expand, if it has more than
-        1 MiB.
-        """
-        pool, settings = block.pool, self.settings
-        remaining = block.size - size
-        if pool.private is not None and not pool.private.splits:
-            return False
-        if pool.is_small or settings.expandable_segments:
-            return remaining >= MIN_BLOCK_SIZE
-        return remaining > SMALL_SIZE and size < settings.max_split_size
-
     def alloc_found_block(self, block: Block, size: int, requested: int, *, splits: bool) -> None:
         """Count a block that is in no pool as allocated: its low addresses, if it is split."""
-        pool = block.pool
-        was_split = block.is_split
-        if splits:
-            remaining = block.size - size
-            rest = block.part(block.address + size, remaining)
-            block.cut(size, rest)
-            pool.add(rest)
-            change = (0, -size) if was_split else (1, remaining)
-        else:
-            change = (-1, -block.size) if was_split else (0, 0)
-        if block.expandable_segment is None:
-            self._count_inactive_split(pool, *change)
-        self._activate(block, requested)
+        self._hand_out(block, requested, *block.pool.cut_off(block, size, splits=splits))
+
+    def _hand_out(self, block: Block, requested: int, free_parts: int, free_bytes: int) -> None:
+        """Count a block as allocated, and what its cut changed."""
+        size, stats, total = block.size, block.pool.stats, self._stats.total
+        if free_bytes and block.expandable_segment is None:
+            total.inactive_split_changed(free_parts, free_bytes)
+            stats.inactive_split_changed(free_parts, free_bytes)
+        if size >= self.settings.max_split_size:
+            self._stats.oversize_allocations.change(1)
+        block.requested_size = requested
+        block.allocated = True
+        self._allocated[block.address] = block
+        total.block_allocated(size, requested)
+        stats.block_allocated(size, requested)
+        block.number = self.generations.allocated(size)
 
     def _complete_free(self, block: Block) -> None:
         if self._told.log is not None:
@@ -504,10 +499,11 @@ class CachingAllocator:
         requested = block.requested_size
         joined = 0
         for neighbour in (block.prev, block.next):
-            before = block.size
-            block = pool.merge(block, neighbour)
-            if block.size != before:
-                joined += 1
+            if neighbour is not None and not neighbour.allocated:
+                before = block.size
+                block = pool.merge(block, neighbour)
+                if block.size != before:
+                    joined += 1
         pool.add(block)
         if block.expandable_segment is None:
             if block.prev is not None or block.next is not None:
@@ -540,7 +536,7 @@ class CachingAllocator:
             if not is_mapped:
                 pool.add_unmapped(block)
             elif requested is not None:
-                self._activate(block, requested)
+                self._hand_out(block, requested, 0, 0)
             else:
                 pool.add(block)
                 if len(parts) > 1 and expandable_segment is None:
@@ -548,17 +544,6 @@ class CachingAllocator:
             address += size
             before = block
         self.ever_allocated = True
-
-    def _activate(self, block: Block, requested: int) -> None:
-        size = block.size
-        if size >= self.settings.max_split_size:
-            self._stats.oversize_allocations.change(1)
-        block.requested_size = requested
-        block.allocated = True
-        self._allocated[block.address] = block
-        self._stats.total.block_allocated(size, requested)
-        block.pool.stats.block_allocated(size, requested)
-        block.number = self.generations.allocated(size)
 
     def _pool(self, is_small: bool, pool_id: PoolId | None) -> BlockPool:
         if pool_id is None:

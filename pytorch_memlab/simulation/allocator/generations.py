@@ -42,7 +42,11 @@ class Generations:
 
     def freed(self, number: int, size: int) -> None:
         """Count a block, by its number, as in use no more."""
-        self._of(number).size -= size
+        newest = self._all[-1]
+        if number > newest.after:  # mostly
+            newest.size -= size
+        else:
+            self._of(number).size -= size
 
     def recount(self, blocks: Sequence[tuple[int, int]]) -> None:
         """Count the blocks in use, by their numbers and sizes, and no other."""

@@ -110,8 +110,17 @@ class PoolStats:
 
     def inactive_split_changed(self, blocks: int, size: int) -> None:
         """Count a net change of free blocks that are parts of a larger segment."""
-        self.inactive_split.change(blocks)
-        self.inactive_split_bytes.change(size)
+        if blocks:
+            self.inactive_split.change(blocks)
+        stat = self.inactive_split_bytes
+        current = stat.current + size
+        if size > 0:
+            stat.allocated += size
+            if current > stat.peak:
+                stat.peak = current
+        else:
+            stat.freed -= size
+        stat.current = current
 
 
 class DeviceStats:

@@ -100,15 +100,11 @@ class StreamEvents:
 
     def __init__(self) -> None:
         self.work = StreamWork()
+        # Events that may have completed and were not processed yet, and blocks without them.
         self.waiting: list[tuple[Work, Block]] = []
         self.complete: list[Block] = []
         self.deferred: list[Block] = []
         """Blocks freed in a capture, in which no event can be recorded: they wait for its end."""
-
-    @property
-    def any_recorded(self) -> bool:
-        """True if an event may have completed that was not processed yet, or was deferred."""
-        return bool(self.complete or self.waiting or self.deferred)
 
     def wait_for_all(self, pool: PrivatePool | None = None) -> None:
         """Wait for the events of all blocks, or of those of a private pool."""

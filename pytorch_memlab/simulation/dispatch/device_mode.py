@@ -35,7 +35,7 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..._common.hidden_calls import hidden, is_incurious
+from ..._common.hidden_calls import hidden, incurious, is_incurious
 from ..._common.stack_room import check_room_of_op
 from ..._common.traceback_frames import clear_internal_frames
 from ...errors import UnsupportedCUDACallError
@@ -106,7 +106,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
             if type(func) is not OpOverload and isinstance(func, HigherOrderOperator):
                 return higher_order.run(func, self, args, kwargs or {})
             with torch._C.DisableTorchFunction():
-                hides = self._machine.calls_are_hidden or is_incurious()
+                hides = self._machine.calls_are_hidden or (incurious and is_incurious())
                 if hides and func.namespace == "aten":
                     result = hidden(self._run, func, args, kwargs or {})
                 else:

@@ -89,8 +89,13 @@ class CapturedEvent:
 class Captures:
     """The captures that are underway on all GPUs; false where there is none."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        before_first: Callable[[], object] = lambda: None,
+        after_last: Callable[[], object] = lambda: None,
+    ) -> None:
         self.underway: list[Capture] = []
+        self._before_first, self._after_last = before_first, after_last
         self.pools: set[PoolId] = set()
         """Those that any capture took memory from."""
 
@@ -112,6 +117,8 @@ class Captures:
         """
         if self.of_stream(capture.gpu.index, capture.origin) is not None:
             raise cuda_error("cudaErrorIllegalState")
+        if not self.underway:
+            self._before_first()  # what is freed depends on the stream that is used then
         self.underway.append(capture)
         self.pools.add(capture.pool_id)
 
@@ -124,6 +131,8 @@ class Captures:
         if capture.mode != "relaxed" and capture.thread != threading.get_ident():
             raise capture.fail("cudaErrorStreamCaptureWrongThread")
         self.underway.remove(capture)
+        if not self.underway:
+            self._after_last()
         capture.check()
         if capture.has_unjoined_work:
             raise capture.fail("cudaErrorStreamCaptureUnjoined")

@@ -116,8 +116,8 @@ class Machine:
         self.generators = [SimulatedGenerator(index) for index in range(count)]
         for generator in self.generators:
             generator.manual_seed(torch.initial_seed())  # a seed given before holds for GPUs too
-        self.allocations: StorageTable[Allocation] = StorageTable(_release)
-        self.captures = Captures()
+        self.allocations: StorageTable[Allocation] = StorageTable(self._release, waits=True)
+        self.captures = Captures(self.allocations.sweep_at_once, self.allocations.sweep_later)
         self.new_pool_id = pool_ids()
         self.pool_memory = [PoolMemory(gpu) for gpu in self._all_gpus]
         for gpu in self._all_gpus:
@@ -125,7 +125,7 @@ class Machine:
                 in_capture = partial(self._current_stream_is_captured, gpu.index)
                 gpu.allocator.stream_captures = in_capture
             gpu.driver.before_call = partial(self._refuse_unsafe_call, gpu.index)
-            gpu.sweep = self.allocations.sweep
+            gpu.sweep, gpu.deaths = self.allocations.sweep, self.allocations.deaths
             gpu.before_first_use = self.see_environment
         self.pinned_memory = PinnedMemory()
         self.pinned: StorageTable[int] = StorageTable(self.pinned_memory.give_back)
@@ -153,7 +153,7 @@ class Machine:
 
     def __repr__(self) -> str:
         gpus = [
-            f"cuda:{gpu.index} ({gpu.model.name}, {prose_size(gpu.allocator.active_bytes)} in use)"
+            f"cuda:{gpu.index} ({gpu.model.name}, {prose_size(gpu.active_bytes())} in use)"
             for gpu in self._all_gpus
         ]
         return f"<{type(self).__name__} with {', '.join(gpus)}>"
@@ -272,6 +272,7 @@ class Machine:
         if self._trace is None:
             self._trace = TraceCallbacks()
             self.waits_are_seen = True
+            self.allocations.sweep_at_once()
             for gpu in self.gpus:
                 gpu.trace(self._trace)
 
@@ -419,10 +420,9 @@ class Machine:
                 known[key] = allocation
                 gpu.release(before)
 
+    def _release(self, allocation: Allocation) -> None:
+        allocation.gpu.release_dead(allocation, waits=not self.allocations.sweeps_at_once)
+
     def living(self) -> Iterator[Allocation]:
         """The allocations of all storages that live on GPUs."""
         return self.allocations.values()
-
-
-def _release(allocation: Allocation) -> None:
-    allocation.gpu.release(allocation)

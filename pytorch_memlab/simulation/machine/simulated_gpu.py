@@ -7,7 +7,7 @@ import sys
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -16,7 +16,7 @@ import torch
 
 from ..._common.call_stacks import call_stacks
 from ..._common.stack_room import check_room
-from ..._common.uninterrupted import STANDARD_SIGNALS, standard_signals_wait, uninterrupted
+from ..._common.uninterrupted import STANDARD_SIGNALS, held, uninterrupted
 from ...errors import UsageError
 from ..allocator.caching_allocator import CachingAllocator
 from ..allocator.driver import SimulatedDriver
@@ -125,6 +125,8 @@ class SimulatedGPU:
         self._is_half_done = False  # an error has ended a change half way
         self.sweep: Callable[[], object] = lambda: None
         """Gives back what storages held that died; called before every question."""
+        self.deaths: Collection[object] = ()
+        """What it has to do, as far as that is known."""
         self.before_first_use: Callable[[], object] = lambda: None
         """Called before requests until data was put here."""
         self.captured_at: dict[int, tuple[str, int]] = {}
@@ -152,7 +154,8 @@ class SimulatedGPU:
         if not self.ever_held_data:
             self.before_first_use()
             self.ever_held_data = is_data
-        self.sweep()
+        if self.deaths:
+            self.sweep()
         address = 0
         try:
             try:
@@ -229,12 +232,23 @@ class SimulatedGPU:
 
     def release(self, allocation: Allocation) -> None:
         """Free memory now, or where there is no room for it, before what is done next."""
+        with suppress(RecursionError, MemoryError):
+            self.sweep()  # what died before is freed before
+        self.release_dead(allocation, waits=False)
+
+    def release_dead(self, allocation: Allocation, *, waits: bool) -> None:
+        """Free the memory of a storage that died: now, or before what is done next."""
         if allocation.address and allocation.is_owner:
             self._dead.append(allocation.address)
-            try:  # noqa: SIM105 - every free comes here
-                self._settle()
-            except (RecursionError, MemoryError):
-                pass
+            if not waits:
+                try:  # noqa: SIM105 - every free comes here
+                    self._settle()
+                except (RecursionError, MemoryError):
+                    pass
+
+    def active_bytes(self) -> int:
+        """Bytes of blocks in use now."""
+        return self.locked(lambda: self.allocator.active_bytes)
 
     def owns(self, address: int) -> bool:
         return address // _ADDRESSES == self.index + 1
@@ -261,7 +275,7 @@ class SimulatedGPU:
 
     def note_uncounted(self, at_most: int) -> None:
         """A kernel takes up to so many bytes on top of what is in use now, and none is counted."""
-        self._peak_at_most = max(self._peak_at_most, self.allocator.active_bytes + at_most)
+        self._peak_at_most = max(self._peak_at_most, self.active_bytes() + at_most)
 
     def set_communicator(self, key: object, communicator: Communicator | None) -> None:
         """Note a communicator of NCCL that the program makes here, changes, or with None destroys.
@@ -304,7 +318,7 @@ class SimulatedGPU:
                 estimated = self._estimated + size
                 self._estimates[address] = size
                 self._estimated = estimated
-            active = allocator.active_bytes
+            active = allocator.active.current
             if active > self._peak[0]:
                 self._peak = active, self._estimated
         except BaseException:
@@ -334,7 +348,7 @@ class SimulatedGPU:
             collects = _gc_is_on()
             try:
                 _gc_off()
-                if standard_signals_wait():
+                if held.standard:
                     return self._with_room(work, args)
                 with uninterrupted(*STANDARD_SIGNALS):
                     return self._with_room(work, args)

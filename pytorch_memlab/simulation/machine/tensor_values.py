@@ -131,7 +131,7 @@ class TensorValues:
     def __init__(self, assumed: AssumedSizes | None = None) -> None:
         self.assumed = AssumedSizes() if assumed is None else assumed  # what the user says of sizes
         # those storages, True where they hold zeros that stand for values
-        self.absent: StorageTable[bool] = StorageTable(_forget)
+        self.absent: StorageTable[bool] = StorageTable(_forget, waits=True)
         self.reads = DataDependentReads()  # where the program read values that are not there
         # those with values of more elements than are usually computed with, with their bytes
         self.held: StorageTable[int] = StorageTable(self._released)

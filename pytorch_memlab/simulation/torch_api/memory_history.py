@@ -192,6 +192,10 @@ class MemoryHistory:
         self._record(state, context, "all", trace_alloc_max_entries, *rest, **options)
 
     def _switch(self, enabled: bool, level: int, max_entries: int, clear: bool) -> None:
+        if enabled and not self._enabled:
+            self._machine.allocations.sweep_at_once()  # a free has its own time and stack
+        elif self._enabled and not enabled:
+            self._machine.allocations.sweep_later()
         self._enabled = enabled
         self.level = level if enabled else 0
         observers = dict.fromkeys(self._machine.op_observers)
