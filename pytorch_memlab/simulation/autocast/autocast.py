@@ -256,8 +256,7 @@ def is_eligible(tensor: torch.Tensor) -> bool:
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:
-    machine = active.machine
-    return machine is not None and machine.allocations.find(tensor) is not None
+    return active.holds(tensor)
 
 
 def _cast(value: Any, dtype: torch.dtype, made: list[torch.Tensor]) -> Any:

@@ -14,7 +14,6 @@ import torch
 from ..machine import active
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.tensor_values import TensorValues
-from .core.cuda_dispatch import values_of_dry_run
 from .core.registry import define
 
 _aten: Final = torch.ops.aten
@@ -33,7 +32,7 @@ def _answered(values: TensorValues, *answers: bool) -> Iterator[None]:
 
 def _overlapping(_gpu: SimulatedGPU, *args: Any, **kwargs: Any) -> Any:
     """``istft`` refuses windows whose sum is zero anywhere."""
-    values = values_of_dry_run()
+    values = active.values()
     if values is None:
         return NotImplemented
     with _answered(values, False):
@@ -50,7 +49,7 @@ _ANSWERS: Final = {
 def _covariance(_gpu: SimulatedGPU, *args: Any, **kwargs: Any) -> Any:
     """``cov`` refuses weights below zero, those that sum to zero, and too few of them."""
     machine = active.machine
-    values = values_of_dry_run()
+    values = active.values()
     if machine is None or values is None:
         return NotImplemented
 
@@ -69,7 +68,7 @@ def _covariance(_gpu: SimulatedGPU, *args: Any, **kwargs: Any) -> Any:
 
 def _factorized(_gpu: SimulatedGPU, infos: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
     """CUDA asks first whether any matrix failed, which takes a result."""
-    values = values_of_dry_run()
+    values = active.values()
     failed = infos.any()
     lacks_values = values is not None and values.lacks_values(failed)
     return None if lacks_values or not failed.item() else NotImplemented

@@ -53,7 +53,7 @@ def _run(kernel: Callable[..., Any], compute: Callable[..., Any], *args: Any, **
         result = kernel(*args, **kwargs)
     finally:
         _thread.is_in_kernel = False
-    if active.machine is not None and active.machine.values is None:
+    if active.machine is not None and active.values() is None:
         values = compute(*args, **kwargs)
         for own, computed in zip(tree_leaves(result), tree_leaves(values), strict=True):
             if isinstance(own, torch.Tensor):

@@ -14,7 +14,6 @@ import torch
 from ...machine import active
 from ...machine.op_arguments import tensors_in
 from ...machine.simulated_gpu import SimulatedGPU
-from ...machine.tensor_values import TensorValues
 from ...machine.unsupported import mixed_devices
 from .registry import as_on_cpu, definition_of, definitions
 
@@ -102,10 +101,9 @@ def _unless_nested(composite: Callable[..., Any], *args: Any, **kwargs: Any) -> 
 def _dispatch(
     on_cuda: Callable[..., Any], otherwise: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    machine = active.machine
     alone = (value for value in args if isinstance(value, torch.Tensor))
     first = next(chain(alone, tensors_in(args, {})), None)
-    gpu = None if machine is None or first is None else machine.gpu_of(first)
+    gpu = None if first is None else active.gpu_of(first)
     if gpu is not None:
         result = on_cuda(gpu, *args, **kwargs)
         if result is not NotImplemented:
@@ -128,11 +126,6 @@ def overload_named(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-def values_of_dry_run() -> TensorValues | None:
-    """The tensors without values of the dry run that is on; None without one."""
-    return None if active.machine is None else active.machine.values
-
-
 def refuse_cpu_tensors(op: Any, gpu: SimulatedGPU, *tensors: torch.Tensor | None) -> None:
     """Fail as CUDA's kernels do where one of the tensors is on the CPU and is no number.
 
@@ -140,5 +133,5 @@ def refuse_cpu_tensors(op: Any, gpu: SimulatedGPU, *tensors: torch.Tensor | None
         RuntimeError: one of them is.
     """
     given = (tensor for tensor in tensors if tensor is not None and tensor.dim())
-    if active.machine is not None and None in map(active.machine.gpu_of, given):
+    if None in map(active.gpu_of, given):
         raise mixed_devices(op, gpu, "cpu")

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import torch
 
+from ...machine import active
 from ...machine.simulated_gpu import SimulatedGPU
-from ..core.cuda_dispatch import values_of_dry_run
 from ..core.memory_formats import contiguous_like
 from ..core.op_call import CUDNN_WORKSPACES, FLOAT, INDEX, OpCall
 from ..core.registry import DataDependence, define, estimated, op
@@ -66,7 +66,7 @@ _LONGEST: Final = DataDependence("ctc_loss", "every length the longest")
 
 def _known_numbers(lengths: Lengths, longest: int, *, is_sum: bool = False) -> list[int]:
     """Lengths; without values the longest that they may be, or a first one of all elements."""
-    values = values_of_dry_run()
+    values = active.values()
     if values is None or not isinstance(lengths, torch.Tensor) or not values.lacks_values(lengths):
         return _numbers(lengths)
     _LONGEST.count(values, "aten::ctc_loss")

@@ -15,16 +15,15 @@ from ..core.registry import define
 def _check_devices(
     gpu: SimulatedGPU, tensors: Sequence[torch.Tensor], *, out: torch.Tensor | None = None
 ) -> Any:
-    gpu_of = None if active.machine is None else active.machine.gpu_of
-    if gpu_of is None or len({tensor.dtype for tensor in tensors}) > 1:
+    if len({tensor.dtype for tensor in tensors}) > 1:
         return NotImplemented
     for position, tensor in enumerate(tensors):
-        if gpu_of(tensor) is not gpu:
+        if active.gpu_of(tensor) is not gpu:
             raise RuntimeError(
                 "multi_dot(): all tensors must be on the same device but tensor 0 is on "
                 f"{gpu.device} and tensor {position} on {tensor.device}"
             )
-    if out is not None and gpu_of(out) is not gpu:
+    if out is not None and active.gpu_of(out) is not gpu:
         raise RuntimeError(
             f"multi_dot(): expected out tensor to be on device {gpu.device} but got {out.device}"
         )

@@ -25,7 +25,7 @@ def _check_devices(
             continue
         if other.dtype != tensor.dtype:
             break
-        if active.machine is not None and active.machine.gpu_of(other) is not gpu:
+        if active.gpu_of(other) is not gpu:
             raise RuntimeError(
                 f"quantile() {name} tensor must be on the same device as the input tensor"
             )

@@ -120,11 +120,10 @@ def sparse_sum(first: torch.Tensor, second: Any, *, alpha: Any = 1) -> Any:
 
     The CPU merges them.
     """
-    machine = active.machine
-    gpu = None if machine is None else machine.gpu_of(first)
-    if machine is None or gpu is None or not _are_alike(first, second):
+    gpu = active.gpu_of(first)
+    if gpu is None or not _are_alike(first, second):
         return NotImplemented
-    if machine.gpu_of(second) is not gpu:
+    if active.gpu_of(second) is not gpu:
         return NotImplemented  # which is refused
     dtype = torch.result_type(first, second)
     added = second._values().to(dtype)
@@ -148,7 +147,7 @@ def sparse_product(first: torch.Tensor, second: Any) -> Any:
     """Of truths the CPU multiplies those only whose elements may come in any order."""
     if not (_are_alike(first, second) and first.dtype is second.dtype is torch.bool):
         return NotImplemented
-    gpu = None if active.machine is None else active.machine.gpu_of(first)
+    gpu = active.gpu_of(first)
     if gpu is None or not (first.is_coalesced() and second.is_coalesced()):
         return NotImplemented
     parts = first._indices(), first._values()

@@ -245,8 +245,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
             tensor: what it sends or receives.
             peers: the ranks that it exchanges tensors with; none for a collective.
         """
-        machine = active.machine
-        gpu = None if machine is None else machine.gpu_of(tensor)
+        gpu = active.gpu_of(tensor)
         if gpu is None:
             return
         has_collectives = self._has_collectives.setdefault(gpu.index, False)
@@ -582,14 +581,12 @@ def _is_sent(tensor: torch.Tensor) -> bool:
 
 
 def _is_dry() -> bool:
-    machine = active.machine
-    return machine is not None and machine.values is not None
+    return active.values() is not None
 
 
 def _packed(tensor: torch.Tensor) -> bytes:
     """A tensor with its values, if it has any, as a message."""
-    machine = active.machine
-    values = None if machine is None else machine.values
+    values = active.values()
     data = None
     if values is None or values.is_known(tensor):
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -612,8 +609,7 @@ def _unpack(message: bytes, tensor: torch.Tensor, call: str) -> None:
 
 def _leave_unknown(tensor: torch.Tensor, call: str) -> None:
     """Take the values from a tensor that another rank fills; refused where tensors have values."""
-    machine = active.machine
-    values = None if machine is None else machine.values
+    values = active.values()
     if values is None:
         raise UnsupportedCUDACallError(
             f"{call}: what another rank sends is not known, because this rank is simulated alone;"
