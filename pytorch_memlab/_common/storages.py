@@ -15,7 +15,7 @@ from torch._C import _functorch as functorch
 
 from .hidden_calls import hidden, is_incurious
 from .stack_room import check_room
-from .uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .uninterrupted import STANDARD_SIGNALS, held, uninterrupted
 
 T = TypeVar("T")
 
@@ -202,6 +202,16 @@ class StorageTable(Generic[T]):
                 storages = storages_of(tensor)
         return self._known.get(storages[-1]._cdata) if storages else None
 
+    def of(self, storage: torch.UntypedStorage) -> T | None:
+        """The data kept for a storage; what has died is swept later."""
+        # asked for every tensor of every op
+        if _kept:
+            raise_kept()
+        key = storage._cdata
+        death = self._deaths.get(key)
+        # The storage of another tensor, which died, may have had the same key.
+        return None if death is None or death() is not storage else self._known.get(key)
+
     def storage_at(self, address: int) -> torch.UntypedStorage | None:
         """The storage whose memory on the CPU an address is in."""
         self._catch_up()
@@ -241,22 +251,29 @@ class StorageTable(Generic[T]):
                 return
             self._note_missed()
         check_room()
-        with self._lock, uninterrupted(*STANDARD_SIGNALS):
-            while self.deaths:
-                death: _Death = self.deaths[0]  # type: ignore[assignment]
-                key = death.key
-                if self._deaths.get(key) is not death:
-                    self.deaths.popleft()
-                    continue
-                value = self._known.pop(key)
-                del self._deaths[key]
+        with self._lock:
+            if held.standard:
+                self._sweep_all()
+            else:
+                with uninterrupted(*STANDARD_SIGNALS):
+                    self._sweep_all()
+
+    def _sweep_all(self) -> None:
+        while self.deaths:
+            death: _Death = self.deaths[0]  # type: ignore[assignment]
+            key = death.key
+            if self._deaths.get(key) is not death:
                 self.deaths.popleft()
-                try:
-                    self._on_death(value)
-                except (RecursionError, MemoryError):
-                    self._known[key], self._deaths[key] = value, death
-                    self.deaths.appendleft(death)
-                    raise
+                continue
+            value = self._known.pop(key)
+            del self._deaths[key]
+            self.deaths.popleft()
+            try:
+                self._on_death(value)
+            except (RecursionError, MemoryError):
+                self._known[key], self._deaths[key] = value, death
+                self.deaths.appendleft(death)
+                raise
 
     def _note_missed(self) -> None:
         """Note the deaths that Python could not tell of."""

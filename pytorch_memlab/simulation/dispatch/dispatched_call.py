@@ -65,28 +65,29 @@ class DispatchedCall(OpCall):
         args: Args,
         kwargs: Kwargs,
     ) -> None:
-        super().__init__(machine, op, args, kwargs, is_confirmed=info.is_confirmed)
+        self.machine = machine
         self.info = info
+        self.op = op
+        self.args = args
+        self.kwargs = kwargs
+        self.is_confirmed = info.is_confirmed
         self._gradients = gradients
-        self.tensors = list_of_tensors(args, kwargs)
+        self._temporaries = []
+        self.tensors = tensors = list_of_tensors(args, kwargs)
         # of each tensor, None where it has no memory on a GPU
         self.allocations: list[Allocation | None] = []
-        if self.tensors:
-            self._look_at_tensors()
-
-    def _look_at_tensors(self) -> None:
-        """All that is asked of each tensor."""
-        allocations = self.machine.allocations
-        known, note = allocations.known, self.allocations.append
-        for tensor in self.tensors:
-            try:
-                note(known.get(_untyped_storage(tensor)._cdata))
-            except (NotImplementedError, RuntimeError, ValueError):
-                note(allocations.find(tensor))
-            if tensor.layout is not _STRIDED or tensor.is_nested:
-                self.is_special = True
-            if _is_complex(tensor):
-                self.is_complex = True
+        if tensors:
+            table = machine.allocations
+            known, note = table.of, self.allocations.append
+            for tensor in tensors:  # all that is asked of each
+                try:
+                    note(known(_untyped_storage(tensor)))
+                except (NotImplementedError, RuntimeError, ValueError):
+                    note(table.find(tensor))
+                if tensor.layout is not _STRIDED or tensor.is_nested:
+                    self.is_special = True
+                if _is_complex(tensor):
+                    self.is_complex = True
 
     def run_in_place(self, node: Any) -> None:
         """In a backward pass, run what a GPU runs in place."""
@@ -206,9 +207,8 @@ class DispatchedCall(OpCall):
         gpu, machine = self.outputs_on, self.machine
         if gpu is None:
             return
-        known = machine.allocations.known
         for storage in storages_of(tensor):
-            if storage._cdata not in known:
+            if machine.allocations.of(storage) is None:
                 if tensor.layout is not _STRIDED or not machine.is_in_graph_pool(gpu):
                     machine.put(storage, gpu, is_estimate=is_estimate)
                 else:

@@ -38,35 +38,23 @@ class OpCall(ABC):
 
     A memory function runs through the kernel: temporaries, ``alloc_outputs()``, temporaries. The
     outputs that it does not allocate are allocated after it.
-
-    Args:
-        machine: the state of the simulation.
-        op: a ``torch._ops.OpOverload``.
-        args: of the op.
-        kwargs: of the op.
-        is_confirmed: a recording confirms the temporaries.
     """
 
-    # Every op makes one of these. What few calls change is an attribute of the class.
-
+    machine: Machine  # the state of the simulation
+    op: Any  # a ``torch._ops.OpOverload``
+    args: Args
+    kwargs: Kwargs
     gpu: SimulatedGPU  # that runs the op
     stream: int  # that it runs on
     result: Any  # what the op returns
+    is_confirmed: bool  # whether a recording confirms the temporaries
+    # What few calls change is an attribute of the class: every op makes one of these.
     has_outputs = False  # whether every output has its memory
     estimated = 0  # bytes of temporaries so far that no recording confirms
     unknown_workspace = ""  # memory whose size only a library knows, such as ``cuDNN workspaces``
     workspace_bound: int | None = 0  # bytes that it has at most; None if no bound is known
     workspace_gives_way = False  # whether less does where there is no room for so much
-
-    def __init__(
-        self, machine: Machine, op: Any, args: Args, kwargs: Kwargs, *, is_confirmed: bool
-    ) -> None:
-        self.machine = machine
-        self.op = op
-        self.args = args
-        self.kwargs = kwargs
-        self.is_confirmed = is_confirmed
-        self._temporaries: list[Allocation] = []
+    _temporaries: list[Allocation]
 
     @abstractmethod
     def allocate_output(self, tensor: torch.Tensor, *, is_estimate: bool = False) -> None:
