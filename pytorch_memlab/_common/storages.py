@@ -120,8 +120,8 @@ class StorageTable(Generic[T]):
     # "Exception ignored in"). But it drops the reference to it: all first callbacks are one object,
     # and one that has fewer references than there are entries was not called for one of them.
     #
-    # A second callback takes a generator for each storage, and its call. Where nobody asks at which
-    # moment a storage died, there is none, and the next question does the work.
+    # A second callback takes a generator for each storage, and its call. A table that waits has
+    # none, and the next question does the work, unless the moment of a death is asked for.
 
     def __init__(self, on_death: Callable[[T], None], *, waits: bool = False) -> None:
         """With ``waits``, deaths are swept at the next question, unless `sweep_at_once`."""

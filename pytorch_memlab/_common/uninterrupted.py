@@ -74,7 +74,7 @@ def _python_handlers(numbers: tuple[int, ...]) -> _Handlers:
 
 
 class _Held:
-    """What is held back now."""
+    """The signals that are held back now."""
 
     __slots__ = ("standard",)
 

@@ -29,7 +29,7 @@ def a_program(seed):
 
 
 def observed(seed, at_once):
-    """What the allocator does for such a program, and its counters then."""
+    """The events of the allocator for such a program, and its counters then."""
     events = []
     with simulate("128MiB") as machine:
         if at_once:

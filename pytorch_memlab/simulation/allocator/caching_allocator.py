@@ -131,7 +131,7 @@ class CachingAllocator:
         try:
             pool = block.pool
             splits = pool.splits(block, rounded, self.settings)
-            self._hand_out(block, size, *pool.cut_off(block, rounded, splits=splits))
+            self._count_allocated(block, size, *pool.cut_off(block, rounded, splits=splits))
             if log is not None:
                 log.allocated(address, block.size, size, stream)
             if self._told.observers:
@@ -469,9 +469,11 @@ class CachingAllocator:
 
     def alloc_found_block(self, block: Block, size: int, requested: int, *, splits: bool) -> None:
         """Count a block that is in no pool as allocated: its low addresses, if it is split."""
-        self._hand_out(block, requested, *block.pool.cut_off(block, size, splits=splits))
+        self._count_allocated(block, requested, *block.pool.cut_off(block, size, splits=splits))
 
-    def _hand_out(self, block: Block, requested: int, free_parts: int, free_bytes: int) -> None:
+    def _count_allocated(
+        self, block: Block, requested: int, free_parts: int, free_bytes: int
+    ) -> None:
         """Count a block as allocated, and what its cut changed."""
         size, stats, total = block.size, block.pool.stats, self._stats.total
         if free_bytes and block.expandable_segment is None:
@@ -536,7 +538,7 @@ class CachingAllocator:
             if not is_mapped:
                 pool.add_unmapped(block)
             elif requested is not None:
-                self._hand_out(block, requested, 0, 0)
+                self._count_allocated(block, requested, 0, 0)
             else:
                 pool.add(block)
                 if len(parts) > 1 and expandable_segment is None:
