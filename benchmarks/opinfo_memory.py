@@ -256,6 +256,7 @@ def _events(machine: Machine, events: list[Event]) -> Iterator[None]:
     observers = machine.op_observers
     machine.op_observers = (*observers, observe)
     gc.disable()  # when it runs depends on how many objects each mode makes
+    machine.allocations.sweep_at_once()
     try:
         with (
             patch.object(CachingAllocator, "malloc", spied_malloc),
@@ -263,5 +264,6 @@ def _events(machine: Machine, events: list[Event]) -> Iterator[None]:
         ):
             yield
     finally:
+        machine.allocations.sweep_later()
         gc.enable()
         machine.op_observers = observers

@@ -13,6 +13,7 @@ import torch
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
+from pytorch_memlab.simulation.inspect import active
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -40,16 +41,26 @@ def allocator_events():
             events.append(("free", address))
         return free(self, address)
 
+    def free_at_once(machine, is_on):
+        if is_on:
+            machine.allocations.sweep_at_once()
+
     # Their frames must not be taken for the program's, which holds the memory.
     for spy in (spied_malloc, spied_free):
         spy.__code__ = spy.__code__.replace(co_filename=malloc.__code__.co_filename)
     gc.disable()  # cycles of the program are freed whenever it runs
+    machine = active.machine
+    free_at_once(machine, machine is not None)
+    active.observers.append(free_at_once)
     try:
         with pytest.MonkeyPatch.context() as patches:
             patches.setattr(CachingAllocator, "malloc", spied_malloc)
             patches.setattr(CachingAllocator, "free", spied_free)
             yield events
     finally:
+        active.observers.remove(free_at_once)
+        if machine is not None:
+            machine.allocations.sweep_later()
         gc.enable()
 
 
