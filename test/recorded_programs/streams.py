@@ -98,6 +98,7 @@ def simulate_recorded(
     driver = RecordedDriver()
     found: list[Any] = []
     with simulate(gpu, **options) as machine:
+        machine.allocations.sweep_at_once()
         simulated = machine.gpus[0]
         allocator = ObservedAllocator(driver, simulated.allocator.settings)
 

@@ -51,7 +51,8 @@ def events(
             seen.append(-sizes.pop(address))
         free(self, address)
 
-    with simulate(gpu, compute=compute), pytest.MonkeyPatch.context() as patches:
+    with simulate(gpu, compute=compute) as machine, pytest.MonkeyPatch.context() as patches:
+        machine.allocations.sweep_at_once()
         arguments = [one() for one in make]
         patches.setattr(CachingAllocator, "malloc", spied_malloc)
         patches.setattr(CachingAllocator, "free", spied_free)
