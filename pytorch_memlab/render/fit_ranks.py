@@ -14,6 +14,7 @@ from ..profiles.job import ranks_text
 from .fit import COLUMNS, answer, failing_line
 from .notes import summary_of_runs
 from .rows import cut, document, wrapped
+from .table import Table
 
 if TYPE_CHECKING:
     from ..fitting.ranks import RankClass, RankSearch, RankVerdict, TriedOnRanks
@@ -37,7 +38,7 @@ def text(search: RankSearch, *, names_error: bool = True) -> str:
     if search.failed is not None:
         parts.append([*_failed(search.failed, names_error=names_error)])
     elif search.classes and not _uses_no_gpu(search):
-        parts += [[*_table(search)], [*_limit(search)], [*_moves(search)]]
+        parts += [[*_table(search).lines()], [*_limit(search)], [*_moves(search)]]
         parts.append([row for line in _notes(search) for row in wrapped(line)])
     lines: list[str] = []
     for part in filter(None, parts):
@@ -82,7 +83,7 @@ def _failed(failed: RankVerdict, *, names_error: bool) -> Iterator[str]:
         yield from wrapped(f"  {printable(problem.message)}")
 
 
-def _table(search: RankSearch) -> Iterator[str]:
+def _table(search: RankSearch) -> Table:
     rows = [_row(one) for one in search.classes]
     heads = ("", "ranks", "peak", "left", *(name for name, _ in _PARTS), "other", "fits")
     names = (*search.mesh.stages, *search.uneven)
@@ -94,12 +95,7 @@ def _table(search: RankSearch) -> Iterator[str]:
         rows = [(*row[:-2], row[-1]) for row in rows]
     if not names:
         rows = [("all", *row[1:]) for row in rows]
-    shown = [heads, *rows]
-    widths = [max(len(row[i]) for row in shown) for i in range(len(heads))]
-    for row in shown:
-        left = [f"{cell:{width}}" for cell, width in zip(row[:2], widths[:2], strict=True)]
-        right = [f"{cell:>{width}}" for cell, width in zip(row[2:], widths[2:], strict=True)]
-        yield " ".join([*left, *right]).rstrip()
+    return Table(heads, rows, names={0, 1})
 
 
 def _row(one: RankClass) -> tuple[str, ...]:

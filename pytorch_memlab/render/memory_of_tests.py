@@ -15,6 +15,7 @@ from ..records import hardware
 from . import peak
 from .differences import change_of, percent
 from .rows import cut, document, place, shares_text, wrapped
+from .table import Table
 
 _LINES: Final = 8
 _PARTS: Final = 4
@@ -136,12 +137,8 @@ def size_text(test: MeasuredTest | None) -> str:
 
 def _table(heads: list[str], rows: list[list[str]], names: list[str]) -> list[str]:
     """The heads, and a row for each test."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    named = zip([heads, *rows], ["test", *map(printable, names)], strict=True)
-    return [
-        "  ".join([*(one.rjust(width) for one, width in zip(cells, widths, strict=True)), name])
-        for cells, name in named
-    ]
+    named = [(*cells, printable(name)) for cells, name in zip(rows, names, strict=True)]
+    return [*Table((*heads, "test"), named, names={len(heads)}, between="  ").lines()]
 
 
 def _change(one: ChangedTest) -> list[str]:
