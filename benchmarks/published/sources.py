@@ -27,18 +27,31 @@ COUNTS: Final = (
     "nvidia-smi",
 )
 KINDS: Final = (
-    "eager training",
+    "training in float32",
+    "training with autocast",
+    "training in bfloat16",
     "CNN with cuDNN",
     "diffusion",
     "LoRA and QLoRA",
     "inference with a KV cache",
     "inference without a cache",
-    "several GPUs",
+    "models alone",
+    "DDP",
+    "FSDP1",
+    "FSDP2",
+    "HSDP",
+    "TP",
+    "PP",
+    "CPU offload",
+    "ZeRO 1",
+    "ZeRO 2",
+    "ZeRO 3",
     "activation checkpointing",
     "optimizers",
     "compiled programs",
     "single kernels",
 )
+"""What a figure is a witness of. Those without one are in the table too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final
@@ -62,12 +61,17 @@ def page(sources: Sequence[Source]) -> str:
     return "\n\n".join(sections)
 
 
+def _deviation(figure: Figure, predicted: int) -> float:
+    """The part by which a prediction differs; none if all published digits agree."""
+    return 0.0 if figure.agrees(predicted) else abs(figure.error(predicted))
+
+
 def _share(errors: Sequence[float], most: float) -> str:
     return f"{sum(error <= most for error in errors)} of {len(errors)}"
 
 
 def summary(sources: Sequence[Source]) -> str:
-    """Numbers of figures, and the errors of the predictions, as Markdown."""
+    """Numbers of figures, the errors of the predictions, and those of each kind, as Markdown."""
     pairs = [
         (figure, predictions[figure.name])
         for source in sources
@@ -77,14 +81,24 @@ def summary(sources: Sequence[Source]) -> str:
     ]
     rows = [("", "all digits", "within 1 %", "within 2 %", "median error", "worst")]
     for label in ("blind", "now"):
-        errors = [abs(figure.error(getattr(at, label))) for figure, at in pairs]
+        errors = [_deviation(figure, getattr(at, label)) for figure, at in pairs]
         equal = sum(figure.agrees(getattr(at, label)) for figure, at in pairs)
         worst = max(pairs, key=lambda pair: abs(pair[0].error(getattr(pair[1], label))))
         far = f"{worst[0].error(getattr(worst[1], label)):+.1%} (`{worst[0]}`)"
         middle = f"{median(errors):.2%}"
         shares = (_share(errors, 0.01), _share(errors, 0.02))
         rows.append((label, f"{equal} of {len(pairs)}", *shares, middle, far))
-    by_kind = Counter(kind for figure, _ in pairs for kind in figure.kinds)
-    kinds = ", ".join(f"{kind} {by_kind[kind]}" for kind in KINDS)
-    counted = f"{len(pairs)} figures of {len(sources)} sources. By kind: {kinds}."
-    return "\n".join([counted, "", *_rows(rows)])
+    counted = f"{len(pairs)} figures of {len(sources)} sources."
+    return "\n".join([counted, "", *_rows(rows), "", *_rows(_by_kind(pairs))])
+
+
+def _by_kind(pairs: Sequence[tuple[Figure, Prediction]]) -> list[tuple[str, ...]]:
+    """How many figures each kind has, those of no source last."""
+    rows = [("kind", "figures", "sources", "within 2 % now")]
+    for kind in KINDS:
+        of_kind = [(figure, at) for figure, at in pairs if kind in figure.kinds]
+        errors = [_deviation(figure, at.now) for figure, at in of_kind]
+        near = sum(error <= 0.02 for error in errors)
+        names = {figure.source for figure, _ in of_kind}
+        rows.append((kind, str(len(of_kind)), str(len(names)), str(near)))
+    return rows
