@@ -14,7 +14,7 @@ ALL_BLIND := $(addprefix test/,cli courtesy devices history integrations line_pr
 ALL_BLIND += --ignore-glob='test/cli/test_fit*' --ignore=test/notebook/test_remedies_in_cells.py
 BLIND := $(addprefix test/,devices line_profiler scopes history/test_cuda_history.py history/test_recorder.py)
 
-.PHONY: help demo test test-blind test-gpu programs lint bench opinfo compiled-graphs advice accuracy published recording docs picture
+.PHONY: help demo test test-blind test-gpu programs lint bench opinfo compiled-graphs advice accuracy published bounds recording docs picture
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make advice    run programs with faults, apply what is advised, and compare with what was promised"
 	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the documentation"
 	@echo "make published [NAMES=...]  predict peaks that others published, for the documentation"
+	@echo "make bounds    prove that no recording and no published figure lies outside of its bounds"
 	@echo "make recording FILE=wrong.json.gz  add the file of pytorch-memlab verify to the tests"
 	@echo "make docs      build the documentation into build/docs"
 	@echo "make picture   draw the pictures of the README and the documentation"
@@ -122,6 +123,9 @@ accuracy: $(INSTALLED)
 published: $(PROGRAMS_INSTALLED)
 	$(PROGRAMS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement benchmarks/published/requirements.txt
 	$(PROGRAMS)/bin/python -m benchmarks.published $(NAMES)
+
+bounds: $(INSTALLED)
+	$(PY) -m benchmarks.bounds
 
 docs: $(INSTALLED)
 	$(PY) -m sphinx --quiet --fail-on-warning --keep-going docs build/docs

@@ -42,11 +42,13 @@ def chosen(names: Sequence[str]) -> Iterator[tuple[Source, list[Figure]]]:
         raise ValueError(f"no published figure is called {', '.join(sorted(unknown))}")
 
 
-def predict(figures: Sequence[Figure]) -> dict[str, int]:
-    """Bytes of figures that share one run, by their names."""
+def counters_of(figures: Sequence[Figure]) -> dict[str, int]:
+    """The counters of the run that figures share, in bytes."""
     first = figures[0]
-    counters = in_own_process("benchmarks.published.measure", first.source, first.name)
-    return {figure.name: counters[figure.value or figure.counts] for figure in figures}
+    counters: dict[str, int] = in_own_process(
+        "benchmarks.published.measure", first.source, first.name
+    )
+    return counters
 
 
 def main(names: Sequence[str]) -> list[str]:
@@ -61,11 +63,12 @@ def main(names: Sequence[str]) -> list[str]:
         for _, sharing in groupby(runs, key=lambda figure: figure.run):
             of_run = list(sharing)
             try:
-                predicted = predict(of_run)
+                counters = counters_of(of_run)
             except subprocess.CalledProcessError:
                 failed.append(str(of_run[0]))
                 continue
-            source.record(predicted)
+            predicted = {figure.name: counters[figure.value or figure.counts] for figure in of_run}
+            source.record(predicted, {figure.name: figure.bounds(counters) for figure in of_run})
             for figure in of_run:
                 error = figure.error(predicted[figure.name])
                 size = f"{predicted[figure.name]:,}"

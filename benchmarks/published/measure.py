@@ -7,9 +7,11 @@ import json
 import os
 from collections.abc import Mapping
 
-from benchmarks.published.sources import Figure, load
+from benchmarks.published.sources import NOT_COUNTED, Figure, load
 from benchmarks.timing import arguments
 from pytorch_memlab import simulate
+from pytorch_memlab.devices import get_device
+from pytorch_memlab.records import uncounted_at_most
 
 
 def measure(figure: Figure) -> dict[str, int]:
@@ -28,6 +30,15 @@ def measure(figure: Figure) -> dict[str, int]:
             "reserved": torch.cuda.memory_reserved(),
             "nvidia-smi": total - free,
         }
+        device = get_device(0)
+        share = device.peak_share()
+    in_use = counters["peak active"]
+    counters |= {"least peak reserved": in_use, "least reserved": in_use}
+    counters["least nvidia-smi"] = in_use + (device.context() or 0)
+    if share is not None and share.is_lower_bound:
+        most = uncounted_at_most(share.approximations)
+        if most is not None:
+            counters[NOT_COUNTED] = most
     return counters | dict(returned or {})
 
 

@@ -18,6 +18,12 @@ UNITS: Final = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
+WITHOUT_REASON: Final = Decimal("0.01")
+"""The part by which a prediction may differ without a reason in the table."""
+
+NOT_COUNTED: Final = "not counted"
+"""Of the counters of a run, the most bytes that one call takes and that are not counted."""
+
 COUNTS: Final = (
     "peak allocated",
     "peak reserved",
@@ -114,6 +120,34 @@ class Figure:
         ]
         return json.dumps(settings, sort_keys=True)
 
+    def bounds(self, counters: Mapping[str, int]) -> tuple[int, int] | None:
+        """The least and the most bytes that the program may take; None if all of them are counted.
+
+        See Note [Room for what is not counted] in ``profiles/overview.py``: no call needs more than
+        the largest one. A cache with larger blocks may hold fewer of them, so that what is reserved
+        has the bytes in use at the peak as its lower bound.
+        """
+        key = self.value or self.counts
+        if NOT_COUNTED not in counters or self.counts == "allocated":
+            return None
+        return counters.get(f"least {key}", counters[key]), counters[key] + counters[NOT_COUNTED]
+
+    def is_within(self, bounds: tuple[int, int]) -> bool:
+        """True if what was published lies within bounds.
+
+        As far as it has digits, and but for the part by which programs of other releases may differ
+        without a reason.
+        """
+        published, half = Decimal(self.published), self._half_digit
+        least, most = (Decimal(bound) / UNITS[self.unit] for bound in bounds)
+        return (
+            least * (1 - WITHOUT_REASON) - half <= published <= most * (1 + WITHOUT_REASON) + half
+        )
+
+    @property
+    def _half_digit(self) -> Decimal:
+        return Decimal(1).scaleb(int(Decimal(self.published).as_tuple().exponent)) / 2
+
     def error(self, predicted: int) -> float:
         """The part by which a prediction in bytes differs."""
         published = float(self.published) * UNITS[self.unit]
@@ -121,9 +155,8 @@ class Figure:
 
     def agrees(self, predicted: int) -> bool:
         """True if a prediction in bytes has all digits of the figure."""
-        published = Decimal(self.published)
-        step = Decimal(1).scaleb(int(published.as_tuple().exponent))
-        return abs(Decimal(predicted) / UNITS[self.unit] - published) <= step / 2
+        difference = Decimal(predicted) / UNITS[self.unit] - Decimal(self.published)
+        return abs(difference) <= self._half_digit
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +166,12 @@ class Prediction:
     Args:
         blind: bytes of the first prediction, before any look for a reason; it stays.
         now: bytes of the last prediction.
+        bounds: least and most bytes, with all that the last prediction does not count.
     """
 
     blind: int
     now: int
+    bounds: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +196,24 @@ class Source:
         """Predictions by the name of the figure."""
         path = self._predictions
         recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return {name: Prediction(**values) for name, values in recorded.items()}
+        predictions = {}
+        for name, values in recorded.items():
+            bounds = values.pop("bounds", None)
+            predictions[name] = Prediction(**values, bounds=bounds and tuple(bounds))
+        return predictions
 
-    def record(self, predicted: Mapping[str, int]) -> None:
-        """Keep predictions; the first of a figure stays its blind one."""
+    def record(
+        self,
+        predicted: Mapping[str, int],
+        bounds: Mapping[str, tuple[int, int] | None] | None = None,
+    ) -> None:
+        """Keep predictions and their bounds; the first of a figure stays its blind one."""
         known = self.predictions()
         for name, size in predicted.items():
             blind = known[name].blind if name in known else size
-            known[name] = Prediction(blind, size)
+            known[name] = Prediction(blind, size, (bounds or {}).get(name))
         ordered = {
-            figure.name: asdict(known[figure.name])
+            figure.name: {key: value for key, value in asdict(known[figure.name]).items() if value}
             for figure in self.figures
             if figure.name in known
         }

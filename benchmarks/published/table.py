@@ -93,8 +93,8 @@ def summary(sources: Sequence[Source]) -> str:
 
 
 def _by_kind(pairs: Sequence[tuple[Figure, Prediction]]) -> list[tuple[str, ...]]:
-    """How many figures each kind has, those of no source last."""
-    rows = [("kind", "figures", "sources", "within 2 % now")]
+    """The number of figures of each kind."""
+    rows: list[tuple[str, ...]] = [("kind", "figures", "sources", "within 2 % now")]
     for kind in KINDS:
         of_kind = [(figure, at) for figure, at in pairs if kind in figure.kinds]
         errors = [_deviation(figure, at.now) for figure, at in of_kind]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from dataclasses import replace
 
 import pytest
+import torch
 
+from benchmarks import bounds
+from benchmarks.accuracy import Comparison
 from benchmarks.published import __main__ as command, sources, table
 from benchmarks.published.measure import measure
-from benchmarks.published.sources import Prediction, load
-from pytorch_memlab.simulation.hardware.presets import find_gpu
+from benchmarks.published.sources import NOT_COUNTED, Prediction, load
+from pytorch_memlab.simulation.hardware.presets import PRESETS, find_gpu
 
 SOURCES = list(sources.sources())
 
@@ -136,8 +140,87 @@ def test_figures_of_one_run_share_a_process_and_a_failure_is_named(paper, monkey
         "| `first` | 8.0 MiB | peak allocated | 8.0 | 0 | 8.0 | 0 |  |",
         "| `second` | 2.50 GB | peak allocated | 2.60 | +4.00% | 2.60 | +4.00% |  |",
     ]
-    assert "| now | 1 of 2 | 1 of 2 | 1 of 2 | 2.00% | +4.0% (`paper/second`) |" in (
-        written["published"].splitlines()
+    lines = written["published"].splitlines()
+    assert "| now | 1 of 2 | 1 of 2 | 1 of 2 | 2.00% | +4.0% (`paper/second`) |" in lines
+    assert "| single kernels | 2 | 1 | 1 |" in lines
+    assert "| TP | 0 | 0 | 0 |" in lines
+
+
+def test_a_figure_whose_digits_agree_deviates_by_nothing(paper):
+    paper.record({"first": 8 * 2**20, "second": 2_504_999_999})
+    assert "| now | 2 of 2 | 2 of 2 | 2 of 2 | 0.00% | +0.2% (`paper/second`) |" in (
+        table.summary([paper]).splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("counters", "bounds"),
+    [
+        ({"peak allocated": 10}, None),
+        ({"peak allocated": 10, NOT_COUNTED: 5}, (10, 15)),
+    ],
+)
+def test_what_is_not_counted_gives_a_prediction_bounds(paper, counters, bounds):
+    assert paper.figures[0].bounds(counters) == bounds
+
+
+def test_what_is_reserved_is_at_least_what_was_in_use(paper):
+    reserved = replace(paper.figures[0], counts="peak reserved")
+    counters = {"peak reserved": 20, "least peak reserved": 12, NOT_COUNTED: 5}
+    assert reserved.bounds(counters) == (12, 25)
+    assert replace(reserved, counts="allocated").bounds(counters | {"allocated": 3}) is None
+
+
+def test_bounds_are_kept_and_go_with_the_next_prediction(paper):
+    paper.record({"first": 10}, {"first": (8, 12)})
+    assert paper.predictions() == {"first": Prediction(10, 10, (8, 12))}
+    paper.record({"first": 11})
+    assert paper.predictions() == {"first": Prediction(10, 11)}
+
+
+def test_a_figure_is_within_bounds_as_far_as_it_has_digits(paper):
+    first, _ = paper.figures
+    assert first.is_within((8 * 2**20, 9 * 2**20))
+    half_a_digit, one_percent = 0.05 * 2**20, 0.08 * 2**20
+    assert first.is_within((int(8 * 2**20 + half_a_digit + one_percent), 9 * 2**20))
+    assert not first.is_within((int(8 * 2**20 + 2 * one_percent), 9 * 2**20))
+    assert not first.is_within((2**20, 7 * 2**20))
+
+
+def test_memory_that_is_not_counted_is_measured(monkeypatch):
+    figure = next(iter(load("xmem").figures))
+    program = importlib.import_module("benchmarks.published.xmem.program")
+
+    def convolve(**_arguments):
+        images = torch.zeros(2, 8, 32, 32, device="cuda")
+        torch.nn.functional.conv2d(images, torch.zeros(8, 8, 3, 3, device="cuda"))
+
+    monkeypatch.setattr(program, "train", convolve)
+    counters = measure(figure)
+    least, most = figure.bounds(counters)
+    assert least == counters["peak active"] + PRESETS["rtx3060"].context
+    assert most == counters["nvidia-smi"] + counters[NOT_COUNTED]
+    assert counters[NOT_COUNTED] > 0
+
+
+def test_no_published_figure_lies_outside_of_its_bounds(capsys):
+    assert bounds.outside_of_figures() == []
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(list(bounds.bounded(iter(SOURCES)))) > 5
+    outside = {line.split()[0] for line in lines if "outside" in line}
+    attention_of_another_release = {"mixed-float16", "bfloat16", "bfloat16-batch16"}
+    texts_of_other_lengths = {name for name in outside if name.endswith("-2gpus")}
+    assert outside - texts_of_other_lengths == {
+        f"pytorch_memory_optim/{name}" for name in attention_of_another_release
+    }
+
+
+def test_a_figure_outside_of_its_bounds_is_named(paper, monkeypatch, capsys):
+    paper.record({"first": 2**20}, {"first": (2**20, 2**21)})
+    monkeypatch.setattr(bounds, "sources", lambda: iter([paper]))
+    assert bounds.outside_of_figures() == ["paper/first"]
+    assert capsys.readouterr().out.split() == (
+        ["paper/first", "1.00M", "to", "2.00M", "published", "8.00M", "outside"]
     )
 
 
@@ -153,3 +236,18 @@ def test_the_tables_of_the_documentation_are_those_of_the_data():
     for text, name in ((table.page(SOURCES), "published"), (table.summary(SOURCES), "accuracy")):
         page = (command._DOCUMENTS / f"{name}.md").read_text(encoding="utf-8")
         assert f"\n{text}\n" in page
+
+
+def test_a_recording_is_outside_if_its_peaks_are_not_those_of_its_program(monkeypatch, capsys):
+    compared = {
+        "equal": Comparison("equal", 9, 9, (10, 20), (10, 20)),
+        "compiled": Comparison("compiled", 5, 0, (11, 20), (10, 20)),
+        "lower": Comparison("lower", 9, 9, (10, 20), (10, 21)),
+        "compiled and lower": Comparison("compiled and lower", 9, 0, (10, 20), (11, 20)),
+        "without a program": None,
+    }
+    monkeypatch.setattr(bounds, "recordings", lambda: ((name, {}) for name in compared))
+    monkeypatch.setattr(bounds, "compare", lambda name, _trace: compared[name])
+    assert bounds.outside_of_recordings() == ["lower", "compiled and lower"]
+    words = [line.rsplit("  ", 1)[-1].split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[-1] for line in words] == ["equal", "compiler", "outside", "outside"]

@@ -26,6 +26,16 @@ def cross_entropy(vocabulary: int) -> dict[str, int]:
     return _peaks(lambda: functional.cross_entropy(scores, labels).backward())
 
 
+def cross_entropy_kernel(vocabulary: int) -> dict[str, int]:
+    """The same with Liger-Kernel's Triton kernel."""
+    from liger_kernel.transformers import LigerCrossEntropyLoss
+
+    scores = torch.randn(8 * 2048, vocabulary, requires_grad=True, device="cuda")
+    labels = torch.randint(vocabulary, (8 * 2048, 1), device="cuda").squeeze(1)
+    loss_of = LigerCrossEntropyLoss()
+    return _peaks(lambda: loss_of(scores, labels).backward())
+
+
 def linear_cross_entropy(tokens: int) -> dict[str, int]:
     """The output layer is made twice: the benchmark holds that of the compared kernel too."""
     width, vocabulary, dtype = 4096, 128256, torch.bfloat16

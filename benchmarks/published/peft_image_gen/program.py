@@ -27,6 +27,7 @@ def finetune(method: str = "", settings: Mapping[str, Any] | None = None) -> dic
         _step(transformer, optimizer, embeds, ids, latents)
     result = {
         "peak reserved in training": torch.cuda.max_memory_reserved() - begun,
+        "least peak reserved in training": torch.cuda.max_memory_allocated() - begun,
         "allocated after a step": torch.cuda.memory_allocated() - begun,
     }
     del encoder

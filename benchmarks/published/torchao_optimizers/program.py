@@ -68,7 +68,9 @@ class _Block(nn.Module):
 
 
 class _VisionTransformer(nn.Module):
-    def __init__(self, width: int, depth: int, heads: int, gated: bool, checkpointing: bool) -> None:
+    def __init__(
+        self, width: int, depth: int, heads: int, gated: bool, checkpointing: bool
+    ) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, _PATCH, _PATCH)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
