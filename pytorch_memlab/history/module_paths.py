@@ -57,7 +57,7 @@ class ModulePaths:
     def begin(self) -> None:
         self._has_new = True
         self._hook = torch.nn.modules.module.register_module_module_registration_hook(
-            self._is_registered
+            _registration_hook(self._is_registered)
         )
         original: Any = torch.nn.Module.__call__
         thread, numbers, path_of, paths = self.thread, self._numbers, self._path_of, self
@@ -115,12 +115,28 @@ class ModulePaths:
                 reference = weakref.ref(module, partial(self._forget, key))
                 self._names[key] = (reference, f"{path}.{name}" if name else path)
 
-    def _is_registered(self, outer: torch.nn.Module, _name: str, _part: object) -> None:
+    def _is_registered(self, outer: torch.nn.Module) -> None:
         if id(outer) in self._names:
             self._has_new = True
 
     def _forget(self, key: int, _dead: weakref.ref[torch.nn.Module]) -> None:
         self._names.pop(key, None)
+
+
+def _registration_hook(registered: Callable[[torch.nn.Module], object]) -> Call:
+    """A hook of PyTorch that the compiler traces as nothing.
+
+    A program that slices a ``ModuleList`` in compiled code makes a module there. The hook has the
+    file of PyTorch's own modules: files of this package are not traced under simulation.
+    """
+
+    def is_registered(outer: torch.nn.Module, _name: str, _part: object) -> None:
+        if not torch.compiler.is_compiling():
+            registered(outer)
+
+    code = is_registered.__code__
+    is_registered.__code__ = code.replace(co_filename=torch.nn.modules.module.__file__)
+    return is_registered
 
 
 def _modules_in(outermost: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
