@@ -80,6 +80,7 @@ def load(
     names.update(constants)
     names["empty_strided_cuda"] = _Allocation(machine).empty_strided
     names["copy_if_misaligned"] = _aligned
+    names["empty_strided_cpu"] = partial(_on_cpu, names["empty_strided_cpu"])
     call: Callable[[list[Any]], Any] = names["call"]
     return call
 
@@ -193,6 +194,17 @@ class _Allocation:
             else:
                 machine.put(torch._C.TensorBase.untyped_storage(tensor), gpu)
         return tensor
+
+
+def _on_cpu(
+    empty: Callable[..., torch.Tensor],
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """A buffer of the CPU, which no kernel fills here: whole numbers may be used as indices."""
+    tensor = empty(size, stride, dtype)
+    return tensor if dtype.is_floating_point or dtype.is_complex else tensor.zero_()
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:

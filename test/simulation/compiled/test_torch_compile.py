@@ -350,6 +350,29 @@ def test_other_backends_run_eagerly_with_a_mark() -> None:
             step(torch.ones(8, device="cuda"))
 
 
+@pytest.mark.parametrize("compute", [True, False])
+def test_lists_of_numbers_are_indices_whatever_was_in_the_memory(
+    compute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel of the CPU that is not run writes them."""
+    empty = torch._C._dynamo.guards._empty_strided_cpu
+
+    def dirty(*args: Any) -> torch.Tensor:
+        made: torch.Tensor = empty(*args)
+        return made.fill_(77)
+
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", dirty)
+    with simulate("h100", compute=compute) as machine:
+        x = torch.arange(25.0, device="cuda").view(5, 5).requires_grad_()
+        result = torch.compile(lambda x: x[[0, 2], [1, 3]] * 2)(x)
+        result.sum().backward()
+        assert not machine.approximations[0].uncounted
+        assert x.grad is not None
+        if compute:
+            assert result.tolist() == [2, 26]
+            assert x.grad.nonzero().tolist() == [[0, 1], [2, 3]]
+
+
 def test_what_inductor_cannot_lower_runs_eagerly_with_a_mark() -> None:
     from torch._inductor.graph import GraphLowering
 
