@@ -33,6 +33,12 @@ Out of memory on cuda:0 at kept_graphs.py:12, in train
 what helps, the most likely cause first (not tried)
   1. losses (line 13) keeps 7 tensors with their graphs: 84.0 MiB
        backward() of each value at once, not of all that losses keeps
+  2. 2048 samples at a time take 114.0 MiB
+       loss = model(torch.randn(1024, 256, device="cuda")).square().mean()
+       frees at least 16.0 MiB
+  3. activations in float32 take 98.0 MiB (frees at least 32.7 MiB)
+       with torch.autocast("cuda", dtype=torch.bfloat16):
+           loss = ...  # the forward pass, without backward()
 """
 
 FRAGMENTATION = """\
