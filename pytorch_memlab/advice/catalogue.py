@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Final
@@ -54,6 +54,20 @@ def most_likely(likely: Sequence[tuple[Cause, Remedy]]) -> list[Remedy]:
     elif found:  # nothing can be applied as it is printed, so what helps any program is named too
         likely = sorted(likely, key=lambda pair: pair[0].is_last_resort)
     return [remedy for _, remedy in likely[:_MOST]]
+
+
+def most_helpful(
+    likely: Sequence[tuple[Cause, Remedy]], is_enough: Callable[[Remedy], bool]
+) -> list[Remedy]:
+    """The remedies that a report names after trials.
+
+    Where none for a fault is enough alone, what helps any program is named too if it is.
+    """
+    shown = most_likely(likely)
+    if not any(map(is_enough, shown)):
+        enough = [remedy for _, remedy in likely if is_enough(remedy)]
+        shown = [*shown[: _MOST - 1], *enough][:_MOST]
+    return shown
 
 
 def faults(likely: Sequence[tuple[Cause, Remedy]]) -> list[tuple[Cause, Remedy]]:

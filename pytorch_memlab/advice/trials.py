@@ -39,7 +39,7 @@ from ..simulation.inspect import GPU
 from .around_program import AroundProgram, Finding, Outcome
 from .at_peak import FactsAtPeak
 from .batch_size import SmallerBatch
-from .catalogue import candidates, faults, most_likely
+from .catalogue import candidates, faults, most_helpful, most_likely
 from .cause import Cause, Remedy, Results
 from .compared_values import Comparison, RecordedValues, Values, compared
 
@@ -435,7 +435,7 @@ class _Trials:
         else:
             kept = [pair for pair in kept if id(pair[1]) in results]
             kept.sort(key=lambda pair: -results[id(pair[1])].saved)
-        remedies = most_likely(kept)
+        remedies = most_helpful(kept, lambda one: _makes_it_fit(results.get(id(one))))
         return Advice(
             tuple(named.get(id(remedy), remedy) for remedy in remedies),
             tuple(results.get(id(remedy)) for remedy in remedies),

@@ -6,7 +6,11 @@ import pickle
 
 import pytest
 
-from pytorch_memlab.advice.catalogue import chosen, named_changes
+from pytorch_memlab.advice.catalogue import chosen, most_likely, named_changes
+from pytorch_memlab.advice.cause import Remedy
+from pytorch_memlab.advice.causes.batch import Batch
+from pytorch_memlab.advice.causes.kept_graphs import KeptGraphs
+from pytorch_memlab.advice.changes import EditedSource
 from pytorch_memlab.errors import UsageError
 
 
@@ -32,3 +36,14 @@ def test_remedies_with_values():
 def test_values_that_do_not_work(name):
     with pytest.raises(UsageError):
         chosen([name])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(None, ["losses keeps graphs", "8 images"]), (EditedSource(()), ["losses keeps graphs"])],
+)
+def test_what_helps_any_program_is_named_where_no_edit_of_a_fault_can_be_made(change, words):
+    batch = Remedy(Batch.name, 2, "8 images", ("batch_size = 4",), change=EditedSource(()))
+    fault = Remedy(KeptGraphs.name, 1, "losses keeps graphs", ("backward()",), change=change)
+    found = most_likely([(Batch(), batch), (KeptGraphs(), fault)])
+    assert [remedy.why for remedy in found] == words

@@ -24,6 +24,7 @@ from pytorch_memlab.advice.trials import (
 )
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Settings
+from pytorch_memlab.render.oom import text as oom_text
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 
 pytestmark = pytest.mark.usefixtures("short_search")
@@ -207,6 +208,52 @@ for step in range(2):
     assert result is not None
     assert result.fits
     assert result.after == 5 * 3 * 4 * 2**20
+
+
+TWO_CAUSES = """import torch
+
+batch_size = 8
+results = []
+for step in range(8):
+    x = torch.randn(batch_size, 2**21, device="cuda")
+    results.append(x.exp())
+pairs = torch.randn(batch_size * 6, 2**21, device="cuda")
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words"),
+    [
+        (
+            "368MiB",  # what follows the loop does not fit, whatever the loop keeps
+            [
+                "what helps, the most likely cause first",
+                "  1. results (line 7) keeps 4 tensors on the GPU: 256.0 MiB",
+                "       results.append(x.exp().cpu())",
+                "       tried: peak 960.0 MiB -> 448.0 MiB, still does not fit",
+                "       same results by its formula",
+                "  2. 8 samples at a time take 384.0 MiB",
+                "       batch_size = 3",
+                "       tried: peak 960.0 MiB -> 360.0 MiB, runs to its end",
+            ],
+        ),
+        (
+            "448MiB",  # the fault alone is enough, so a smaller batch is no answer
+            [
+                "what helps, the most likely cause first",
+                "  1. results (line 7) keeps 6 tensors on the GPU: 384.0 MiB",
+                "       results.append(x.exp().cpu())",
+                "       tried: peak 960.0 MiB -> 448.0 MiB, runs to its end",
+                "       same results by its formula",
+            ],
+        ),
+    ],
+)
+def test_a_smaller_batch_is_named_beside_a_fault_that_is_not_all(gpu, words, tmp_path):
+    one = OomProgram("two_causes", {"gpu": gpu}, TWO_CAUSES, "")
+    facts, again = failed(one, tmp_path)
+    lines = oom_text(facts, tried_advice(facts, again, 120)).splitlines()
+    assert lines[lines.index(words[0]) :] == words
 
 
 def test_the_largest_option_of_the_command_line_that_fits_is_found_by_trying(tmp_path, monkeypatch):
