@@ -154,6 +154,8 @@ class NamesNow:
 
 
 Roots = Iterable[tuple[str, object]]
+_Queue = deque[tuple[str, object, bool]]
+"""Objects by path; True for one that a library's variables and attributes alone lead to."""
 
 LOOKED_INTO = 50_000
 """Number of objects that are searched for names, so that a report stays quick: of the callers'
@@ -213,7 +215,7 @@ def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, s
     search.run(own)
     for namespace in namespaces.values():
         search.run(_named(namespace))
-    search.run(libraries)
+    search.run(libraries, are_of_library=True)
     del own, libraries
     search.run(pair for module in _other_modules(namespaces) for pair in module)
     return {key: result_name(name) for key, name in search.names.items()}
@@ -279,24 +281,36 @@ class _Search:
         self._taken: set[str] = set()
         self._seen: set[int] = set(passed_over)
 
-    def run(self, roots: Roots) -> dict[int, str]:
+    def run(self, roots: Roots, *, are_of_library: bool = False) -> dict[int, str]:
+        """Name the tensors that some variables lead to.
+
+        Args:
+            roots: the variables.
+            are_of_library: whether they are a library's. People do not know its attributes, so the
+                name of what they lead to begins at an object of the program: with its class.
+        """
         left = LOOKED_INTO
-        queue: deque[tuple[str, object]] = deque()
+        queue: _Queue = deque()
         with suppress(Exception):  # a model that does not tell its modules
-            self._enter(roots, queue, LOOKED_INTO)
+            self._enter(roots, queue, LOOKED_INTO, is_foreign=are_of_library)
         while queue and left > 0 and len(self.names) < len(self._wanted):
-            path, value = queue.popleft()
+            path, value, is_foreign = queue.popleft()
             if id(value) not in self._seen:
                 self._seen.add(id(value))
                 left -= 1
+                kind = type(value)
                 try:
+                    if is_foreign and _is_class_of_program(kind):
+                        path, is_foreign = kind.__name__, False
+                    elif are_of_library and not is_foreign:
+                        is_foreign = _is_class_of_library(kind)
                     pairs = ((f"{path}{suffix}", part) for suffix, part in _pairs(value))
-                    self._enter(pairs, queue, _MOST_PARTS)
+                    self._enter(pairs, queue, _MOST_PARTS, is_foreign=is_foreign)
                 except Exception:  # changed while it is read, or an unusual object
                     continue
         return self.names
 
-    def _enter(self, pairs: Roots, queue: deque[tuple[str, object]], most: int) -> None:
+    def _enter(self, pairs: Roots, queue: _Queue, most: int, *, is_foreign: bool) -> None:
         """Name the tensors among some objects, and queue the others."""
         for path, value in pairs:
             kind = type(value)
@@ -304,7 +318,7 @@ class _Search:
                 self._name(path, value)
             elif most > 0 and _may_lead_on(value):
                 most -= 1
-                queue.append((path, value))
+                queue.append((path, value, is_foreign))
 
     def _name(self, path: str, tensor: object) -> None:
         key = id(tensor)
@@ -360,12 +374,22 @@ def _may_lead_on(value: Any) -> bool:
         parts = [part for _, part in _of_function(value)] + list(vars(value).values())
         return any(id(type(part)) not in _HAS_NO_TENSOR for part in parts)
     if kind is type:
-        name = value.__module__
-        file = vars(sys.modules.get(name, sys)).get("__file__")
-        return name == "__main__" or is_of_user(str(file))
+        return _is_class_of_program(value)
     if kind is BuiltinFunctionType:  # ``seen.append`` leads to ``seen``
         return issubclass(type(value.__self__), (list, deque, set, dict))
     return id(kind) not in _HAS_NO_TENSOR
+
+
+def _is_class_of_program(kind: type) -> bool:
+    file = vars(sys.modules.get(kind.__module__, sys)).get("__file__")
+    return kind.__module__ == "__main__" or is_of_user(str(file))
+
+
+def _is_class_of_library(kind: type) -> bool:
+    """False for a class of the program, and for what people write their own classes with."""
+    package = kind.__module__.partition(".")[0]
+    is_basic = package in ("builtins", "collections", "functools", "torch", "types")
+    return not is_basic and not _is_class_of_program(kind)
 
 
 def _pairs(value: Any) -> Iterable[tuple[str, object]]:

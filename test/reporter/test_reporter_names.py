@@ -16,8 +16,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from pytorch_memlab import simulate
 from pytorch_memlab.mem_reporter import MemReporter
 from pytorch_memlab.reporter import names as tensor_names
+from pytorch_memlab.reporter.leaks import held_in_containers
 
 META = torch.device("meta")
 CACHE: list[torch.Tensor] = []
@@ -408,3 +410,40 @@ def test_variables_of_libraries_name_what_nothing_else_does():
 
     assert found == [{"run().self.extra": 2}]
     del thread
+
+
+class Kept:
+    def __init__(self, value):
+        self.value = value
+
+
+class Keeper:
+    def __init__(self, *values):
+        self.seen = list(map(Kept, values))
+
+
+def in_a_thread_with(extra, look):
+    """Look in a thread whose own variables alone, which are the library's, lead to an object."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(look()))
+    thread.extra = extra
+    del extra
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_names_in_attributes_of_libraries_begin_with_the_class_of_the_program():
+    def look():
+        return named(MemReporter().snapshot())
+
+    timer = threading.Timer(1, print, kwargs={"of": Keeper(tensor(2), tensor(3))})
+    found = in_a_thread_with({"timer": timer}, look)
+    assert found == {"Keeper.seen[0].value": 2, "Keeper.seen[1].value": 3}
+
+
+def test_what_grows_in_an_object_that_a_library_holds_is_named_by_its_class():
+    with simulate("1GiB", compute=False):
+        kept = (torch.zeros(4, device="cuda") for _ in range(3))
+        held = in_a_thread_with([Keeper(*kept)], lambda: held_in_containers(sys._getframe()))
+    assert held == {"Keeper.seen": 3}
