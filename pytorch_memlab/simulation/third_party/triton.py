@@ -65,9 +65,12 @@ class _Launches:
         arguments = triton_source.arguments_of(kernel, args, kwargs)
         if warmup:
             return _NotCompiled(kernel.__name__)
+        if self._machine.thread.sees_host_addresses:  # a compiled graph's values; it has no marks
+            triton_interpreter.compute(kernel, arguments, _blocks(grid, arguments))
+            return _NotCompiled(kernel.__name__)
         tensors = {name: tensor for name, value in arguments.items() for tensor in _tensors(value)}
         self._check_places(arguments)
-        blocks = grid(arguments) if callable(grid) else grid
+        blocks = _blocks(grid, arguments)
         self._note_scratch(kernel)
         values = self._machine.values
         if values is None:
@@ -125,7 +128,13 @@ class _Launches:
         return run(autotuner, *args, **kwargs)
 
     def _bench(self, call: Callable[[], Any], **options: Any) -> list[float]:
-        """Run once before, and once with the buffer; all configurations are equally fast."""
+        """Run once before, and once with the buffer; all configurations are equally fast.
+
+        A compiled graph's values are computed with the first one, and without the memory.
+        """
+        fastest = [0.0] * len(options.get("quantiles") or (0.5,))
+        if self._machine.thread.sees_host_addresses:
+            return fastest
         driver = import_module("triton.runtime.driver").driver.active
         self._thread.is_tuning = True
         try:
@@ -135,7 +144,7 @@ class _Launches:
             del cache
         finally:
             self._thread.is_tuning = False
-        return [0.0] * len(options.get("quantiles") or (0.5,))
+        return fastest
 
 
 class _ThreadState(threading.local):
@@ -233,6 +242,12 @@ class _NotCompiled:
         raise UnsupportedCUDACallError(
             f"{self._message}launch the function itself, or run this part on a real one"
         )
+
+
+def _blocks(grid: Any, arguments: dict[str, Any]) -> tuple[int, ...]:
+    """Blocks along each dimension of a launch."""
+    blocks: tuple[int, ...] = grid(arguments) if callable(grid) else grid
+    return blocks
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -149,6 +149,47 @@ def test_kernels_that_pytorch_wraps(call, compute):
             assert torch.equal(out, x + y)
 
 
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+@pytest.mark.parametrize(
+    "call", [kernels.added, kernels.added_outside_of_an_op, kernels.added_by_a_launch], ids=str
+)
+def test_kernels_in_compiled_code_are_computed_in_the_memory_of_a_dry_run(call, backend):
+    peaks = []
+    for compute in (True, False):
+        torch._dynamo.reset()
+        with simulate("h100", compute=compute, strict=True):
+            x, y = two(100)
+            step = torch.compile(lambda x, y: call(x * 2, y) + 1, backend=backend, fullgraph=True)
+            for _ in range(2):
+                out = step(x, y)
+            peaks.append((torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()))
+            if compute:
+                assert torch.equal(out, x * 2 + y + 1)
+    assert peaks[0] == peaks[1]
+
+
+def test_autotuned_kernels_in_compiled_code_take_the_first_configuration():
+    def step(a, b):
+        c = torch.zeros(48, 64, device="cuda")
+
+        def grid(options):
+            return triton.cdiv(48, options["TILE"]), triton.cdiv(64, options["TILE"])
+
+        kernels.product_without_heuristics[grid](a, b, c, 48, 64, 32)
+        return c + 1
+
+    peaks = []
+    for compute in (True, False):
+        torch._dynamo.reset()
+        with simulate("h100", compute=compute):
+            a, b = torch.randn(48, 32, device="cuda"), torch.randn(32, 64, device="cuda")
+            c = torch.compile(step, fullgraph=True)(a, b)
+            peaks.append(torch.cuda.max_memory_allocated())
+            if compute:
+                torch.testing.assert_close(c, a @ b + 1)
+    assert peaks[0] == peaks[1]
+
+
 @computed_or_dry
 def test_a_launch_checks_its_arguments(compute):
     with simulate("h100", compute=compute):
