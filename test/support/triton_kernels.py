@@ -60,7 +60,7 @@ def product_without_heuristics(a, b, c, M, N, K, TILE: tl.constexpr):
     row = (tl.program_id(0) * TILE + tl.arange(0, TILE))[:, None]
     column = (tl.program_id(1) * TILE + tl.arange(0, TILE))[None, :]
     total = tl.zeros((TILE, TILE), dtype=tl.float32)
-    for inner in range(0, K):
+    for inner in range(K):
         left = tl.load(a + row * K + inner, mask=row < M, other=0.0)
         total += left * tl.load(b + inner * N + column, mask=column < N, other=0.0)
     tl.store(c + row * N + column, total, mask=(row < M) & (column < N))

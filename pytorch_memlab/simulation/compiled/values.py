@@ -31,6 +31,14 @@ _CPU = torch.device("cpu")
 _SEEDS = frozenset({"inductor_seed", "inductor_seeds"})
 _READ: Final = torch.ops.aten._local_scalar_dense.default
 
+_ALIKE: Final = {
+    # Inductor gives tensors between passes the layouts that suit convolutions.
+    torch.ops.aten.view.default: torch.ops.aten.reshape.default,
+    # It shares memory until one of the two is written to, which storages of the CPU cannot here.
+    torch.ops.aten._lazy_clone.default: torch.ops.aten.clone.default,
+}
+"""Ops that fail with some tensors, and those with the same values that do not."""
+
 Results = defaultdict[OpOverload, deque[Any]]
 """Results of each op, in the order in which a graph calls it."""
 
@@ -150,7 +158,7 @@ class GraphValues(Interpreter):
         run = target
         if isinstance(target, OpOverload):
             info = op_info(target)
-            run = info.reference or target
+            run = info.reference or _ALIKE.get(target, target)
             if info.draws and not random_draws.draws_nothing(target, args, kwargs):
                 run = self._drawing(target, run)
         elif getattr(target, "__name__", "") == "graphsafe_run_with_rng_state":
