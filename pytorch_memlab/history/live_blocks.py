@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import time_ns
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -15,6 +15,7 @@ from .._common.call_stacks import TakenStack, call_stacks, capture
 from .._common.forward_ops import ForwardOps
 from .._common.garbage_collection import no_garbage_collection
 from ..simulation.inspect import NO_PRIVATE_MEMORY, LoggedBlock, PrivateMemory
+from .earlier_memory import EarlierMemory, end_of_request
 from .model import Category, EventLog, PoolId, Segment
 from .module_paths import ModulePaths
 
@@ -66,12 +67,40 @@ _MOST_OPEN: Final = 2 * 4096
 """Open events, each a block and a time, that wait to be written."""
 
 
-class LiveLog:
-    """The events of one device since a recording asked for them: 46 bytes for each."""
+_DROPPED_AT_ONCE: Final = 4
+"""A log that is to keep some events drops old ones when there are a quarter more of them."""
 
-    def __init__(self, category_of: Callable[[LiveBlock], Category], earlier: int) -> None:
+
+class KeptEvents(NamedTuple):
+    """The events of a recording, as far as they are kept."""
+
+    events: EventLog
+    dropped: int  # how many came before them
+    initial: Sequence[Segment] | None  # the segments before them; None if nothing was dropped
+
+
+class LiveLog:
+    """The events of one device since a recording asked for them: 46 bytes for each.
+
+    With a number of events to keep (``most``) it drops older ones, and knows the memory at the
+    first one that is left: 54 bytes for each. See Note [Old events].
+    """
+
+    def __init__(
+        self,
+        category_of: Callable[[LiveBlock], Category],
+        earlier: int,
+        memory: EarlierMemory,
+        most: int | None = None,
+    ) -> None:
         self.events = EventLog()
         self.earlier = earlier  # how many events of the device are not in here
+        # of the events of private pools, by the numbers that events have on the device
+        self.pools: dict[int, PoolId] = {}
+        self._first = earlier
+        self._memory = memory
+        self._most = most
+        self._nbytes = array("Q")  # of the block of each event, if old events are dropped
         self._category_of = category_of
         # Of an open event there are its block and its time in nanoseconds, negative for a free.
         # Both are added at once, as another thread may add others.
@@ -79,6 +108,11 @@ class LiveLog:
         self._reading = threading.RLock()
         for action in _FIRST_ACTIONS:
             self.events.number_of(action)
+
+    def keep(self, most: int | None) -> None:
+        """Keep so many events for one more recording; None for all from now on."""
+        if self._most is not None:
+            self._most = None if most is None else max(self._most, most)
 
     def read_soon(self) -> None:
         """Read the open events if there are many."""
@@ -100,18 +134,45 @@ class LiveLog:
         live: Iterable[tuple[LiveBlock, Category]],
         number_of: Callable[[int], int],
         first: int,
-    ) -> EventLog:
+    ) -> KeptEvents:
         """All that is known by now of the events from one on, with other numbers for stacks."""
         with self._reading:
             with no_garbage_collection():  # a collection frees blocks in this thread
                 self._read()
                 for block, category in live:
-                    if 0 <= block.event - self.earlier < len(self.events):
-                        self.events.set_category(block.event - self.earlier, category)
-            found = self.events.part(first - self.earlier, len(self.events))
+                    self._set_category(block, category)
+                if self._most is not None:
+                    self._drop(len(self.events) - self._most)
+            earlier, dropped = self.earlier, max(self.earlier - first, 0)
+            start = max(first, earlier)
+            found = self.events.part(start - earlier, len(self.events))
+            initial = self._memory.segments(number_of) if dropped else None
+        pools = self.pools.copy()
+        found.pools = {number - start: pools[number] for number in pools if number >= start}
         found.stacks = array("i", map(number_of, found.stacks))
         found.forwards = array("i", map(number_of, found.forwards))
-        return found
+        return KeptEvents(found, dropped, initial)
+
+    def _set_category(self, block: LiveBlock, category: Category) -> None:
+        if 0 <= block.event - self.earlier < len(self.events):
+            self.events.set_category(block.event - self.earlier, category)
+        elif self._first <= block.event < self.earlier:
+            self._memory.set_category(block.address, category)
+
+    def _drop(self, count: int) -> None:
+        """Drop the first events; see Note [Old events]."""
+        if count <= 0:
+            return
+        log, earlier = self.events, self.earlier
+        count = end_of_request(log, count)
+        pools = self.pools.copy()
+        of_log = {number - earlier: pool_id for number, pool_id in pools.items()}
+        self._memory.follow(log, self._nbytes, count, of_log)
+        self.events, self._nbytes = log.part(count, len(log)), self._nbytes[count:]
+        self.earlier = earlier = earlier + count
+        for number in pools:
+            if number < earlier:
+                del self.pools[number]
 
     def _read(self) -> None:
         # Another thread may add events now: they are read next time.
@@ -139,6 +200,24 @@ class LiveLog:
         for block in ended:
             if block.event >= earlier:
                 categories[block.event - earlier] = category_of(block).number
+            elif block.event >= self._first:
+                self._memory.set_category(block.address, category_of(block))
+        most = self._most
+        if most is not None:
+            self._nbytes.extend([block.size for block in blocks])
+            if len(self.events) > most + most // _DROPPED_AT_ONCE:
+                with no_garbage_collection():
+                    self._drop(len(self.events) - most)
+
+
+# Note [Old events]
+#
+# A log that keeps the last N events drops a part of N at once, so that an event costs the same
+# whatever N is. The memory before the first event that is left follows from the memory at the
+# beginning and the events that are dropped: blocks keep their stacks, modules and categories, also
+# those categories that are known only when a block is freed much later. A request of an allocator
+# is several events (cached segments go back, a segment comes, a block is taken from it); they are
+# dropped together, so that a replay of the rest begins between two requests.
 
 
 _FREED: Final = LiveBlock(0, 0, 0)
@@ -325,7 +404,7 @@ class LiveBlocks:
         if self.log is not None:
             self.log.happened(action, address, size, stream)
             if pool_id is not None:
-                self.log.events.pools[self.events - self.log.earlier] = pool_id
+                self.log.pools[self.events] = pool_id
         self.events = events
 
     def settle(self) -> None:

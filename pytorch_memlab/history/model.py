@@ -278,6 +278,9 @@ class DeviceHistory:
     # whether blocks are larger than what was requested, as a caching allocator's; False for the
     # storages of the host
     is_rounded: bool = True
+    # how many events came before these and were dropped, as more are not kept; None if there may
+    # be some, and nothing tells how many
+    dropped: int | None = 0
     first_states: dict[object, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -203,6 +203,12 @@ class SegmentMap:
             self._insert(replace(around, address=end, size=last - end))
         return True
 
+    def serves(self, address: int, size: int) -> None:
+        """Note a request that a segment serves: of an expandable one, it tells the pool."""
+        segment = self.at(address)
+        if segment is not None and segment.is_expandable and segment.is_small is None:
+            self._insert(replace(segment, is_small=size <= SMALL_SIZE))
+
     def _insert(self, segment: Segment) -> None:
         if segment.address not in self._segments:
             insort(self._starts, segment.address)

@@ -49,9 +49,12 @@ _Peaks = dict[FollowedSource, dict[int, PeakBlocks]]
 class Recording:
     """The recording of one profiler, over all the times that it is on."""
 
-    def __init__(self, device: int | None = None, *, history: bool = False) -> None:
+    def __init__(
+        self, device: int | None = None, *, history: bool = False, history_max: int | None = None
+    ) -> None:
         self._device = device
         self._keeps_history = history
+        self._most_events = history_max
         self._is_on = False
         self._peaks: _Peaks = {}
         self._on: list[FollowedSource] = []
@@ -186,9 +189,15 @@ class Recording:
             in_use = live.blocks()
             categories = followed.categories(in_use)
             known = [(block, categories[block]) for block in in_use]
-            events = live.log.settled(known, numbers.of, peak.first)
-            states = followed.segments(device), peak.initial
-            devices.append(DeviceHistory(device, events, *states, is_rounded=device != HOST))
+            kept = live.log.settled(known, numbers.of, peak.first)
+            initial = peak.initial if kept.initial is None else kept.initial
+            devices.append(
+                DeviceHistory(
+                    *(device, kept.events, followed.segments(device), initial),
+                    is_rounded=device != HOST,
+                    dropped=kept.dropped,
+                )
+            )
         # An earlier source, now gone, may have had this id.
         self._histories.pop(id(followed), None)
         self._histories[id(followed)] = AllocationHistory(
@@ -197,6 +206,9 @@ class Recording:
 
     def _step_ended(self, _optimizer: torch.optim.Optimizer) -> None:
         self._steps.append(time_ns() // 1000)
+        most = self._most_events
+        if most is not None and len(self._steps) > 2 * most:
+            del self._steps[:-most]  # those that are left cover more events than are kept
 
     def _follow(self, followed: FollowedSource) -> None:
         if followed not in self._peaks:
@@ -212,7 +224,7 @@ class Recording:
                     peaks[index] = PeakBlocks(live, initial)
                 live.begin_peak(peaks[index])
                 if self._keeps_history:
-                    followed.begin_log(index)
+                    followed.begin_log(index, peaks[index].initial, self._most_events)
 
     def _simulation_changes(self, machine: Machine, is_on: bool) -> None:
         if self._device == HOST:

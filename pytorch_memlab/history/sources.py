@@ -12,6 +12,7 @@ from .._common.call_stacks import call_stacks, capture
 from ..devices import get_device
 from ..simulation.inspect import LoggedBlock, Machine, SimulatedGPU
 from .block_categories import freed_category, live_categories
+from .earlier_memory import EarlierMemory
 from .live_blocks import LiveBlock, LiveBlocks, LiveLog
 from .model import HOST, Block, Category, Segment
 from .program import program
@@ -109,10 +110,20 @@ class FollowedSource(ABC):
         for block in self._blocks_of([storage._cdata for storage in storages]):
             block.category = category
 
-    def begin_log(self, device: int) -> None:
+    def begin_log(self, device: int, segments: Sequence[Segment], most: int | None) -> None:
+        """Keep the events of a device for one more recording.
+
+        Args:
+            device: index of the GPU, or ``HOST``.
+            segments: those before the first event of the recording.
+            most: how many events it wants at most; None for all.
+        """
         live = self.live[device]
         if live.log is None:
-            live.log = LiveLog(freed_category, live.events)
+            memory = EarlierMemory(device, segments)
+            live.log = LiveLog(freed_category, live.events, memory, most)
+        else:
+            live.log.keep(most)
 
 
 class SimulatedBlocks(FollowedSource):

@@ -131,6 +131,8 @@ def timeline_of(
         steps = _step_ends(log, history.stacks)
     else:  # the last event at each of the times, or the first one
         steps = np.searchsorted(np.array(log.times), history.steps, side="right") - 1
+        if one.dropped != 0:
+            steps = steps[steps >= 0]  # the others ended before
     return Timeline(
         device,
         len(log),

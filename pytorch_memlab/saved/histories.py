@@ -103,6 +103,7 @@ class _Device:
     segments: tuple[_SegmentRow, ...]
     initial: tuple[_SegmentRow, ...] | None = None
     pools: _Pools = _Pools()  # which older files lack
+    dropped: int | None = 0  # as older files dropped nothing
 
 
 Texts = defaultdict[str, int]
@@ -126,6 +127,7 @@ def history_data(history: AllocationHistory) -> dict[str, Any]:
                     "segments": _pools_data(one.segments),
                     "initial": _pools_data(one.initial or ()),
                 },
+                "dropped": one.dropped,
             }
             for one in history.devices
         ],
@@ -153,6 +155,7 @@ def read_history(part: HistoryPart) -> AllocationHistory:
                 _segments(one.segments, one.pools.segments, texts, stacks),
                 None if initial is None else _segments(initial, one.pools.initial, texts, stacks),
                 one.is_rounded,
+                one.dropped,
             )
         )
     if not isinstance(data.settings, dict):
