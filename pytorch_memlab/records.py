@@ -331,6 +331,8 @@ class NoteKind(Enum):
     DID_NOT_RUN_BEFORE_END = "the same, where tracing ended"
     IDLE_DEVICES = "devices that were measured, and on which no memory was in use"
     NO_FUNCTIONS = "no function was registered"
+    EVENTS_DROPPED = "a device whose history lacks its oldest events; how many are left of how many"
+    EVENTS_MAY_BE_MISSING = "the same, where nothing tells whether there were more than are left"
     KEPT_AT_LEAST = "devices that count bytes, and do not tell old ones from new ones"
 
 
@@ -340,7 +342,7 @@ class Remark:
 
     kind: NoteKind
     names: tuple[str, ...] = ()  # of devices, functions or files; or what the user gave
-    description: str = ""  # of simulated GPUs
+    description: str = ""  # of simulated GPUs; of a history, its events
 
 
 def remarks_on_files(all_files: Iterable[FilesOfRun | None]) -> list[Remark]:

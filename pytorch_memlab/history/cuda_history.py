@@ -40,13 +40,19 @@ class _Switch:
     def __init__(self) -> None:
         self._users = 0
         self._is_ours = False
+        self._most = 0
 
-    def on(self) -> None:
+    @property
+    def most(self) -> int | None:
+        """The number of events of each GPU that PyTorch keeps for us; None if the program chose it."""
+        return self._most if self._is_ours else None
+
+    def on(self, most: int) -> None:
         if not self._users and not is_recorded():
             torch.cuda.memory._record_memory_history(
-                "all", context="alloc", stacks="python", max_entries=MOST_EVENTS
+                "all", context="alloc", stacks="python", max_entries=most
             )
-            self._is_ours = True
+            self._is_ours, self._most = True, most
         self._users += 1
 
     def off(self) -> None:
@@ -63,17 +69,19 @@ _switch = _Switch()
 class CudaHistory:
     """Records all GPUs of the process between ``begin`` and ``end``.
 
-    A history that the program records already is read and left as it is.
+    A history that the program records already is read and left as it is, and so is that of the
+    first one of us, with as many events as it keeps.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_EVENTS) -> None:
+        self._most = most
         self._began = 0
         self._marks: dict[int, list[tuple[int, Category]]] = {}
 
     def begin(self) -> None:
         self._began = time.time_ns() // 1000
         self._marks.clear()
-        _switch.on()
+        _switch.on(self._most)
         program.notes = (*program.notes, self._note)
         program.begin()
 
@@ -100,7 +108,8 @@ class CudaHistory:
     def _described(self, device: DeviceHistory, live: dict[int, Category]) -> DeviceHistory:
         """The events since the beginning, with the categories of their blocks."""
         log = device.events
-        events = log.part(bisect_left(log.times, self._began), len(log))
+        begin = bisect_left(log.times, self._began)
+        events = log.part(begin, len(log))
         allocated: dict[int, int] = {}
         for number, event in enumerate(events):
             if event.action == "alloc":
@@ -123,7 +132,10 @@ class CudaHistory:
                 category = live.get(block.address, self._marked(block.address, 0, now))
                 blocks.append(replace(block, category=category))
             segments.append(replace(segment, blocks=tuple(blocks)))
-        return DeviceHistory(device.device, events, segments)
+        # PyTorch does not tell how many events it dropped, nor whether it did.
+        may_lack = begin == 0 and len(log) == _switch.most
+        dropped = None if may_lack else 0
+        return DeviceHistory(device.device, events, segments, dropped=dropped)
 
     def _marked(self, address: int, began: int, ended: int) -> Category:
         """The last note of an address between two times."""

@@ -19,7 +19,7 @@ from .._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..devices import find_devices
 from ..errors import HistoryError
 from ..simulation.inspect import Machine, active
-from .cuda_history import CudaHistory, is_recorded
+from .cuda_history import MOST_EVENTS, CudaHistory, is_recorded
 from .holders import PeakHolders, peak_holders
 from .live_blocks import PeakBlocks
 from .model import HOST, AllocationHistory, Block, DeviceHistory, Frame, Stack, device_name
@@ -82,7 +82,7 @@ class Recording:
                 return
         elif _has_gpu() and self._device != HOST:
             if self._keeps_history and torch.cuda.is_available():
-                self._cuda = CudaHistory()
+                self._cuda = CudaHistory(self._most_events or MOST_EVENTS)
                 self._cuda.begin()
             return
         self._follow(_host())

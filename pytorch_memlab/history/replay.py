@@ -355,6 +355,8 @@ class WhatIf:
     settings: str
     variants: tuple[Variant, ...]
     run: str = ""  # label of the run in a merged profile, such as ``rank0``; empty in one of a run
+    # how many events came before the first one and were dropped; None if that is not known
+    dropped: int | None = 0
 
     @property
     def name(self) -> str:
@@ -400,6 +402,7 @@ def what_if(
         check,
         settings,
         tuple(variants),
+        dropped=one.dropped,
     )
 
 

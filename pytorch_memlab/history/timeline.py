@@ -84,6 +84,9 @@ class Timeline:
     phases: tuple[str, ...] = ()
     run: str = ""  # label of the run in a merged profile, such as ``rank0``; empty in one of a run
 
+    # how many events came before the first one and were dropped; None if that is not known
+    dropped: int | None = 0
+
     @property
     def name(self) -> str:
         return device_name(self.device, self.run)
@@ -149,6 +152,7 @@ def timeline_of(
         capacity,
         has_all_steps=history.steps is not None,
         phases=_phases(log, history.stacks, points, steps),
+        dropped=one.dropped,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import sys
 import traceback
 import weakref
@@ -15,7 +16,7 @@ from .._common.uninterrupted import uninterrupted
 from .._common.whole_exit import WholeExit
 from .._common.wrapping import within
 from ..devices import find_devices, get_device
-from ..errors import HistoryError
+from ..errors import HistoryError, UsageError
 from ..profiles.merging import added_up
 from ..profiles.recorded import RecordedProfile
 from ..records import (
@@ -37,7 +38,7 @@ from .function_source import FunctionSource, function_source
 from .intervals import FunctionIntervals
 from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_code_ids
 from .line_store import LineStore
-from .recorded import RunTime, calls_between, measured_devices, measured_now
+from .recorded import RunTime, calls_between, measured_devices, measured_now, notes_on_limits
 from .registration import resolve
 from .reloaded_functions import (
     is_made_otherwise_now,
@@ -72,9 +73,11 @@ class LineProfiler(RecordedLines):
         target_gpu: measure on this device alone: index, string or ``torch.device``.
         history: whether every allocation and free is kept for ``history()``: 46 bytes for each,
             and the stacks once each.
+        history_max: how many events of each device are kept at most, the last ones; None for all.
 
     Raises:
         NotAFunctionError: something that has no Python source lines.
+        UsageError: a limit that is no number from 1 on, or that nothing is kept for.
         UnknownDeviceError: there is no such device.
 
     >>> import torch
@@ -93,7 +96,10 @@ class LineProfiler(RecordedLines):
         *functions: Any,
         target_gpu: int | str | torch.device | None = None,
         history: bool = False,
+        history_max: int | None = None,
     ) -> None:
+        if history_max is not None:
+            _check_limit(history_max, history=history)
         self._raw_line_records = LineStore()
         self._code_infos: dict[int, FunctionInfo] = {}
         self._unread: dict[int, Callable[[], FunctionSource]] = {}
@@ -108,6 +114,7 @@ class LineProfiler(RecordedLines):
             self._raw_line_records, self._selection, self._codes, self._listener
         )
         self._keeps_history = history
+        self._history_max = history_max
         self._recordings: dict[int | None, Recording] = {}
         self._depth = 0
         self._time = RunTime()
@@ -304,7 +311,7 @@ class LineProfiler(RecordedLines):
             entries,
             added_up(calls_between(self._raw_line_records, self._codes, places)),
             DEFAULT_COLUMNS,
-            notes=records.notes,
+            notes=(*records.notes, *notes_on_limits(history)),
             ends=records.ends,
             failures={
                 (places[code_id], line): size
@@ -460,7 +467,9 @@ class LineProfiler(RecordedLines):
 
         index = _index_of(self._target_gpu)
         if index not in self._recordings:
-            self._recordings[index] = Recording(index, history=self._keeps_history)
+            self._recordings[index] = Recording(
+                index, history=self._keeps_history, history_max=self._history_max
+            )
         return self._recordings[index]
 
     def _stop_recording(self) -> None:
@@ -510,6 +519,14 @@ class LineProfiler(RecordedLines):
             *(Approximated(tuple(found)) for found in kinds.values() if found),
             *(share for share in shares if not share.is_exact),
         ]
+
+
+def _check_limit(history_max: object, *, history: bool) -> None:
+    if isinstance(history_max, bool) or not isinstance(history_max, int) or history_max < 1:
+        shown = reprlib.repr(history_max)
+        raise UsageError(f"history_max is a number of events from 1 on, not {shown}")
+    if not history:
+        raise UsageError("history_max limits the history: give history=True too")
 
 
 def _index_of(target: int | str | torch.device | None) -> int | None:

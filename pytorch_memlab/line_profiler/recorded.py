@@ -19,7 +19,7 @@ from .._common.version import __version__
 from ..devices.device import Device, private_bytes
 from ..profiles.merging import renumbered
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
-from ..records import DeviceInfo, FunctionInfo, LineEntry, bound_of
+from ..records import DeviceInfo, FunctionInfo, LineEntry, NoteKind, Remark, bound_of
 from ..scopes import DevicePeaks
 from .line_store import CodeLines
 
@@ -27,7 +27,23 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from ..history.holders import PeakHolders
+    from ..history.model import AllocationHistory
     from .line_store import LineStore
+
+
+def notes_on_limits(history: AllocationHistory | None) -> list[Remark]:
+    """Notes on the devices of a history that has not all events."""
+    from ..history.model import device_name
+
+    notes = []
+    for one in () if history is None else history.devices:
+        name, kept, dropped = device_name(one.device), len(one.events), one.dropped
+        if dropped is None:
+            notes.append(Remark(NoteKind.EVENTS_MAY_BE_MISSING, (name,), f"{kept:,}"))
+        elif dropped:
+            numbers = f"{kept:,} of {dropped + kept:,}"
+            notes.append(Remark(NoteKind.EVENTS_DROPPED, (name,), numbers))
+    return notes
 
 
 class RunTime:

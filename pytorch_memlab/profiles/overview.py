@@ -129,6 +129,8 @@ def _with_room(profile: RecordedProfile, measured: MeasuredDevice) -> int | None
 
     for device in profile.history.used_devices():
         if device_name(device) == measured.device.name:
+            if profile.history.of_device(device).dropped != 0:
+                return None
             return replay(profile.history, device).peak_reserved
     return None
 

@@ -86,6 +86,14 @@ _REMARKS = {
         "kept and freed are at least the numbers of {names}: hardware counts bytes, and does not"
         " tell which ones a line freed; delta is exact"
     ),
+    NoteKind.EVENTS_DROPPED: (
+        "{names}: the history has the last {description} events, as it is limited: its timeline and"
+        " replays begin there, and all other figures are of the whole run"
+    ),
+    NoteKind.EVENTS_MAY_BE_MISSING: (
+        "{names}: the history has the last {description} events, which is its limit, so that"
+        " earlier ones may be missing: what held the peak, the timeline and replays are of these"
+    ),
     NoteKind.NO_FUNCTIONS: ("no function was registered, see LineProfiler(function) and @profile"),
 }
 

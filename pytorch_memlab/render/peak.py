@@ -65,12 +65,25 @@ def head(peak: Peak) -> str:
     return peak_sentence(peak.name, peak.active, peak.reserved, peak.event, peak.events)
 
 
-def peak_sentence(name: str, active: int, reserved: int, event: int, events: int) -> str:
+def number_of_events(events: int, dropped: int | None) -> str:
+    """The number of events of a history, after those that were dropped; None if that is not known.
+
+    >>> number_of_events(500, 0), number_of_events(500, 1000), number_of_events(500, None)
+    ('500', 'the last 500 of 1,500', 'the last 500')
+    """
+    if dropped == 0:
+        return f"{events:,}"
+    return f"the last {events:,}" + (f" of {events + dropped:,}" if dropped else "")
+
+
+def peak_sentence(
+    name: str, active: int, reserved: int, event: int, events: int, dropped: int | None = 0
+) -> str:
     """The peak of one device: its bytes, and the event that it follows; -1 for the beginning."""
     moment = "before the first event" if event < 0 else f"event {event + 1:,}"
     return (
         f"{name}: {prose_size(active)} in use at the peak, "
-        f"{prose_size(reserved)} reserved ({moment} of {events:,})"
+        f"{prose_size(reserved)} reserved ({moment} of {number_of_events(events, dropped)})"
     )
 
 

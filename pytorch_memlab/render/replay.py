@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
+from .peak import number_of_events
 from .rows import cut, document, place, source_line, wrapped
 
 if TYPE_CHECKING:
@@ -20,7 +21,12 @@ _FRAMES: Final = 2
 
 def text(found: WhatIf) -> str:
     """The replays of one GPU."""
-    lines = [f"{found.name}: {len(found.events):,} events", "", *_table(found), ""]
+    lines = [
+        f"{found.name}: {number_of_events(len(found.events), found.dropped)} events",
+        "",
+        *_table(found),
+        "",
+    ]
     lines += [row for line in _notes(found) for row in wrapped(line)]
     return document(lines)
 

@@ -160,7 +160,10 @@ def _peak_line(
     profile: RecordedProfile, measured: MeasuredDevice, drawn: Timeline | None
 ) -> Frame | None:
     """The line at the peak: as the history has it, or the profiled line with a peak as high."""
-    frame = None if drawn is None else drawn.frames[drawn.peak]
+    frame = None
+    # A history that lacks its oldest events may lack that of the peak.
+    if drawn is not None and (drawn.dropped == 0 or max(drawn.active) >= measured.peak_active):
+        frame = drawn.frames[drawn.peak]
     if frame is not None and frame.filename:
         return frame
     name = measured.device.name

@@ -77,7 +77,8 @@ def heading(timeline: Timeline) -> str:
     """The label of a picture of the timeline: the GPU and its peak."""
     peak = timeline.peak
     active, reserved = timeline.active[peak], timeline.reserved[peak]
-    return peak_sentence(timeline.name, active, reserved, timeline.points[peak], timeline.events)
+    number, events, dropped = timeline.points[peak], timeline.events, timeline.dropped
+    return peak_sentence(timeline.name, active, reserved, number, events, dropped)
 
 
 def peak_place(timeline: Timeline) -> tuple[str, str]:

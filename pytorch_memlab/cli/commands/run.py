@@ -160,6 +160,12 @@ def add_arguments(parser: CommandParser) -> None:
         "keep every allocation and free in the .json file: some 10 bytes for each",
         action="store_true",
     )
+    add(
+        "--history-max N",
+        "keep the last N of them on each device, so that the memory for them has a limit in a long"
+        " run; a note tells how many there were (default: keep all)",
+        type=number_from(1, "events"),
+    )
     add("--force", "overwrite the .json or .pickle file of an older run", action="store_true")
     add_private(add, "all files")
     add(

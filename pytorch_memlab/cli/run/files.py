@@ -59,6 +59,8 @@ class RunFiles:
         jobs = [name for name in names if is_job_folder(name)]
         if options.history and not (jobs or any(map(is_profile, names))):
             raise UsageError("--history is for the profile: give -o FILE.json too")
+        if options.history_max is not None and not options.history:
+            raise UsageError("--history-max limits --history: give --history too")
         if options.save_every is not None and not jobs:
             raise UsageError("--save-every is for the folder of a job: give -o NAME.memlab too")
         if len(jobs) > 1:

@@ -85,7 +85,9 @@ class Profile:
         self._decorated: list[tuple[Any, tuple[str, ...]]] = []
         self._device = device
         self._steps = steps
-        self._profiler = LineProfiler(target_gpu=device, history=keeps_history)
+        self._profiler = LineProfiler(
+            target_gpu=device, history=keeps_history, history_max=options.history_max
+        )
         self._peaks = RunPeaks(device)
         self._process = os.getpid()
         self._seconds_before = _seconds_of_processes()
