@@ -44,7 +44,7 @@ class _Switch:
 
     @property
     def most(self) -> int | None:
-        """The number of events of each GPU that PyTorch keeps for us; None if the program chose it."""
+        """The number of events of each GPU that PyTorch keeps; None if the program chose it."""
         return self._most if self._is_ours else None
 
     def on(self, most: int) -> None:

@@ -12,6 +12,8 @@ from pytorch_memlab.errors import HistoryError
 from pytorch_memlab.history import recorder
 from pytorch_memlab.history.holders import peak_holders
 from pytorch_memlab.history.recorder import live_holders
+from pytorch_memlab.records import NoteKind
+from pytorch_memlab.render.notes import text
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.machine import active
 
@@ -151,3 +153,46 @@ def test_what_is_live_has_its_lines_if_they_are_recorded(gpu):
         "test_what_is_live_has_its_lines_if_they_are_recorded", kept.nbytes
     )  # fmt: skip
     torch.cuda.memory._record_memory_history(None)
+
+
+def take_five(mib):
+    for _ in range(5):
+        torch.zeros(mib * MIB, dtype=torch.uint8, device="cuda")
+
+
+def limits_of(profiler):
+    notes = profiler.recorded().notes
+    return [one for one in notes if getattr(one, "kind", None) is NoteKind.EVENTS_MAY_BE_MISSING]
+
+
+def test_pytorch_keeps_as_many_events_as_the_limit_says_and_a_note_tells_it(gpu):
+    with LineProfiler(take_five, history=True, history_max=6) as profiler:
+        take_five(30)
+    device = profiler.history().devices[0]
+    assert len(device.events) == 6
+    assert device.dropped is None
+    (note,) = limits_of(profiler)
+    assert text(note) == (
+        "cuda:0: the history has the last 6 events, which is its limit, so that earlier ones may be"
+        " missing: what held the peak, the timeline and replays are of these"
+    )
+
+
+def test_with_room_for_all_events_nothing_is_said(gpu):
+    torch.zeros(30 * MIB, dtype=torch.uint8, device="cuda")
+    # A segment's cache is there: each is an allocation, a request to free, and a free.
+    with LineProfiler(take_five, history=True, history_max=16) as profiler:
+        take_five(30)
+    device = profiler.history().devices[0]
+    assert (len(device.events), device.dropped) == (15, 0)
+    assert limits_of(profiler) == []
+
+
+def test_the_history_of_the_program_keeps_its_own_number_of_events(gpu):
+    torch.cuda.memory._record_memory_history(max_entries=100)
+    with LineProfiler(take_five, history=True, history_max=6) as profiler:
+        take_five(30)
+    torch.cuda.memory._record_memory_history(None)
+    device = profiler.history().devices[0]
+    assert len(device.events) > 14
+    assert device.dropped == 0
