@@ -77,6 +77,7 @@ def test_processes_of_mp_spawn_are_ranks_and_workers_of_a_data_loader_are_none(m
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(ANSWER)
     assert "created no CUDA tensor" not in done.stderr
+    assert "written to" not in done.stderr
     assert os.listdir(tmp_path) == ["train.py"]
 
 

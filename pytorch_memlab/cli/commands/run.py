@@ -90,6 +90,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: CommandParser) -> None:
     parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.set_defaults(job_is_temporary=False)  # true in ranks that a program started
     described = ", ".join(f"{column.name} ({column.text})" for column in COLUMNS)
     parser.hint_on_unknown = "; options of the script go after it: run SCRIPT ARGS"
     add_program(parser.group("what to run"), "; - for standard input")

@@ -76,6 +76,7 @@ class RunFiles:
         self.are_written = True
         """False once one of them could not be written."""
         self._is_private = options.private
+        self._names_job = not options.job_is_temporary
         self._write_report = writer_to(reports, force=force, is_private=options.private)
         self._writes_reports = bool(reports) or not jobs
         self.history = WholeRunHistory(keeps_events=bool(traces or pictures))
@@ -117,7 +118,7 @@ class RunFiles:
         except UsageError as error:
             print(error, file=sys.stderr)
             return False
-        if name is not None and prints():
+        if name is not None and self._names_job and prints():
             print(f"memory profile written to {name}", file=sys.stderr)
         return True
 
@@ -140,7 +141,7 @@ class RunFiles:
         if self._is_private:
             found = private_snapshot(found)
         name = file.write_or_tell(lambda: lambda opened: pickle.dump(found, opened, _PROTOCOL))
-        if name is not None and prints():
+        if name is not None and self._names_job and prints():
             count = sum(map(len, found["device_traces"]))
             print(f"memory history written to {name}: {count:,} events", file=sys.stderr)
         return name is not None

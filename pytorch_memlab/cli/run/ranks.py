@@ -178,6 +178,7 @@ class StartedRanks:
             self._folder = os.path.join(self._temporary.name, "job.memlab")
             JobFolder(self._folder, replaces_older=True, job=self._job)
         options = copy.copy(self._options)
+        options.job_is_temporary = self._temporary is not None
         options.outputs = [
             os.path.abspath(name) for name in self._options.outputs or [str(self._folder)]
         ]
