@@ -52,6 +52,14 @@ WORDS = {
     Remark(NoteKind.EDITED_FUNCTIONS, ("f",)): (
         "f was edited since: these lines are of the version before; make another LineProfiler"
     ),
+    Remark(NoteKind.EVENTS_DROPPED, ("cuda:0",), "500 of 1,700"): (
+        "cuda:0: the history has the last 500 of 1,700 events, as it is limited: its timeline and"
+        " replays begin there, and all other figures are of the whole run"
+    ),
+    Remark(NoteKind.EVENTS_MAY_BE_MISSING, ("cuda:0",), "500"): (
+        "cuda:0: the history has the last 500 events, which is its limit, so that earlier ones may"
+        " be missing: what held the peak, the timeline and replays are of these"
+    ),
     Remark(NoteKind.KEPT_AT_LEAST, ("cuda:0",)): (
         "kept and freed are at least the numbers of cuda:0: hardware counts bytes, and does not"
         " tell which ones a line freed; delta is exact"
