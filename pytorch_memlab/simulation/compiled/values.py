@@ -10,11 +10,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import mul
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
-from torch.fx import GraphModule, Interpreter
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
@@ -32,12 +34,18 @@ _SEEDS = frozenset({"inductor_seed", "inductor_seeds"})
 _READ: Final = torch.ops.aten._local_scalar_dense.default
 
 _ALIKE: Final = {
-    # Inductor gives tensors between passes the layouts that suit convolutions.
+    # Inductor keeps tensors for the backward pass in the layout that suits convolutions.
     torch.ops.aten.view.default: torch.ops.aten.reshape.default,
-    # It shares memory until one of the two is written to, which storages of the CPU cannot here.
+    # It shares memory until one of the two is written to; only PyTorch's own memory can be shared.
     torch.ops.aten._lazy_clone.default: torch.ops.aten.clone.default,
 }
 """Ops that fail with some tensors, and those with the same values that do not."""
+
+_READ_MEMORY: Final = frozenset(
+    (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
+)
+"""Those of PyTorch's ops that take a tensor for its memory."""
+_OF_PYTORCH: Final = frozenset({"aten", "prims"})
 
 Results = defaultdict[OpOverload, deque[Any]]
 """Results of each op, in the order in which a graph calls it."""
@@ -65,6 +73,29 @@ def _depends_on_values(op: OpOverload, args: Args) -> bool:
     if info.takes_masks:
         return any(map(is_mask, args[1]))
     return op is _READ or (depends is not None and depends.outputs is not None)
+
+
+def _sees_strides(op: Any) -> bool:
+    """True for an op whose result may differ with the strides of what it is given."""
+    if isinstance(op, OpOverload):
+        is_known = op.namespace in _OF_PYTORCH
+        return op in _READ_MEMORY or not (is_known or op._schema.is_mutable)
+    return isinstance(op, HigherOrderOperator)
+
+
+def _as_traced(value: Any, node: Node) -> Any:
+    """A tensor's values with the strides that the graph was traced with."""
+    traced = node.meta.get("val")
+    if not (isinstance(value, torch.Tensor) and isinstance(traced, torch.Tensor)):
+        return value
+    strides, offset = traced.stride(), traced.storage_offset()
+    if not all(isinstance(number, int) for number in (*strides, offset)):
+        return value  # Inductor changes no layout of tensors of any size
+    if not value.numel() or value.stride() == strides or 0 in strides:
+        return value
+    length = offset + 1 + sum(map(mul, strides, (size - 1 for size in value.size())))
+    like = value.new_zeros(length).as_strided(value.size(), strides, offset)
+    return like.copy_(value)
 
 
 class _Shapes(DryRunExecutor):
@@ -152,6 +183,11 @@ class GraphValues(Interpreter):
         if target not in self._on_cpu:
             self._on_cpu[target] = _copy_on_cpu(value)
         return self._on_cpu[target]
+
+    def map_nodes_to_values(self, args: Any, n: Node) -> Any:
+        if not _sees_strides(n.target):
+            return super().map_nodes_to_values(args, n)
+        return map_arg(args, lambda node: _as_traced(self.env[node], node))
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = tree_map_only(torch.device, lambda _device: _CPU, (args, kwargs))

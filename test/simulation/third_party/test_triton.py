@@ -190,6 +190,35 @@ def test_autotuned_kernels_in_compiled_code_take_the_first_configuration():
     assert peaks[0] == peaks[1]
 
 
+class AddedInMemory(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        [x] = ctx.saved_tensors
+        return kernels.added_by_a_launch(gradient.contiguous(), x)
+
+
+def test_kernels_in_compiled_code_see_the_strides_that_the_program_has():
+    """Inductor keeps the tensor channels-last."""
+    gradients = []
+    for is_compiled in (True, False):
+        with simulate("h100"):
+            torch.manual_seed(0)
+            first, second = torch.nn.Conv2d(3, 72, 3).cuda(), torch.nn.Conv2d(72, 72, 3).cuda()
+
+            def step(x, first=first, second=second):
+                return second(AddedInMemory.apply(first(x).relu())).square().mean()
+
+            step = torch.compile(step) if is_compiled else step
+            step(torch.randn(2, 3, 9, 9, device="cuda")).backward()
+            gradients.append(first.weight.grad.cpu())
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-5)
+
+
 @computed_or_dry
 def test_a_launch_checks_its_arguments(compute):
     with simulate("h100", compute=compute):
