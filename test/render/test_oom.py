@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from read_page import read
 from support.oom_programs import program
+from timelines import HOSTILE
 
 from pytorch_memlab import simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
@@ -14,7 +16,7 @@ from pytorch_memlab.advice.cause import Remedy
 from pytorch_memlab.advice.trials import Advice, Result
 from pytorch_memlab.history.model import Category
 from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, Place, ProgramFrame
-from pytorch_memlab.render.oom import data, text
+from pytorch_memlab.render.oom import data, fragment, text
 from pytorch_memlab.simulation.allocator.out_of_memory import FailedRequest, FreeBlock
 
 GIB, MIB = 2**30, 2**20
@@ -170,6 +172,19 @@ def test_twenty_four_lines_of_eighty_columns_whatever_the_names():
     lines = text(facts(frames=(frame,), blocks=tuple(blocks), missing=missing)).splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
+
+
+def test_names_of_a_report_stay_text_in_a_notebook():
+    at = Place(f"/nowhere/{HOSTILE}.py", 3, HOSTILE, f"x = '{HOSTILE}'")
+    frame = ProgramFrame(at, frozenset(), frozenset(), {})
+    block = BlockInUse(MIB, Category.SAVED, at, name=HOSTILE)
+    remedy = Remedy(HOSTILE, MIB, HOSTILE, (f"x = '{HOSTILE}'",))
+    report = text(facts(frames=(frame,), blocks=(block,)), Advice((remedy,), (None,), HOSTILE))
+    shown = read(fragment(report))
+    assert {one.tag for one in shown.all()} <= {"div", "pre"}
+    begin = "</script><img src=x onerror=alert(1)>"
+    assert report.count(begin) == shown.text.count(begin) == 5
+    assert "\u202e" not in shown.text
 
 
 def test_long_remedies_are_whole_and_leave_two_lines_that_hold_most():

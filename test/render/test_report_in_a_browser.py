@@ -7,18 +7,33 @@ from dataclasses import replace
 import pytest
 from browser import CHROMIUM, title_of
 from contrast_script import CONTRAST
+from peaks import hostile as hostile_peak
 from reports import (
     ERROR,
     MAIN,
+    MIB,
     PROFILE,
     STEP,
     UNUSED,
+    hostile,
     line,
     page_of,
     two_devices,
     two_ranks,
     with_history,
 )
+from timelines import HOSTILE
+
+from pytorch_memlab.history.model import (
+    AllocationHistory,
+    Category,
+    DeviceHistory,
+    Event,
+    EventLog,
+    Frame,
+    Segment,
+)
+from pytorch_memlab.profiles.recorded import ShownRemedy
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
@@ -187,6 +202,65 @@ def test_a_button_copies_the_edit_of_a_remedy(tmp_path):
         "selected": ERROR.remedies[1].code.rstrip(),
         "hidden": False,
     }
+
+
+EXECUTED = """<script>
+window.alert = (said) => wrong.push(`alert ${said}`);
+const copied = [];
+Object.defineProperty(navigator, "clipboard", {configurable: true, value: {
+  writeText: async (text) => { copied.push(text); },
+}});
+document.querySelectorAll("button, [role=tab]").forEach((one) => one.click());
+document.querySelectorAll("input").forEach((one) => {
+  one.value = "<img src=x onerror=alert(2)>";
+  one.dispatchEvent(new Event("input"));
+});
+document.querySelectorAll("[role=slider], [tabindex='0']").forEach((one) => {
+  for (const key of ["End", "Enter", "p"]) {
+    one.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+  }
+});
+setTimeout(() => {
+  document.title = JSON.stringify({
+    wrong, copied, images: document.images.length,
+    tabs: document.querySelectorAll("[role=tab]").length,
+    shown: ["h1", "dd", ".memlab-source code", ".memlab-flame .call", "#memlab-view-0-1", "figure"]
+      .filter((place) => [...document.querySelectorAll(place)].some((one) =>
+        one.textContent.includes("<img src=x onerror=alert(1)>"))),
+  });
+}, 50);
+</script></body>"""
+
+
+def test_names_execute_nothing_and_are_copied_as_they_are(tmp_path):
+    """Of files, functions, lines, arguments, errors, remedies, blocks, modules and devices."""
+    events = [Event("alloc", 0, MIB, 0, 0, 1, 0, Category.SAVED)]
+    device = DeviceHistory(0, EventLog(events), (), [Segment(0, 20 * MIB, False, ())])
+    frame = Frame(f"/nowhere/{HOSTILE}.py", 1, HOSTILE)
+    history = AllocationHistory([device], [(), (frame,)])
+    remedies = (
+        ShownRemedy("edit", "", f"--- {HOSTILE}+x = '{HOSTILE}'", "tried"),
+        ShownRemedy("`[x](javascript:alert(1))`", "x = '</pre><b>$a$&amp;'\n", "", "not tried"),
+    )
+    error = replace(ERROR, remedies=remedies)
+    profile = replace(hostile(), history=history, peaks={"cuda:0": hostile_peak()}, errors=(error,))
+    page = page_of(profile).replace("<head>", WATCH).replace("</body>", EXECUTED)
+    found = title_of(page, tmp_path, WAITS)
+    assert found["wrong"] == []
+    assert found["images"] == 0
+    assert found["tabs"] == 5
+    places = [
+        "h1",
+        "dd",
+        ".memlab-source code",
+        ".memlab-flame .call",
+        "#memlab-view-0-1",
+        "figure",
+    ]
+    assert found["shown"] == places
+    # A character that reverses what follows, and half of one, would hide what is pasted.
+    shown = HOSTILE.replace("\u202e", "\ufffd").replace("\ud800", "\ufffd")
+    assert found["copied"] == [f"--- {shown}+x = '{shown}'\n", "x = '</pre><b>$a$&amp;'\n"]
 
 
 PHONE = """<script>
