@@ -73,6 +73,8 @@ class Results:
     # the report that text shows in place of the tables; None for the tables themselves
     overview: Overview | None
     recorded: RecordedProfile
+    # the profile for a page, which may have a history that is in no file of the profile
+    of_page: RecordedProfile
     of_each_device: Report  # the tables for a page
 
 
@@ -107,7 +109,7 @@ def results_of(
     of_runs = run_notes(profile) if tells_runs else ()
     report = replace(report, notes=(*verdict, *report.notes, *of_runs))
     recorded = replace(profile, columns=of_each_device.columns)
-    return Results(report, found, recorded, of_each_device)
+    return Results(report, found, recorded, recorded, of_each_device)
 
 
 def writer_to(
@@ -167,7 +169,7 @@ def _profile(results: Results) -> str:
 def _page(results: Results) -> str:
     from ..render import report_page
 
-    return report_page.render(results.recorded, results.of_each_device)
+    return report_page.render(results.of_page, results.of_each_device)
 
 
 def _as_text(results: Results) -> str:
