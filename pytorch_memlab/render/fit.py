@@ -326,6 +326,12 @@ def _about_steps(report: FitReport) -> Iterator[str]:
             "loops ended early where their peak repeated, and the program went on behind them"
             " (--steps N ends them after N optimizer steps)"
         )
+    missed = [one for one in trials if one.unreached and one.ending is Ending.SETTLED]
+    if missed:
+        yield (
+            f"the loops ended after {counted(len(missed[0].step_peaks), 'step')}, where their peak"
+            " repeated: --steps N runs N, which may reach more of the program"
+        )
     if Ending.STEPS in endings:
         yield f"the loops ended after --steps {report.steps}, before the peak repeated"
     if Ending.UNSETTLED in endings:
