@@ -197,13 +197,16 @@ def test_processes_that_the_script_starts_are_not_measured(write):
     name = write(
         """\
         import torch
-        from torch.multiprocessing import spawn
+        from torch.multiprocessing import get_context
 
-        def worker(rank):
+        def worker():
             assert torch.ones(256, device="cuda").is_cuda
 
         if __name__ == "__main__":
-            spawn(worker, nprocs=1)
+            process = get_context("spawn").Process(target=worker)
+            process.start()
+            process.join()
+            assert not process.exitcode
         """
     )
 

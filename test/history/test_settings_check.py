@@ -93,5 +93,6 @@ def test_the_log_holds_no_more_than_numbers_of_what_was_freed():
         for _ in range(100):
             take(1)
         log = machine.gpus[0].log
+        assert torch.cuda.memory_allocated() == 0  # a question finds the last one dead
         assert log.live == {}
         assert (len(log.requests), log.requests.itemsize) == (400, 8)
