@@ -14,7 +14,7 @@ from .._common.quoted import printable
 from ..history.model import Category
 from ..history.timeline import OTHER_LINES
 from .page import Fragment, fill, page, script_data
-from .peak import peak_sentence
+from .peak import number_of_events, peak_sentence
 from .picture import ALARM, COLOURS, INK, QUIET, byte_marks, drawn, event_marks, finish, shortened
 from .rows import place, source_line
 
@@ -322,7 +322,10 @@ def _mark_peak(axes: Axes, timeline: Timeline, shown: Scene) -> None:
 
 def _finish(axes: Axes, timeline: Timeline, shown: Scene, keys: Sequence[Any]) -> None:
     """The title, the axes and the legend."""
-    finish(axes, _head(timeline), "events of the allocator", shown.top)
+    events_of = "events of the allocator"
+    if timeline.dropped != 0:
+        events_of += f": {number_of_events(timeline.events, timeline.dropped)}"
+    finish(axes, _head(timeline), events_of, shown.top)
     axes.set_xlim(0, shown.last)
     events = event_marks(shown.last)
     axes.set_xticks(events, [f"{event:,}" for event in events])

@@ -65,6 +65,8 @@ def test_the_note_is_in_the_report_the_page_and_the_file(
     drawn = "cuda:0: 50.0 MiB in use at the peak, 64.0 MiB reserved"
     drawn += f" (event 1 of the last 20 of {EVENTS})"
     assert drawn in Path("t.html").read_text()
+    assert main(["timeline", "-o", "t.svg", "p.json"]) == 0
+    assert f"events of the allocator: the last 20 of {EVENTS}" in Path("t.svg").read_text()
     capsys.readouterr()
     assert main(["replay", "p.json"]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
