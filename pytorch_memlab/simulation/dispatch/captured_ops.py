@@ -86,7 +86,7 @@ class Recording:
     ops: list[_CapturedOp] = field(default_factory=list)
     draw: Draw | None = None  # of the op that runs now
     _saved: dict[int, _Saved] = field(default_factory=dict)
-    _outlived: list[_Saved] = field(default_factory=list)  # of storages that died in the capture
+    _in_order: list[_Saved] = field(default_factory=list)  # also of storages that died since
     _made: set[int] = field(default_factory=set)
 
     def made(self, storage: torch.UntypedStorage) -> None:
@@ -100,21 +100,21 @@ class Recording:
             known = self._saved.get(key)
             if key in self._made or (known is not None and known.storage() is storage):
                 continue
-            if known is not None and known.pool_memory is not None:
-                self._outlived.append(known)
             with _below_python():
                 values = torch.UntypedStorage(storage.nbytes()).copy_(storage, False)
-            self._saved[key] = _Saved(weakref.ref(storage), values, self._pool_memory(storage))
+            saved = _Saved(weakref.ref(storage), values, self._pool_memory(storage))
+            self._saved[key] = saved
+            self._in_order.append(saved)
 
     def restore(self) -> None:
         """Put the values back that were there before the capture; Note [Work in a capture]."""
-        for saved in reversed([*self._outlived, *self._saved.values()]):  # the oldest ones last
+        for saved in reversed(self._in_order):  # what had the memory first has it again
             storage = saved.storage() if saved.pool_memory is None else saved.pool_memory
             if storage is not None and storage.nbytes() == saved.values.nbytes():
                 with _below_python():
                     storage.copy_(saved.values, False)
         self._saved.clear()
-        self._outlived.clear()
+        self._in_order.clear()
         self._made.clear()
 
     def add(self, run: Callable[..., Any], args: Args, kwargs: Kwargs, result: Any) -> None:
