@@ -248,3 +248,15 @@ def test_the_blocks_of_the_host_that_are_older_than_the_events():
 def test_a_limit_that_is_none(options, message):
     with pytest.raises(UsageError, match=message):
         LineProfiler(train, **options)
+
+
+def test_a_request_is_kept_whole_or_not_at_all():
+    with simulate("24GiB", compute=False):
+        recording = Recording(history=True, history_max=3)
+        recording.begin()
+        kept = [torch.empty(20 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
+        device = recording.history().devices[0]
+        recording.end()
+    assert kept
+    assert [event.action for event in device.events] == ["segment_alloc", "alloc"]
+    assert device.dropped == 4
