@@ -14,6 +14,7 @@ from types import CodeType
 from typing import Any, Final, Protocol
 
 from .._common.secrets_in_arguments import masked
+from .._common.thread_frames import thread_frames
 from .._common.uncaught_errors import first_line
 from .._common.user_code import is_of_user
 from ..errors import MemlabError, UsageError
@@ -169,7 +170,7 @@ class RunningProgram:
 def _running_modules() -> list[CodeType]:
     """The code of the user's modules whose top level runs, as that of a script does."""
     found: dict[int, CodeType] = {}
-    for frame in sys._current_frames().values():
+    for frame in thread_frames().values():
         inner: Any = frame
         while inner is not None:
             code = inner.f_code

@@ -27,6 +27,7 @@ from typing import Final
 from .._common.garbage_collection import no_garbage_collection
 from .._common.ranks import LIGHTNING, SPAWN, JobRank, this_rank
 from .._common.shared_paths import private_names, shown
+from .._common.thread_frames import thread_frames
 from .._common.user_code import OWN_FOLDER, is_of_user
 from ..errors import UsageError
 from ..profiles.privacy import without_private_facts
@@ -207,7 +208,7 @@ def _is_measuring() -> bool:
     """True if another thread is within this package, which the program called."""
     own = threading.get_ident()
     return any(
-        is_within_package(frame) for thread, frame in sys._current_frames().items() if thread != own
+        is_within_package(frame) for thread, frame in thread_frames().items() if thread != own
     )
 
 
@@ -234,7 +235,7 @@ def _line_of(error: BaseException | None, *, running: bool = False) -> str:
         trace = trace.tb_next
     places.reverse()
     if not any(is_of_user(filename) for filename, _ in places):  # a signal, which came anywhere
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        frame = thread_frames().get(threading.main_thread().ident or 0)
         while frame is not None:
             places.append((frame.f_code.co_filename, frame.f_lineno))
             frame = frame.f_back

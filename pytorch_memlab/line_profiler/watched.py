@@ -33,6 +33,8 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
+from pytorch_memlab._common.thread_frames import thread_frames
+
 
 class FrameListener(Protocol):
     """Listens to one running frame of a watched code."""
@@ -246,7 +248,7 @@ def outward(frame: FrameType | None) -> Iterator[FrameType]:
 
 def running_frames(codes: WatchedCodes) -> list[tuple[int, FrameType, WatchedCode]]:
     """The frames of watched codes with the idents of their threads, callers first."""
-    innermost = sys._current_frames()
+    innermost = thread_frames()
     # A reference to this function's own frame in a local would be a cycle that keeps all callers'
     # locals until the next garbage collection.
     innermost[threading.get_ident()] = sys._getframe(1)
