@@ -77,7 +77,7 @@ $(PROGRAMS_INSTALLED): $(INSTALLED)
 	@touch $@
 
 programs: $(PROGRAMS_INSTALLED)
-	$(PROGRAMS)/bin/python -m pytest -m 'not gpu' test/simulation/dry_run/test_transformers.py test/simulation/third_party/test_triton.py test/simulation/third_party/test_bitsandbytes.py test/simulation/third_party/test_liger.py test/integrations test/fitting test/project/test_documents.py test/advice/test_programs.py
+	$(PROGRAMS)/bin/python -m pytest -m 'not gpu' test/simulation/dry_run/test_transformers.py test/simulation/third_party/test_triton.py test/simulation/third_party/test_bitsandbytes.py test/simulation/third_party/test_liger.py test/integrations test/fitting test/project/test_documents.py test/advice/test_programs.py test/jobs/test_started_ranks.py
 
 # PYTHONPATH goes before site-packages, and reaches the kernels that tests start.
 test-ipython8: $(INSTALLED)

@@ -120,18 +120,35 @@ def test_a_program_that_came_to_its_end_gets_it(text, write, capsys):
     assert UNUSED in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["run", "show", "fit", "peak"])
-def test_an_environment_without_torch_is_one_line(command, tmp_path):
-    (tmp_path / "script.py").write_text(OK)
-    program = "import sys; sys.modules['torch'] = None; sys.argv[0] = 'pytorch-memlab'\n"
-    program += "from pytorch_memlab.cli.main import entry; entry()"
-    done = run_python(["-c", program, command, "script.py"], cwd=tmp_path)
+WITHOUT_TORCH = """\
+import sys; sys.modules['torch'] = None; sys.argv[0] = 'pytorch-memlab'
+from pytorch_memlab.cli.main import entry; entry()
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "show", "fit"])
+def test_an_environment_without_torch_is_one_line(command, write, tmp_path):
+    given = script = write(OK)
+    if command == "show":
+        given = str(tmp_path / "profile.json")
+        main(["run", "-o", given, script])
+    done = run_python(["-c", WITHOUT_TORCH, command, given], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"pytorch-memlab {command}: error: PyTorch is not installed for {sys.executable}:"
         f" {sys.executable} -m pip install torch installs it, or run the command in the"
         " environment that has it\n"
     )
+
+
+def test_the_peak_of_a_profile_is_read_without_torch(write, tmp_path):
+    main(["run", "--history", "-o", "profile.json", write(OK)])
+    whole, without = (
+        run_python([*start, "peak", "profile.json"], cwd=tmp_path)
+        for start in (["-m", "pytorch_memlab"], ["-c", WITHOUT_TORCH])
+    )
+    assert without.returncode == 0, without.stderr
+    assert without.stdout == whole.stdout != ""
 
 
 def test_a_program_that_lacks_torch_of_its_own_fails_as_it_would(write):

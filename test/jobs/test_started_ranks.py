@@ -157,6 +157,7 @@ if __name__ == "__main__":
 
 
 @needs_distributed
+@pytest.mark.skipif(not find_spec("lightning"), reason="Lightning is not installed")
 @pytest.mark.parametrize(
     ("strategy", "launcher"), [("ddp", "lightning"), ("ddp_spawn", "mp.spawn")]
 )
