@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from types import FrameType
-
-from .garbage_collection import no_garbage_collection
 
 
 def thread_frames() -> dict[int, FrameType]:
@@ -16,5 +15,10 @@ def thread_frames() -> dict[int, FrameType]:
     """
     if sys.version_info >= (3, 12):
         return sys._current_frames()
-    with no_garbage_collection():
+    collects = gc.isenabled()
+    try:
+        gc.disable()  # by no function in Python: a tracer beside ours would be told of its call
         return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()

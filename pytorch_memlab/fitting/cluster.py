@@ -95,10 +95,11 @@ def on_cluster(address: str) -> Iterator[Cluster]:
     kind, separator, place = address.partition("://")
     if not separator or not place or kind not in _KINDS:
         raise UsageError(f"{EXPECTED}, not {address}")
-    package, connected = _KINDS[kind]
+    module, connected = _KINDS[kind]
     try:
-        importlib.import_module(package)
+        importlib.import_module(module)
     except ImportError:
+        package = module.partition(".")[0]
         raise UsageError(
             f"--cluster {kind}:// needs {package}: pip install 'pytorch-memlab[{kind}]'"
         ) from None
@@ -108,7 +109,7 @@ def on_cluster(address: str) -> Iterator[Cluster]:
 
 @contextmanager
 def _dask(place: str) -> Iterator[Cluster]:
-    distributed: Any = importlib.import_module("distributed")
+    distributed: Any = importlib.import_module("distributed.client")
     try:
         client = distributed.Client(f"tcp://{place}", timeout=_PATIENCE, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
@@ -166,7 +167,8 @@ def _ray(place: str) -> Iterator[Cluster]:
             ray.shutdown()
 
 
-_KINDS: Final = {"dask": ("distributed", _dask), "ray": ("ray", _ray)}
+# A folder of the user that is called "distributed" has no module "client".
+_KINDS: Final = {"dask": ("distributed.client", _dask), "ray": ("ray", _ray)}
 
 
 def _packed(work: Work[Any, Any]) -> tuple[bytes, str, dict[str, str]]:

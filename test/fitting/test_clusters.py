@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import Executor, Future
+from types import ModuleType
 
 import pytest
 from support.fit_command import fitted
@@ -50,7 +51,7 @@ time.sleep(600)
 @pytest.fixture(params=["dask", "ray"])
 def address(request, tmp_path):
     """The address of a cluster on this machine, of another process."""
-    pytest.importorskip({"dask": "distributed"}.get(request.param, request.param))
+    pytest.importorskip({"dask": "distributed.client"}.get(request.param, request.param))
     script = tmp_path / "cluster.py"
     script.write_text({"dask": DASK, "ray": RAY}[request.param])
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
@@ -146,8 +147,10 @@ def test_an_address_of_no_cluster_is_an_error(address, tmp_path, capsys):
     assert f"a cluster is dask://HOST:PORT or ray://HOST:PORT, not {address}" in errors
 
 
-def test_a_package_that_is_not_installed_is_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "distributed", None)
+@pytest.mark.parametrize("found", [None, ModuleType("distributed")], ids=["nothing", "a folder"])
+def test_a_package_that_is_not_installed_is_named(found, tmp_path, capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "distributed.client", raising=False)
+    monkeypatch.setitem(sys.modules, "distributed", found)
     (tmp_path / "train.py").write_text(PROGRAM)
     words = ("--cluster", "dask://127.0.0.1:1", str(tmp_path / "train.py"), "1")
     code, _, errors = fitted(capsys, *words)
@@ -156,7 +159,7 @@ def test_a_package_that_is_not_installed_is_named(tmp_path, capsys, monkeypatch)
 
 
 def test_a_scheduler_that_does_not_answer_is_an_error(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("distributed")
+    pytest.importorskip("distributed.client")
     monkeypatch.setattr(clusters, "_PATIENCE", 0.5)
     with socket.socket() as bound:  # which does not listen
         bound.bind(("127.0.0.1", 0))
