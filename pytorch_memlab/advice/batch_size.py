@@ -130,7 +130,6 @@ def batch_number(
         if any(number.value // 2 < product <= number.value for product in tokens):
             return _at(number, is_of_tokens=True)
     named = list(numbers.named(_BATCH))
-    used = list(numbers.used())
     for is_batch in (
         lambda number: number.value in dimensions,
         lambda number: any(length % number.value == 0 for length in dimensions),
@@ -138,6 +137,7 @@ def batch_number(
         for number in filter(is_batch, named):
             same = [one for one in named if (one.value, one.file) == (number.value, number.file)]
             return _at(*sorted(same, key=lambda one: one is not number))
+    used = list(numbers.used())
     for length in dimensions:
         same = [one for one in used if one.value == length]
         if same:

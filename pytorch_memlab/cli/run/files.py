@@ -112,7 +112,6 @@ class RunFiles:
     def _write_to_job(self, results: Results) -> bool:
         if self.black_box is None:
             return True
-        assert results.recorded is not None
         try:
             name = self.black_box.finish(results.recorded, sys.exc_info()[1])
         except UsageError as error:
@@ -141,7 +140,7 @@ class RunFiles:
         if self._is_private:
             found = private_snapshot(found)
         name = file.write_or_tell(lambda: lambda opened: pickle.dump(found, opened, _PROTOCOL))
-        if name is not None and self._names_job and prints():
+        if name is not None and prints():
             count = sum(map(len, found["device_traces"]))
             print(f"memory history written to {name}: {count:,} events", file=sys.stderr)
         return name is not None

@@ -111,7 +111,7 @@ class StartedRanks:
         """Write the results of this process, which may be one of the ranks that it started."""
         if self._temporary is None:
             self._write(results)
-        elif results.recorded is not None:
+        else:
             folder = JobFolder(str(self._folder), replaces_older=True, job=self._job)
             box = BlackBox(folder, None, is_private=self._options.private)
             box.rank = self._rank

@@ -112,15 +112,7 @@ class PoolStats:
         """Count a net change of free blocks that are parts of a larger segment."""
         if blocks:
             self.inactive_split.change(blocks)
-        stat = self.inactive_split_bytes
-        current = stat.current + size
-        if size > 0:
-            stat.allocated += size
-            if current > stat.peak:
-                stat.peak = current
-        else:
-            stat.freed -= size
-        stat.current = current
+        self.inactive_split_bytes.change(size)
 
 
 class DeviceStats:

@@ -45,6 +45,7 @@ from ..machine.simulated_gpu import SimulatedGPU
 from ..ops.core.op_info import OpInfo, op_info, records
 from . import blocking_ops, captured_ops, higher_order, large_outputs
 from .dispatched_call import DispatchedCall
+from .fake_tensors import FAKE, mode_of_kind
 from .gradient_accumulation import InPlaceGradientAccumulation
 from .output_devices import OutputDevices
 
@@ -67,8 +68,6 @@ _TYPES_OF_NUMBERS = {
 }
 _untyped_storage = torch._C.TensorBase.untyped_storage
 _current_node = torch._C._current_autograd_node
-_mode_of_kind = torch._C._get_dispatch_mode
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 class SimulatedDeviceMode(TorchDispatchMode):
@@ -98,7 +97,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
-        if _mode_of_kind(_FAKE) is not None:
+        if mode_of_kind(FAKE) is not None:
             return func(*args, **(kwargs or {}))
         if types and any(map(_handles_dispatch, types)):
             return NotImplemented
