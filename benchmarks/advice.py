@@ -26,8 +26,8 @@ from typing import Final
 import torch
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.prose_size import prose_size
-from pytorch_memlab._common.uncaught_errors import chain, uncaught
+from pytorch_memlab._common.process.uncaught_errors import chain, uncaught
+from pytorch_memlab._common.text.prose_size import prose_size
 from pytorch_memlab.advice.catalogue import all_causes
 from pytorch_memlab.advice.changes import EditedSource
 from pytorch_memlab.advice.trials import (

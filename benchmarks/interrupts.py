@@ -40,7 +40,8 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common import hidden_calls, uninterrupted as uninterrupted_module
+from pytorch_memlab._common.frames import hidden_calls
+from pytorch_memlab._common.interrupts import uninterrupted as uninterrupted_module
 from pytorch_memlab.cli.main import main as command_line
 from pytorch_memlab.devices import find_devices, program_view
 from pytorch_memlab.scopes import PeakScope, peak_tracker

@@ -28,7 +28,7 @@ def measure() -> dict[str, float]:
 
 
 def _seconds_of_report() -> float:
-    from pytorch_memlab._common.uncaught_errors import uncaught
+    from pytorch_memlab._common.process.uncaught_errors import uncaught
 
     try:
         torch.ones(2**30, device="cuda")

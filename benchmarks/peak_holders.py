@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from benchmarks.simulate_step import BATCH, CONTEXT, VOCABULARY, Model
 from benchmarks.timing import MICROSECONDS, MILLISECONDS, arguments, heading, row
-from pytorch_memlab._common.call_stacks import call_stacks
+from pytorch_memlab._common.frames.call_stacks import call_stacks
 from pytorch_memlab.history.recorder import Recording
 from pytorch_memlab.simulation import simulate
 

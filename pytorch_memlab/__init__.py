@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._common.displayed import registered_by
-from ._common.version import __version__ as __version__
+from ._common.process.version import __version__ as __version__
+from ._common.text.displayed import registered_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ._common.uncaught_errors import Report
+    from ._common.process.uncaught_errors import Report
     from .courtesy import Courtesy as Courtesy
     from .fitting.frame import fit as fit
     from .gpu_mem import (
@@ -146,7 +146,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ._common.garbage_collection import no_garbage_collection
+    from ._common.process.garbage_collection import no_garbage_collection
 
     with no_garbage_collection():
         value = getattr(importlib.import_module(f".{home}", __name__), name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._common.quoted import quoted
+from ._common.text.quoted import quoted
 from .devices import get_device
 from .devices.allocations import count_gpus, current_gpu, driver_memory, empty_caches
 from .errors import UnknownDeviceError, UsageError

@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from ._common.checked_file import CheckedFile
-from ._common.garbage_collection import no_garbage_collection
+from ._common.process.checked_file import CheckedFile
+from ._common.process.garbage_collection import no_garbage_collection
 from .errors import UsageError
 from .history.block_categories import TensorCategories
 from .render.memory_report import LEN, header, section

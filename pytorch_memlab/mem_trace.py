@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from ._common.quoted import quoted
-from ._common.wrapping import decorated
+from ._common.patching.wrapping import decorated
+from ._common.text.quoted import quoted
 from .devices.allocations import current_gpu
 from .errors import UsageError
 from .gpu_mem import b2mb

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from ._common.call_results import is_result_dropped
-from ._common.library_errors import library_without_memory
-from ._common.uncaught_errors import Report, say, uncaught
-from ._common.wrapping import decorated
+from ._common.frames.call_results import is_result_dropped
+from ._common.patching.wrapping import decorated
+from ._common.process.uncaught_errors import Report, say, uncaught
+from ._common.torch.library_errors import library_without_memory
 
 if TYPE_CHECKING:
     from typing import Self

@@ -84,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
 
 
 def _check() -> None:
-    from ._common.switch import is_switched_off
+    from ._common.process.switch import is_switched_off
     from .errors import MemlabError
 
     try:

@@ -20,7 +20,7 @@ from support.blind import hide_simulations
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.reporter import names as tensor_names
 from pytorch_memlab.simulation.machine import active
 

@@ -1,1 +1,1 @@
-"""Private parts that every package uses, and that use none of them."""
+"""Private parts that several packages use, and that use none of them, in rooms."""

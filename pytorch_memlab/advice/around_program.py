@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
-from .._common.patches import Patches
+from .._common.patching.patches import Patches
 from ..fitting.change import Change
 
 

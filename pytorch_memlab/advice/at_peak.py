@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .._common.uncaught_errors import chain
+from .._common.process.uncaught_errors import chain
 from ..fitting.change import Change
 from ..history.out_of_memory import OutOfMemory
 from ..history.refused_peak import refused_peak

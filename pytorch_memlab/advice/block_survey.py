@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from .._common.optimizer_steps import after_each_step
+from .._common.torch.optimizer_steps import after_each_step
 from ..fitting.change import Change
 from .repeated_blocks import BlockModel, BlockModels
 

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import Final
 
-from .._common.quoted import shortened
+from .._common.text.quoted import shortened
 from ..errors import UsageError
 from ..history.out_of_memory import OutOfMemory
 from . import causes

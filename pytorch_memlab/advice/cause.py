@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
-from .._common.prose_size import prose_size
+from .._common.text.prose_size import prose_size
 from ..fitting.change import Change
 from ..history.out_of_memory import OutOfMemory
 from .around_program import AroundProgram

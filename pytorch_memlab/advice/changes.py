@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from .._common.patches import Patches
-from .._common.shared_paths import shown
+from .._common.patching.patches import Patches
+from .._common.text.shared_paths import shown
 from ..fitting.change import Change
 from .around_program import Edit
 from .program_lines import Line, after_imports, around_statements, has_name

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TextIO
 
-from .._common.patches import Patches
+from .._common.patching.patches import Patches
 from ..fitting.change import Change
 
 _NUMBER: Final = re.compile(

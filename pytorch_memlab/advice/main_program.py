@@ -12,7 +12,7 @@ import psutil
 
 import pytorch_memlab
 
-from .._common.ipython import ipython_shell
+from .._common.process.ipython import ipython_shell
 from ..errors import UsageError
 from ..fitting.target import ProgramTarget, Target
 from ..fitting.trial import Settings

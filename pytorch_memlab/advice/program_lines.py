@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
-from .._common.user_code import is_of_user
+from .._common.frames.user_code import is_of_user
 from .around_program import Edit
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from typing import Final
 
 import psutil
 
-from .._common.ipython import file_name
+from .._common.process.ipython import file_name
 from ..errors import UsageError
 from ..fitting.change import Change
 from ..fitting.child import Work, run_in_children

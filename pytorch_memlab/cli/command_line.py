@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from .._common.quoted import shortened
-from .._common.version import __version__
+from .._common.process.version import __version__
+from .._common.text.quoted import shortened
 from .commands import (
     attach,
     debug,

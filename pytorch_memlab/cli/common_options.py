@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .._common.quoted import shortened
-from .._common.ranks import this_rank
+from .._common.process.ranks import this_rank
+from .._common.text.quoted import shortened
 from ..errors import HistoryError, UsageError
 from ..profiles.overview import SORTS, Choice
 from .parser import Add

@@ -37,16 +37,16 @@ from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from .._common.patches import Patches
-from .._common.uninterrupted import (
+from .._common.interrupts.uninterrupted import (
     DEFAULT_ACTION,
     STANDARD_SIGNALS,
     set_handler,
     signal_handler,
     uninterrupted,
 )
-from .._common.whole_block import WholeBlock
-from .._common.whole_exit import WholeExit
+from .._common.interrupts.whole_block import WholeBlock
+from .._common.interrupts.whole_exit import WholeExit
+from .._common.patching.patches import Patches
 from ..simulation.inspect import active
 
 _PATIENCE: Final = 3.0

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .._common.standard_output import print_to_stdout
+from .._common.process.standard_output import print_to_stdout
 from ..errors import UsageError
 from .exit_codes import USAGE_ERROR
 from .output import OutputFile, is_profile, write_all

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from .._common.ranks import path_of_rank, prints
+from .._common.process.ranks import path_of_rank, prints
 from .exit_codes import USAGE_ERROR
 
 if TYPE_CHECKING:

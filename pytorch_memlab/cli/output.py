@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .._common.checked_file import CheckedFile
-from .._common.ranks import path_of_rank, prints
-from .._common.shared_paths import private_names
-from .._common.standard_output import write_to_stdout
+from .._common.process.checked_file import CheckedFile
+from .._common.process.ranks import path_of_rank, prints
+from .._common.process.standard_output import write_to_stdout
+from .._common.text.shared_paths import private_names
 from ..errors import UsageError
 from .exit_codes import USAGE_ERROR
 

@@ -12,8 +12,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Final, NoReturn
 
-from .._common.quoted import shortened
-from .._common.standard_output import print_to_stdout
+from .._common.process.standard_output import print_to_stdout
+from .._common.text.quoted import shortened
 from .exit_codes import USAGE_ERROR
 
 _REWORDED = (

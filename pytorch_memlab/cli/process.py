@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from .._common.whole_block import WholeStack
+from .._common.interrupts.whole_block import WholeStack
 from .ending_signals import OTHERS
 
 _exit = os._exit

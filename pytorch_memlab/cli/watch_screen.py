@@ -14,8 +14,8 @@ from textual.containers import Horizontal
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 
-from .._common.prose_size import prose_size
-from .._common.quoted import visible
+from .._common.text.prose_size import prose_size
+from .._common.text.quoted import visible
 from ..jobs.watching import (
     WatchedLine,
     WatchedProfile,

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import torch
 
-from .._common.prose_size import prose_size
+from .._common.text.prose_size import prose_size
 from ..devices import simulated_machine
 from ..errors import ContextReleaseError
 from ..simulation.inspect import Machine

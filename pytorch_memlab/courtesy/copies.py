@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .._common.uninterrupted import uninterrupted
+from .._common.interrupts.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from rich.console import Console

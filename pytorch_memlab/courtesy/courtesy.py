@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._common.prose_size import counted, prose_size
-from .._common.quoted import quoted
-from .._common.uninterrupted import KeptInterrupt, uninterrupted
+from .._common.interrupts.uninterrupted import KeptInterrupt, uninterrupted
+from .._common.text.prose_size import counted, prose_size
+from .._common.text.quoted import quoted
 from ..devices import get_device
 from ..errors import MemlabError, UsageError
 from ..tensors.moves import MovedStorage

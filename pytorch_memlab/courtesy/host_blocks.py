@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from .._common.prose_size import prose_size
+from .._common.text.prose_size import prose_size
 from ..errors import MemlabError
 
 LARGEST = 2**30

@@ -8,8 +8,8 @@ from collections import deque
 
 import torch
 
-from .._common.prose_size import counted, prose_size
-from .._common.uninterrupted import uninterrupted
+from .._common.interrupts.uninterrupted import uninterrupted
+from .._common.text.prose_size import counted, prose_size
 from ..devices.allocations import allocated_memory, drop_workspaces
 from ..errors import MemlabError
 from ..tensors.live_objects import instances_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .._common.prose_size import counted, prose_size
-from .._common.uninterrupted import uninterrupted
+from .._common.interrupts.uninterrupted import uninterrupted
+from .._common.text.prose_size import counted, prose_size
 from ..errors import MemlabError
 from ..tensors.moves import (
     MovedStorage,

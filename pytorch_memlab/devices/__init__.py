@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from .._common.made_once import WeakRegistry, made_once
-from .._common.quoted import quoted
+from .._common.process.made_once import WeakRegistry, made_once
+from .._common.text.quoted import quoted
 from ..errors import UnknownDeviceError
 from ..simulation.inspect import Machine, active
 from . import accelerator, cuda

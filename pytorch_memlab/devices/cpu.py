@@ -12,9 +12,9 @@ import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from .._common.storages import StorageTable, storages_of
-from .._common.traceback_frames import clear_internal_frames
-from .._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .._common.frames.traceback_frames import clear_internal_frames
+from .._common.interrupts.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .._common.torch.storages import StorageTable, storages_of
 from ..memory_fields import GROUPS, METRICS, OVERSIZE_GROUPS, POOLS
 from ..records import DeviceInfo
 from .device import Device, Stats

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._common.patches import Patches
-from .._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .._common.interrupts.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .._common.patching.patches import Patches
 from .device import ProgramView
 
 _PRIVATE = (

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
-from .._common.ipython import source_name
+from .._common.process.ipython import source_name
 from ..records import (
     NOT_COUNTED,
     Approximation,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from .._common.ipython import CELL_NAMES
-from .._common.optimizer_steps import ProgramDone
+from .._common.process.ipython import CELL_NAMES
+from .._common.torch.optimizer_steps import ProgramDone
 from ..simulation.inspect import active
 from .change import Change
 from .watched_source import watched

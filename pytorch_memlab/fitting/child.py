@@ -27,7 +27,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
-from .._common.working_folder import make_within
+from .._common.process.working_folder import make_within
 from ..errors import UsageError
 
 Request = TypeVar("Request")

@@ -20,8 +20,8 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType
 from typing import IO, Any, Final
 
-from .._common.patches import Patches
-from .._common.quoted import shortened
+from .._common.patching.patches import Patches
+from .._common.text.quoted import shortened
 from ..errors import UsageError
 
 Value = int | str

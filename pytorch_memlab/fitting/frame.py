@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from .._common.displayed import Displayed
-from .._common.quoted import quoted
+from .._common.text.displayed import Displayed
+from .._common.text.quoted import quoted
 from ..errors import UsageError
 from ..simulation.inspect import GPU, AssumedSizes, read_size
 from .comparison import compare_gpus, fit_report, named_gpus

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from .._common.displayed import Displayed
+from .._common.text.displayed import Displayed
 from ..errors import UsageError
 from ..simulation.inspect import GPU
 from .change import Change

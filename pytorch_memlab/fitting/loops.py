@@ -26,8 +26,8 @@ from typing import Any, Final
 
 import torch
 
-from .._common.patches import Patches
-from .._common.user_code import is_of_user
+from .._common.frames.user_code import is_of_user
+from .._common.patching.patches import Patches
 from ..simulation.inspect import Machine
 from .settled import StepPeaks, repeats
 from .watched_source import BRANCH, LOOP, WHILE, calls_within, watched

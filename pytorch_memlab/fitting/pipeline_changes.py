@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from .._common.after_import import AfterImport
-from .._common.patches import Patches
+from .._common.patching.after_import import AfterImport
+from .._common.patching.patches import Patches
 from .change import Change
 from .pipeline_facts import SHARDING, PipelineFacts, before_unsharded
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .._common.after_import import AfterImport
-from .._common.patches import Patches
+from .._common.patching.after_import import AfterImport
+from .._common.patching.patches import Patches
 
 _STAGE: Final = "torch.distributed.pipelining.stage"
 _SCHEDULES: Final = "torch.distributed.pipelining.schedules"

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from .._common.optimizer_steps import ProgramDone
-from .._common.patches import Patches
+from .._common.patching.patches import Patches
+from .._common.torch.optimizer_steps import ProgramDone
 from ..errors import MemlabError
 from ..history.holders import peak_holders
 from ..simulation.inspect import GPU, peers

@@ -12,9 +12,9 @@ from functools import partial
 from types import CodeType
 from typing import Any, Protocol
 
-from .._common import main_program
-from .._common.secrets_in_arguments import masked
-from .._common.storages import storages_of
+from .._common.process import main_program
+from .._common.text.secrets_in_arguments import masked
+from .._common.torch.storages import storages_of
 from ..errors import UsageError
 from ..simulation.inspect import active
 from .change import Change

@@ -21,13 +21,13 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from .._common.main_program import join_other_threads
-from .._common.optimizer_steps import ProgramDone, after_each_step, end_program
-from .._common.own_frames import drop_own_frames
-from .._common.patches import Patches
-from .._common.program_lines import is_of_program
-from .._common.uncaught_errors import chain
-from .._common.user_code import is_of_user
+from .._common.frames.program_lines import is_of_program
+from .._common.frames.user_code import is_of_user
+from .._common.patching.patches import Patches
+from .._common.process.main_program import join_other_threads
+from .._common.process.own_frames import drop_own_frames
+from .._common.process.uncaught_errors import chain
+from .._common.torch.optimizer_steps import ProgramDone, after_each_step, end_program
 from ..errors import HistoryError, HostMemoryError
 from ..history.model import AllocationHistory, Frame
 from ..records import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .._common.user_code import is_of_user
+from .._common.frames.user_code import is_of_user
 from ..tensors.live_objects import gradient_of
 
 _LEADS_NOWHERE = (ModuleType, CodeType, torch.dtype, torch.device)

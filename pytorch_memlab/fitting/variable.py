@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from .._common.quoted import quoted, shortened
+from .._common.text.quoted import quoted, shortened
 from ..errors import UsageError
 from .change import Change
 from .config_value import FORMATS, Value, changed_text, replaced_file

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .._common.displayed import Displayed
+from .._common.text.displayed import Displayed
 from ..history.holders import innermost_of_user
 from ..history.model import AllocationHistory, Stack
 from ..history.replay import ReplayResult, replay

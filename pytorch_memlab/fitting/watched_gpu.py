@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from .._common.patches import Patches
+from .._common.patching.patches import Patches
 from ..simulation.inspect import (
     GPU,
     DeviceProperties,

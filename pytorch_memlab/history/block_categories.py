@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import torch
 
-from .._common.call_stacks import FrameLine, call_stacks
-from .._common.garbage_collection import no_garbage_collection
-from .._common.storages import storages_of
-from .._common.user_code import is_of_user
+from .._common.frames.call_stacks import FrameLine, call_stacks
+from .._common.frames.user_code import is_of_user
+from .._common.process.garbage_collection import no_garbage_collection
+from .._common.torch.storages import storages_of
 from ..tensors.live_objects import gradient_of, live_objects, parameters_of, states_of, tensors_in
 from ..tensors.memory import Piece, pieces_of
 from ..tensors.saved import grad_fn, saved_by_graphs

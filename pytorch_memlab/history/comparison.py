@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from operator import eq
 from typing import Final, NamedTuple
 
-from .._common.user_code import base_name, is_of_user
+from .._common.frames.user_code import base_name, is_of_user
 from .holders import charged_frame
 from .model import AllocationHistory, Event
 from .peak import counters_of, settings_of

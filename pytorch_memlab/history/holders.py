@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from .._common.displayed import Displayed
-from .._common.ipython import file_name, source_name
-from .._common.prose_size import prose_size
-from .._common.quoted import quoted, visible
-from .._common.user_code import is_of_user, path_of_library
+from .._common.frames.user_code import is_of_user, path_of_library
+from .._common.process.ipython import file_name, source_name
+from .._common.text.displayed import Displayed
+from .._common.text.prose_size import prose_size
+from .._common.text.quoted import quoted, visible
 from ..errors import UsageError
 from .model import AllocationHistory, Block, Event, Frame, Stack
 from .peak import Peak, find_peak

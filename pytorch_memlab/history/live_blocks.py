@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from .._common.call_stacks import TakenStack, call_stacks, capture
-from .._common.forward_ops import ForwardOps
-from .._common.garbage_collection import no_garbage_collection
+from .._common.frames.call_stacks import TakenStack, call_stacks, capture
+from .._common.process.garbage_collection import no_garbage_collection
+from .._common.torch.forward_ops import ForwardOps
 from ..simulation.inspect import NO_PRIVATE_MEMORY, LoggedBlock, PrivateMemory
 from .earlier_memory import EarlierMemory, end_of_request
 from .model import Category, EventLog, PoolId, Segment

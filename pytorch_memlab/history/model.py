@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, overload
 
-from .._common.prose_size import prose_size
+from .._common.text.prose_size import prose_size
 from ..simulation.allocator.blocks import PoolId as PoolId
 
 

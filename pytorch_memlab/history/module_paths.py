@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from .._common.patches import Patches
+from .._common.patching.patches import Patches
 
 Call = Callable[..., Any]
 

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .._common.ipython import file_name
-from .._common.prose_size import prose_size
+from .._common.process.ipython import file_name
+from .._common.text.prose_size import prose_size
 from ..simulation.allocator.out_of_memory import FailedRequest
 from .model import Category
 

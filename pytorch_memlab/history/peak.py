@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from .._common.prose_size import counted, prose_size
+from .._common.text.prose_size import counted, prose_size
 from ..errors import AllocatorSettingsError
 from ..simulation.allocator.events import GROWTH, RELEASES
 from ..simulation.allocator.out_of_memory import NO_PRIVATE_MEMORY, PrivateMemory

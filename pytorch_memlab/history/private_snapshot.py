@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._common.shared_paths import private, private_text
+from .._common.text.shared_paths import private, private_text
 
 
 def private_snapshot(snapshot: dict[str, Any]) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from .._common.forward_ops import ForwardOps, OpStack
-from .._common.patches import Patches
-from .._common.uninterrupted import uninterrupted
+from .._common.interrupts.uninterrupted import uninterrupted
+from .._common.patching.patches import Patches
+from .._common.torch.forward_ops import ForwardOps, OpStack
 from .block_categories import (
     Note,
     mark,

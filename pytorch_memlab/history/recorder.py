@@ -11,11 +11,11 @@ from typing import Final
 
 import torch
 
-from .._common.call_stacks import call_stacks
-from .._common.made_once import made_once
-from .._common.optimizer_steps import after_each_step
-from .._common.storages import after_death
-from .._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .._common.frames.call_stacks import call_stacks
+from .._common.interrupts.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .._common.process.made_once import made_once
+from .._common.torch.optimizer_steps import after_each_step
+from .._common.torch.storages import after_death
 from ..devices import find_devices
 from ..errors import HistoryError
 from ..simulation.inspect import Machine, active

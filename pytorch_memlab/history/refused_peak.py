@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.patches import Patches
-from .._common.prose_size import prose_size
+from .._common.patching.patches import Patches
+from .._common.text.prose_size import prose_size
 from ..simulation.allocator.out_of_memory import OutOfMemory
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final
 
-from .._common.garbage_collection import no_garbage_collection
+from .._common.process.garbage_collection import no_garbage_collection
 from ..errors import SnapshotError
 from ..simulation.allocator.blocks import DEFAULT_POOL
 from .generated_code import frames_of, in_region

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from .._common.call_stacks import call_stacks, capture
+from .._common.frames.call_stacks import call_stacks, capture
 from ..devices import get_device
 from ..simulation.inspect import LoggedBlock, Machine, SimulatedGPU
 from .block_categories import freed_category, live_categories

@@ -23,8 +23,8 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .._common.ipython import file_name
-from .._common.prose_size import prose_size
+from .._common.process.ipython import file_name
+from .._common.text.prose_size import prose_size
 from ..errors import SnapshotError
 from .holders import ENGINE, charged_frame, innermost_of_user
 from .model import AllocationHistory, Block, Category, EventLog, Frame, Stack, device_name

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from accelerate import Accelerator
 
-from .._common.quoted import quoted
+from .._common.text.quoted import quoted
 from ..errors import UsageError
 from .measured_steps import Log, MeasuredSteps, StepCallback
 

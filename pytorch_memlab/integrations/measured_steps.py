@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .._common.quoted import quoted
-from .._common.uncaught_errors import uncaught
+from .._common.process.uncaught_errors import uncaught
+from .._common.text.quoted import quoted
 from ..devices import Device, get_device, simulated_machine
 from ..devices.failed_request import observe
 from ..errors import HistoryError, UsageError

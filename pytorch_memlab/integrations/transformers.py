@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer, TrainerCallback
 
-from .._common.quoted import quoted
+from .._common.text.quoted import quoted
 from ..errors import UsageError
 from .measured_steps import Log, MeasuredSteps, StepCallback
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from types import CodeType
 from typing import Any, Final, Protocol
 
-from .._common.secrets_in_arguments import masked
-from .._common.thread_frames import thread_frames
-from .._common.uncaught_errors import first_line
-from .._common.user_code import is_of_user
+from .._common.frames.thread_frames import thread_frames
+from .._common.frames.user_code import is_of_user
+from .._common.process.uncaught_errors import first_line
+from .._common.text.secrets_in_arguments import masked
 from ..errors import MemlabError, UsageError
 from ..line_profiler.line_profiler import LineProfiler
 from ..line_profiler.recorded import with_run_peaks

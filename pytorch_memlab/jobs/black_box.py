@@ -24,11 +24,11 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import Final
 
-from .._common.garbage_collection import no_garbage_collection
-from .._common.ranks import LIGHTNING, SPAWN, JobRank, this_rank
-from .._common.shared_paths import private_names, shown
-from .._common.thread_frames import thread_frames
-from .._common.user_code import OWN_FOLDER, is_of_user
+from .._common.frames.thread_frames import thread_frames
+from .._common.frames.user_code import OWN_FOLDER, is_of_user
+from .._common.process.garbage_collection import no_garbage_collection
+from .._common.process.ranks import LIGHTNING, SPAWN, JobRank, this_rank
+from .._common.text.shared_paths import private_names, shown
 from ..errors import UsageError
 from ..profiles.privacy import without_private_facts
 from ..profiles.rank_digest import digest_of

@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from .._common.checked_file import check_writable, write_file
-from .._common.ranks import JobRank, this_rank
-from .._common.real_files import on_disk
+from .._common.process.checked_file import check_writable, write_file
+from .._common.process.ranks import JobRank, this_rank
+from .._common.process.real_files import on_disk
 from ..errors import UsageError
 
 ENDING: Final = ".memlab"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from .._common.user_code import base_name
+from .._common.frames.user_code import base_name
 from ..errors import ProfileError
 from ..profiles.job import Job, JobSummary
 from ..profiles.rank_digest import RankDigest, digest_of

@@ -21,7 +21,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, Final
 
-from .._common.real_files import on_disk
+from .._common.process.real_files import on_disk
 from ..errors import UsageError
 
 Message = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from pytorch_memlab._common.quoted import quoted
+from pytorch_memlab._common.text.quoted import quoted
 from pytorch_memlab.columns import COLUMNS, KNOWN_COLUMNS
 from pytorch_memlab.errors import UnknownColumnError, UsageError
 from pytorch_memlab.records import LineEntry

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import CodeType, FrameType
 
-from .._common.compiled_code import Frame, Frames, RunFollower, compiled_code
+from .._common.frames.compiled_code import Frame, Frames, RunFollower, compiled_code
 from .device_selection import DeviceSelection
 from .intervals import FrameIntervals, FunctionIntervals
 from .line_store import Line, LineStore

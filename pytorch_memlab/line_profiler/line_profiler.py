@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .._common.switch import is_switched_off
-from .._common.uncaught_errors import chain, uncaught
-from .._common.uninterrupted import uninterrupted
-from .._common.whole_exit import WholeExit
-from .._common.wrapping import within
+from .._common.interrupts.uninterrupted import uninterrupted
+from .._common.interrupts.whole_exit import WholeExit
+from .._common.patching.wrapping import within
+from .._common.process.switch import is_switched_off
+from .._common.process.uncaught_errors import chain, uncaught
 from ..devices import find_devices, get_device
 from ..errors import HistoryError, UsageError
 from ..profiles.merging import added_up

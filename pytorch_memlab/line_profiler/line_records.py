@@ -13,14 +13,14 @@ from io import TextIOBase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pytorch_memlab._common.call_results import is_result_dropped
-from pytorch_memlab._common.checked_file import CheckedFile
-from pytorch_memlab._common.ipython import ipython_shell
-from pytorch_memlab._common.prose_size import counted, prose_size
-from pytorch_memlab._common.quoted import listed, quoted, shortened
-from pytorch_memlab._common.ranks import path_of_rank
-from pytorch_memlab._common.shared_paths import private_names
-from pytorch_memlab._common.standard_output import without_encoding_errors
+from pytorch_memlab._common.frames.call_results import is_result_dropped
+from pytorch_memlab._common.process.checked_file import CheckedFile
+from pytorch_memlab._common.process.ipython import ipython_shell
+from pytorch_memlab._common.process.ranks import path_of_rank
+from pytorch_memlab._common.process.standard_output import without_encoding_errors
+from pytorch_memlab._common.text.prose_size import counted, prose_size
+from pytorch_memlab._common.text.quoted import listed, quoted, shortened
+from pytorch_memlab._common.text.shared_paths import private_names
 from pytorch_memlab.columns import column_of, measured
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_columns

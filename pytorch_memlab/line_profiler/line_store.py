@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from types import CodeType
 
-from .._common.user_code import is_of_user
+from .._common.frames.user_code import is_of_user
 from ..devices import Approximations, Device, find_devices
 from ..records import (
     Approximation,

@@ -7,14 +7,14 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, overload
 
-from .._common.call_results import is_result_dropped
-from .._common.ipython import ipython_shell
-from .._common.quoted import quoted
-from .._common.standard_output import write_to_stdout
-from .._common.switch import is_switched_off
-from .._common.uncaught_errors import Report, say, uncaught
-from .._common.uninterrupted import uninterrupted
-from .._common.wrapping import within
+from .._common.frames.call_results import is_result_dropped
+from .._common.interrupts.uninterrupted import uninterrupted
+from .._common.patching.wrapping import within
+from .._common.process.ipython import ipython_shell
+from .._common.process.standard_output import write_to_stdout
+from .._common.process.switch import is_switched_off
+from .._common.process.uncaught_errors import Report, say, uncaught
+from .._common.text.quoted import quoted
 from ..errors import UsageError
 from .columns import DEFAULT_COLUMNS, checked_columns
 from .line_profiler import LineProfiler

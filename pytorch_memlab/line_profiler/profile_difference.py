@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from .._common.prose_size import counted
+from .._common.text.prose_size import counted
 from ..profiles.differences import Differences, compare
 from ..profiles.recorded import RecordedProfile
 from ..render import differences

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .._common.ipython import ipython_shell
-from .._common.ranks import this_rank
-from .._common.secrets_in_arguments import masked
-from .._common.version import __version__
+from .._common.process.ipython import ipython_shell
+from .._common.process.ranks import this_rank
+from .._common.process.version import __version__
+from .._common.text.secrets_in_arguments import masked
 from ..devices.device import Device, private_bytes
 from ..profiles.merging import renumbered
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run

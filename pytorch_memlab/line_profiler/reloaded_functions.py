@@ -33,7 +33,7 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from .._common.user_code import is_of_user
+from .._common.frames.user_code import is_of_user
 from ..errors import NotAFunctionError
 from .function_source import Definition, begins_definition, defined_in
 from .registration import resolve

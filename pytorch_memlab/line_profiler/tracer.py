@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import CodeType, FrameType
 
-from pytorch_memlab._common.made_once import made_once
+from pytorch_memlab._common.process.made_once import made_once
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.monitoring_tracer import MonitoringTracer, NoFreeToolError
 from pytorch_memlab.line_profiler.settrace_tracer import SettraceTracer

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from types import FrameType
 
-from .._common.call_results import instructions_after_call
+from .._common.frames.call_results import instructions_after_call
 from .mlrun_options import split_statement
 
 _MAGIC_OF_CODE = re.compile(r"%%(?:time|timeit|capture|mlrun|prun)\b[^\n]*\n(.*)", re.DOTALL)

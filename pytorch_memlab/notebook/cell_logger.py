@@ -6,7 +6,7 @@ import random
 import sys
 from typing import NamedTuple
 
-from .._common.quoted import quoted
+from .._common.text.quoted import quoted
 from ..errors import UsageError
 from ..profiles.cells import CellReading, Usage
 from ..render.cell_reports import experiment_line, experiment_table

@@ -7,8 +7,8 @@ import traceback
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from .._common.prose_size import prose_size
-from .._common.quoted import quoted
+from .._common.text.prose_size import prose_size
+from .._common.text.quoted import quoted
 from ..devices.allocations import count_gpus, current_gpu
 from ..errors import UsageError
 from ..gpu_mem import preload_pytorch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from .._common.quoted import quoted
+from .._common.text.quoted import quoted
 from ..errors import UsageError
 from ..gpu_mem import preload_pytorch
 from ..profiles.cells import CellReading

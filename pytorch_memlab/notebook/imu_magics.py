@@ -5,7 +5,7 @@ from __future__ import annotations
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from .._common.switch import SWITCHED_OFF, is_switched_off
+from .._common.process.switch import SWITCHED_OFF, is_switched_off
 from .memory_usage import start_watching_memory, stop_watching_memory
 from .option_words import words_before_comment
 

@@ -24,8 +24,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display as show
 from IPython.utils.text import DollarFormatter
 
-from .._common.call_results import is_result_dropped
-from .._common.switch import SWITCHED_OFF, is_switched_off
+from .._common.frames.call_results import is_result_dropped
+from .._common.process.switch import SWITCHED_OFF, is_switched_off
 from ..devices.allocations import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.line_records import RecordsDisplay

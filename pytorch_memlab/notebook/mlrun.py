@@ -29,10 +29,10 @@ from dataclasses import replace
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from .._common.checked_file import CheckedFile
-from .._common.prose_size import prose_size
-from .._common.shared_paths import private_names
-from .._common.uncaught_errors import first_line
+from .._common.process.checked_file import CheckedFile
+from .._common.process.uncaught_errors import first_line
+from .._common.text.prose_size import prose_size
+from .._common.text.shared_paths import private_names
 from ..devices.allocations import caches, empty_caches
 from ..errors import MemlabError, UsageError
 from ..line_profiler.line_profiler import LineProfiler

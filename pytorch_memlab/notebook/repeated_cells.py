@@ -13,8 +13,8 @@ import linecache
 from collections.abc import Iterator
 from typing import Any, Final
 
-from .._common.ipython import cell_name
-from .._common.quoted import shortened
+from .._common.process.ipython import cell_name
+from .._common.text.quoted import shortened
 from ..errors import UsageError
 from ..fitting.cells import Cell, CellsTarget
 from .mlrun_options import split_statement

@@ -8,7 +8,7 @@ import traceback
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from .._common.ipython import ipython_shell
+from .._common.process.ipython import ipython_shell
 from ..errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from .._common.ipython import ipython_shell
-from .._common.library_errors import library_without_memory
-from .._common.uncaught_errors import chain, forget_shown_error
-from .._common.wrapping import decorated
+from .._common.patching.wrapping import decorated
+from .._common.process.ipython import ipython_shell
+from .._common.process.uncaught_errors import chain, forget_shown_error
+from .._common.torch.library_errors import library_without_memory
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

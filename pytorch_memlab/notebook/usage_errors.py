@@ -7,8 +7,8 @@ import os
 import sys
 import traceback
 
-from .._common.ipython import cell_name
-from .._common.program_lines import is_of_program
+from .._common.frames.program_lines import is_of_program
+from .._common.process.ipython import cell_name
 
 
 def rendered(error: BaseException) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .._common.ipython import file_name
+from .._common.process.ipython import file_name
 from ..history.holders import NO_MODULE, PeakHolders, Share
 from ..records import FunctionInfo
 from ..simulation.inspect import checked_size

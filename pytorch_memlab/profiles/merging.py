@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, groupby
 
-from .._common.quoted import listed
+from .._common.text.quoted import listed
 from ..columns import OverHits, column_of
 from ..errors import UsageError
 from ..records import FunctionInfo, FunctionTable, Report, merge_approximations

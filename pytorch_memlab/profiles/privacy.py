@@ -6,7 +6,7 @@ import re
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, TypeVar
 
-from .._common.shared_paths import private, private_text
+from .._common.text.shared_paths import private, private_text
 from ..records import NoteKind, Remark, Report
 from .changed_tests import MeasuredTest
 from .job import Job

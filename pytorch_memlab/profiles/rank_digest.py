@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from .._common.user_code import base_name
+from .._common.frames.user_code import base_name
 from .recorded import RecordedProfile, Run
 
 HELD_LINES: Final = 12

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from .._common.prose_size import counted, prose_size
+from .._common.text.prose_size import counted, prose_size
 from ..records import DeviceInfo, FunctionInfo, LineEntry, Note, Path, Section, Signed
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .._common.user_code import base_name
+from .._common.frames.user_code import base_name
 from ..history.comparison import Comparison, Line, compare
 from ..history.model import AllocationHistory
 from ..records import Approximation, mark

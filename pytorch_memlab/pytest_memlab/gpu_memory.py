@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from .._common.shared_paths import stored
+from .._common.text.shared_paths import stored
 from ..devices import Device, find_devices, simulated_machine
 from ..devices.allocations import Allocation, allocations_of, drop_workspaces
 from ..history.holders import PeakHolders

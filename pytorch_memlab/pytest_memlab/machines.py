@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from .._common.uncaught_errors import forget_shown_error
+from .._common.process.uncaught_errors import forget_shown_error
 from ..devices.allocations import drop_workspaces
 from ..simulation import simulate
 from ..simulation.inspect import DEFAULT_GPU, GPU, active, find_gpu

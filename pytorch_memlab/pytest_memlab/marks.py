@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from .._common.quoted import quoted
+from .._common.text.quoted import quoted
 from ..errors import UsageError
 from ..simulation.inspect import checked_size
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from .._common.switch import is_switched_off
-from .._common.uncaught_errors import Report, uncaught
+from .._common.process.switch import is_switched_off
+from .._common.process.uncaught_errors import Report, uncaught
 from ..advice.main_program import repeated_on
 from ..advice.trials import (
     MOST_SECONDS,

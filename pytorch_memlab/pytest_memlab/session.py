@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from .._common.checked_file import CheckedFile
-from .._common.prose_size import counted
-from .._common.switch import is_switched_off
+from .._common.process.checked_file import CheckedFile
+from .._common.process.switch import is_switched_off
+from .._common.text.prose_size import counted
 from ..errors import MemlabError
 from ..profiles.changed_tests import ChangedTest, MeasuredTest
 from ..profiles.differences import growth_limit

@@ -6,8 +6,8 @@ import re
 import textwrap
 from typing import Final
 
-from .._common.prose_size import prose_size
-from .._common.quoted import visible
+from .._common.text.prose_size import prose_size
+from .._common.text.quoted import visible
 from ..advice.batch_size import SmallerBatch
 from ..advice.cause import Remedy, Results, saves
 from ..advice.changes import EditedSource

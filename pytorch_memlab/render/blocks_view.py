@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.quoted import printable
-from .._common.shared_paths import shown
+from .._common.text.quoted import printable
+from .._common.text.shared_paths import shown
 from ..history.block_lives import BlockLife, BlockLives, block_lives
 from ..history.holders import charged_frame
 from ..history.model import AllocationHistory, Block, Category, Frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from .._common.prose_size import signed
+from .._common.text.prose_size import signed
 from ..profiles.cells import CellReading, CpuLoad, Usage
 
 MIB: Final = 2**20

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.prose_size import counted, prose_size, signed
-from .._common.quoted import printable
+from .._common.text.prose_size import counted, prose_size, signed
+from .._common.text.quoted import printable
 from ..fitting.trial import Ending
 from .fit import COLUMNS, NO_TENSOR, failing_line
 from .notes import summary_of_runs

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .._common.prose_size import prose_size, signed
-from .._common.quoted import printable
+from .._common.text.prose_size import prose_size, signed
+from .._common.text.quoted import printable
 from ..history.timeline import Timeline
 from ..profiles.changed_tests import ChangedTest
 from ..profiles.differences import Differences, device_names

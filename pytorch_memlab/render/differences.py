@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .._common.prose_size import prose_size, signed
-from .._common.quoted import printable
+from .._common.text.prose_size import prose_size, signed
+from .._common.text.quoted import printable
 from ..profiles.differences import Change, Differences, LineChange
 from ..profiles.recorded import RecordedProfile
 from ..records import hardware

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from .._common.displayed import display_by
+from .._common.text.displayed import display_by
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any, Final
 
-from .._common.quoted import visible
+from .._common.text.quoted import visible
 
 _PACKAGES: Final = ("pytorch_memlab", "torch", "triton", "numpy", "pandas", "rich", "IPython")
 _VARIABLES: Final = (

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .._common.prose_size import counted, prose_size, signed
-from .._common.quoted import printable
+from .._common.text.prose_size import counted, prose_size, signed
+from .._common.text.quoted import printable
 from ..fitting.trial import Ending
 from ..history.holders import innermost_of_user
 from .notes import summary_of_runs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .._common.prose_size import counted, prose_size, signed
-from .._common.quoted import printable
+from .._common.text.prose_size import counted, prose_size, signed
+from .._common.text.quoted import printable
 from ..fitting.mesh import span
 from ..fitting.verdict import NO_BOUNDS
 from ..history.model import Category

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from .._common.garbage_collection import no_garbage_collection
-from .._common.prose_size import counted, prose_size
-from .._common.quoted import listed, printable
+from .._common.process.garbage_collection import no_garbage_collection
+from .._common.text.prose_size import counted, prose_size
+from .._common.text.quoted import listed, printable
 from ..records import FunctionTable, Report
 from .notes import line_mark, table_notes, texts
 from .page import fill

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from .._common.prose_size import prose_size
-from .._common.quoted import printable
+from .._common.text.prose_size import prose_size
+from .._common.text.quoted import printable
 from ..profiles.job import Job, RankEnd, Spread, by_state, first_failure, ranks_text
 
 _GROUPS = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .._common.prose_size import prose_size
+from .._common.text.prose_size import prose_size
 from ..devices.free_memory import FreeMemory
 
 _SHARE = 0.9

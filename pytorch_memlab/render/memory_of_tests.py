@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from .._common.prose_size import counted, prose_size
-from .._common.quoted import printable
+from .._common.text.prose_size import counted, prose_size
+from .._common.text.quoted import printable
 from ..history.holders import PeakHolders
 from ..history.model import Category, device_name
 from ..profiles.changed_tests import ChangedLine, ChangedTest, MeasuredTest, changed_lines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .._common.prose_size import counted, prose_size
+from .._common.text.prose_size import counted, prose_size
 from ..reporter.snapshot import (
     ALLOCATION_UNIT,
     CATEGORIES,

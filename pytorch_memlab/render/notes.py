@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .._common.prose_size import counted, prose_size
-from .._common.quoted import listed
-from .._common.switch import SWITCHED_OFF
+from .._common.process.switch import SWITCHED_OFF
+from .._common.text.prose_size import counted, prose_size
+from .._common.text.quoted import listed
 from ..records import (
     Approximated,
     Approximation,

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from .._common.prose_size import counted, prose_size
-from .._common.quoted import visible
-from .._common.shared_paths import shown
+from .._common.text.prose_size import counted, prose_size
+from .._common.text.quoted import visible
+from .._common.text.shared_paths import shown
 from ..advice.catalogue import names_fault
 from ..advice.cause import Remedy
 from ..advice.changes import EditedSource

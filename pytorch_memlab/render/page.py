@@ -10,10 +10,10 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from .._common.ipython import file_name
-from .._common.prose_size import prose_size
-from .._common.quoted import printable, visible
-from .._common.shared_paths import shown
+from .._common.process.ipython import file_name
+from .._common.text.prose_size import prose_size
+from .._common.text.quoted import printable, visible
+from .._common.text.shared_paths import shown
 from ..utils import readable_size
 from .rows import place, source_line
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, fields, replace
 from io import StringIO
 
-from .._common.prose_size import prose_size
-from .._common.quoted import printable
-from .._common.shared_paths import shown
-from .._common.version import __version__
+from .._common.process.version import __version__
+from .._common.text.prose_size import prose_size
+from .._common.text.quoted import printable
+from .._common.text.shared_paths import shown
 from ..history.holders import NO_MODULE, Holder, PeakHolders, Share, innermost_of_user
 from ..history.model import Frame
 from ..history.peak import Peak

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .._common.ipython import file_name
-from .._common.prose_size import prose_size
-from .._common.quoted import printable
-from .._common.shared_paths import shown
-from .._common.user_code import is_of_user
+from .._common.frames.user_code import is_of_user
+from .._common.process.ipython import file_name
+from .._common.text.prose_size import prose_size
+from .._common.text.quoted import printable
+from .._common.text.shared_paths import shown
 from ..history.holders import NO_MODULE, Call, ModuleNode, PeakHolders, Share, call_tree
 from ..history.model import Stack
 from .page import Fragment, fill, page

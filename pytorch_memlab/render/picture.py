@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from .._common.prose_size import prose_size
-from .._common.quoted import printable, visible
+from .._common.text.prose_size import prose_size
+from .._common.text.quoted import printable, visible
 from ..errors import UsageError
 from .rows import cut
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from .._common.prose_size import counted, prose_size
+from .._common.text.prose_size import counted, prose_size
 from .rows import WIDTH, file_and_line
 
 if TYPE_CHECKING:

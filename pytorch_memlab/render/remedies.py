@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from .._common.prose_size import counted, prose_size, signed
-from .._common.quoted import printable, visible
+from .._common.text.prose_size import counted, prose_size, signed
+from .._common.text.quoted import printable, visible
 from .fit import PEAK
 from .notes import summary_of_runs
 from .rows import WIDTH, document, wrapped

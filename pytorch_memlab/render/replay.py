@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from .._common.prose_size import prose_size
-from .._common.quoted import printable
-from .._common.user_code import is_of_user
+from .._common.frames.user_code import is_of_user
+from .._common.text.prose_size import prose_size
+from .._common.text.quoted import printable
 from .peak import number_of_events
 from .rows import cut, document, place, source_line, wrapped
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from .._common.ipython import file_name
-from .._common.prose_size import counted, prose_size
-from .._common.quoted import printable
+from .._common.process.ipython import file_name
+from .._common.text.prose_size import counted, prose_size
+from .._common.text.quoted import printable
 from ..history.holders import PeakHolders
 from ..history.model import AllocationHistory, Frame
 from ..history.timeline import Timeline, timeline_of

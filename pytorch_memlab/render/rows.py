@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
-from .._common.ipython import file_name
-from .._common.prose_size import prose_size
-from .._common.quoted import printable, visible
+from .._common.process.ipython import file_name
+from .._common.text.prose_size import prose_size
+from .._common.text.quoted import printable, visible
 from ..records import Section
 from ..utils import readable_size
 

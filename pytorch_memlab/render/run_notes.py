@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from .._common.prose_size import prose_size
-from .._common.quoted import printable
+from .._common.text.prose_size import prose_size
+from .._common.text.quoted import printable
 from ..profiles.overview import DeviceVerdict, Outcome
 from ..profiles.recorded import UNKNOWN_STATUS, MeasuredDevice, RecordedProfile, Run
 from ..records import hardware

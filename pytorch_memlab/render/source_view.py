@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.prose_size import prose_size, signed
-from .._common.quoted import visible
+from .._common.text.prose_size import prose_size, signed
+from .._common.text.quoted import visible
 from ..profiles.ranking import PEAK, added_by_call, peak_of
 from .notes import line_mark, line_notes
 from .page import Fragment, fill

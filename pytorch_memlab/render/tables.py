@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from .._common.prose_size import prose_size
-from .._common.shared_paths import shown
+from .._common.text.prose_size import prose_size
+from .._common.text.shared_paths import shown
 from ..columns import Column, Unit, column_of
 from ..records import FunctionInfo, FunctionTable, Report
 from ..utils import readable_size

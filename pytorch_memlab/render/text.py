@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, TextIO
 
-from .._common.ipython import file_name
-from .._common.prose_size import counted, prose_size
-from .._common.quoted import printable, visible
+from .._common.process.ipython import file_name
+from .._common.text.prose_size import counted, prose_size
+from .._common.text.quoted import printable, visible
 from ..profiles.overview import Failure, Headline, Overview, Place, ShownFunction
 from ..records import FunctionTable, Report, Section
 from .notes import table_notes, texts

@@ -9,8 +9,8 @@ from itertools import accumulate
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.prose_size import counted, prose_size
-from .._common.quoted import printable
+from .._common.text.prose_size import counted, prose_size
+from .._common.text.quoted import printable
 from ..history.model import Category
 from ..history.timeline import OTHER_LINES
 from .page import Fragment, fill, page, script_data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._common.prose_size import counted, prose_size
+from .._common.text.prose_size import counted, prose_size
 from ..profiles.ranking import RankedLine
 from ..profiles.recorded import RecordedProfile
 from .rows import code_of, document, place_of, ranked

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._common.displayed import Displayed
-from .._common.prose_size import signed
+from .._common.text.displayed import Displayed
+from .._common.text.prose_size import signed
 from .snapshot import MemorySnapshot, sizes_by
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from itertools import pairwise
 from types import FrameType
 from typing import Generic, TypeVar
 
-from .._common.displayed import Displayed
-from .._common.prose_size import prose_size
+from .._common.text.displayed import Displayed
+from .._common.text.prose_size import prose_size
 from ..tensors.lines import SourceLine
 from ..tensors.live_objects import live_objects
 from .names import names_of_variables

@@ -31,10 +31,10 @@ from typing import Any
 
 import torch
 
-from .._common.ipython import ipython_shell
-from .._common.program_lines import folder_names, is_of_program
-from .._common.uncaught_errors import chain
-from .._common.user_code import is_of_user
+from .._common.frames.program_lines import folder_names, is_of_program
+from .._common.frames.user_code import is_of_user
+from .._common.process.ipython import ipython_shell
+from .._common.process.uncaught_errors import chain
 from ..tensors.live_objects import alive, states_of, tensors_in
 
 _numbers = count(1)

@@ -23,9 +23,9 @@ from typing import Any, Final
 
 import torch
 
-from .._common.call_stacks import FrameLine, call_stacks
-from .._common.garbage_collection import no_garbage_collection
-from .._common.user_code import is_of_user
+from .._common.frames.call_stacks import FrameLine, call_stacks
+from .._common.frames.user_code import is_of_user
+from .._common.process.garbage_collection import no_garbage_collection
 from ..devices import get_device, simulated_machine
 from ..devices.allocations import allocations_of, workspaces_among
 from ..history.block_categories import TensorCategories, freed_category

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from .._common.prose_size import prose_size
+from .._common.text.prose_size import prose_size
 from ..devices import get_device
 from ..devices.allocations import (
     Allocation,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from .._common.displayed import Displayed
-from .._common.prose_size import counted, prose_size
-from .._common.quoted import quoted
+from .._common.text.displayed import Displayed
+from .._common.text.prose_size import counted, prose_size
+from .._common.text.quoted import quoted
 from ..devices import get_device
 from ..errors import UsageError
 from ..history.model import Category

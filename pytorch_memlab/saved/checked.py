@@ -18,9 +18,9 @@ from enum import Enum
 from functools import cache, partial
 from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from .._common.ipython import source_name
-from .._common.quoted import quoted
-from .._common.shared_paths import restored, stored
+from .._common.process.ipython import source_name
+from .._common.text.quoted import quoted
+from .._common.text.shared_paths import restored, stored
 from ..errors import MemlabError
 from ..records import Note, Path, Signed
 

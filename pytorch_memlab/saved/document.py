@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, Final, TypeVar
 
-from .._common.quoted import printable
-from .._common.version import __version__
+from .._common.process.version import __version__
+from .._common.text.quoted import printable
 from ..errors import ProfileError
 from .checked import DamagedError
 

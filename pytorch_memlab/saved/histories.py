@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .._common.ipython import source_name
-from .._common.shared_paths import restored, stored
+from .._common.process.ipython import source_name
+from .._common.text.shared_paths import restored, stored
 from ..history.holders import PeakHolders
 from ..history.model import (
     AllocationHistory,

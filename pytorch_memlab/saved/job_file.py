@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from .._common.shared_paths import stored
+from .._common.text.shared_paths import stored
 from ..profiles.job import Job
 from ..profiles.rank_digest import RankDigest
 from ..profiles.recorded import Run

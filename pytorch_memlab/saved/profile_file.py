@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from typing import Any, Final
 
-from .._common.quoted import quoted
-from .._common.secrets_in_arguments import masked
+from .._common.text.quoted import quoted
+from .._common.text.secrets_in_arguments import masked
 from ..profiles.recorded import (
     Call,
     GrowingLoop,

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.user_code import base_name
+from .._common.frames.user_code import base_name
 from ..history.holders import innermost_of_user
 from ..history.peak import first_state, serves_small, settings_of
 

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._common.made_once import WeakRegistry
-from .._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .._common.interrupts.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .._common.process.made_once import WeakRegistry
 from ..devices import NO_APPROXIMATIONS, Device, Stats, no_approximations
 from .row import (
     PEAK,

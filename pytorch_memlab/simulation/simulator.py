@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from .._common import warned_lines
-from .._common.patches import Patches
-from .._common.quoted import quoted
-from .._common.storages import raise_kept
-from .._common.traceback_frames import is_without_frames, without_frames
-from .._common.uncaught_errors import uncaught
-from .._common.uninterrupted import uninterrupted
-from .._common.whole_exit import WholeExit
-from .._common.wrapping import decorated
+from .._common.frames import warned_lines
+from .._common.frames.traceback_frames import is_without_frames, without_frames
+from .._common.interrupts.uninterrupted import uninterrupted
+from .._common.interrupts.whole_exit import WholeExit
+from .._common.patching.patches import Patches
+from .._common.patching.wrapping import decorated
+from .._common.process.uncaught_errors import uncaught
+from .._common.text.quoted import quoted
+from .._common.torch.storages import raise_kept
 from ..errors import UsageError
 from . import third_party
 from .autocast import autocast

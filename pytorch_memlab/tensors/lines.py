@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .._common import warned_lines
-from .._common.patches import Patches
-from .._common.program_lines import current_line, is_of_program
-from .._common.traceback_frames import clear_internal_frames
+from .._common.frames import warned_lines
+from .._common.frames.program_lines import current_line, is_of_program
+from .._common.frames.traceback_frames import clear_internal_frames
+from .._common.patching.patches import Patches
 from .saved import grad_fn
 
 _KEY = "pytorch_memlab.line"

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from .._common.storages import components
+from .._common.torch.storages import components
 
 StorageKey: TypeAlias = tuple[str, int]
 

@@ -12,8 +12,8 @@ from support.oom_programs import OomProgram, program, programs
 from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab import explain_oom, simulate
-from pytorch_memlab._common.prose_size import prose_size
-from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab._common.process.uncaught_errors import uncaught
+from pytorch_memlab._common.text.prose_size import prose_size
 from pytorch_memlab.advice import causes
 from pytorch_memlab.advice.catalogue import all_causes, remedies
 from pytorch_memlab.history.model import Category

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.made_up_facts import MIB, made_up_facts, place
 
-from pytorch_memlab._common.compiled_code import compiled_code
+from pytorch_memlab._common.frames.compiled_code import compiled_code
 from pytorch_memlab.advice.catalogue import remedies
 from pytorch_memlab.advice.cause import Cause, Remedy
 from pytorch_memlab.advice.causes import logits

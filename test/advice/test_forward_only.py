@@ -9,7 +9,7 @@ import torch
 from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice.catalogue import candidates
 from pytorch_memlab.advice.forward_only import forward_only_place
 

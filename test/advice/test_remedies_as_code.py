@@ -13,7 +13,7 @@ from support.remedied_programs import (
     written,
 )
 
-from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.advice.around_program import Outcome
 from pytorch_memlab.advice.catalogue import chosen
 from pytorch_memlab.advice.causes.model_state import Sharding

@@ -12,7 +12,7 @@ from support.oom_programs import OomProgram, program
 from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice.catalogue import candidates
 from pytorch_memlab.advice.changes import EditedSource, sum_of_numbers
 from pytorch_memlab.advice.compared_values import Comparison

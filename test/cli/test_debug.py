@@ -49,4 +49,4 @@ def test_a_simulated_gpu_a_tracer_and_a_hook_are_named() -> None:
     in_cuda = [name for name in found["patched"].split(", ") if name.endswith("more of torch.cuda")]
     assert len(in_cuda) == 1
     assert int(in_cuda[0].split()[0]) > 10
-    assert "sys.excepthook by pytorch_memlab._common.uncaught_errors" in found["patched"]
+    assert "sys.excepthook by pytorch_memlab._common.process.uncaught_errors" in found["patched"]

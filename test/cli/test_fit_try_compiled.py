@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.advice.causes.compiled_activations import MemoryBudget
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UsageError

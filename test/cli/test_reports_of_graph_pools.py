@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytorch_memlab import fit, load
-from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.history.holders import peak_holders
 

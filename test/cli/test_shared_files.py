@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytorch_memlab import load
-from pytorch_memlab._common import shared_paths
+from pytorch_memlab._common.text import shared_paths
 from pytorch_memlab.cli.main import main
 
 SCRIPT = """\

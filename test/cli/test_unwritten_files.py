@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.run_command import ROOT, command
 
-from pytorch_memlab._common.checked_file import check_writable
+from pytorch_memlab._common.process.checked_file import check_writable
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UsageError
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pytorch_memlab._common.after_import import AfterImport
+from pytorch_memlab._common.patching.after_import import AfterImport
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from support.python_process import run_python
 
 from pytorch_memlab import MemReporter
-from pytorch_memlab._common.checked_file import check_writable, write_file
+from pytorch_memlab._common.process.checked_file import check_writable, write_file
 from pytorch_memlab.errors import UsageError
 
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
@@ -94,7 +94,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 from pytorch_memlab import LineProfiler, MemReporter
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab._common.checked_file import CheckedFile
+from pytorch_memlab._common.process.checked_file import CheckedFile
 from pytorch_memlab.render import html, text
 import torch
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from pytorch_memlab._common.call_stacks import CallStacks, TakenStack
+from pytorch_memlab._common.frames.call_stacks import CallStacks, TakenStack
 
 READS_A_STACK = """
 import sys
 import torch
-from pytorch_memlab._common.call_stacks import CallStacks
+from pytorch_memlab._common.frames.call_stacks import CallStacks
 
 stacks = CallStacks()
 stacks.places(stacks.take())

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pytorch_memlab._common.checked_file import CheckedFile
+from pytorch_memlab._common.process.checked_file import CheckedFile
 from pytorch_memlab.errors import UsageError
 
 

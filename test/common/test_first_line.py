@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytorch_memlab._common.uncaught_errors import first_line
+from pytorch_memlab._common.process.uncaught_errors import first_line
 
 
 class OfModuleError(Exception):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pytorch_memlab import LineProfiler
-from pytorch_memlab._common import hidden_calls
-from pytorch_memlab._common.hidden_calls import CAN_HIDE, hidden
+from pytorch_memlab._common.frames import hidden_calls
+from pytorch_memlab._common.frames.hidden_calls import CAN_HIDE, hidden
 from pytorch_memlab.simulation import simulate
 
 pytestmark = pytest.mark.skipif(not CAN_HIDE, reason="Python 3.11 and later can hide calls")

@@ -25,9 +25,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import pytorch_memlab
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common import hidden_calls
-from pytorch_memlab._common.storages import StorageTable
-from pytorch_memlab._common.uninterrupted import uninterrupted
+from pytorch_memlab._common.frames import hidden_calls
+from pytorch_memlab._common.interrupts.uninterrupted import uninterrupted
+from pytorch_memlab._common.torch.storages import StorageTable
 from pytorch_memlab.devices import get_device, simulated_machine
 from pytorch_memlab.scopes import peak_tracker
 

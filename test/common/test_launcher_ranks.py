@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytorch_memlab._common.ranks import JobRank, path_of_rank, prints, rank_in
+from pytorch_memlab._common.process.ranks import JobRank, path_of_rank, prints, rank_in
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",

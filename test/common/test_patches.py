@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from pytorch_memlab._common.patches import Patches
+from pytorch_memlab._common.patching.patches import Patches
 
 
 class Box:

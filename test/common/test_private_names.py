@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pytorch_memlab
-from pytorch_memlab._common import shared_paths
+from pytorch_memlab._common.text import shared_paths
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytorch_memlab._common.program_lines import folder_names
+from pytorch_memlab._common.frames.program_lines import folder_names
 
 
 def test_a_folder_behind_a_link_has_both_names(tmp_path):

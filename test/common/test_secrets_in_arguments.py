@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytorch_memlab._common.secrets_in_arguments import masked
+from pytorch_memlab._common.text.secrets_in_arguments import masked
 
 SECRET = [
     ("--password hunter2", "--password ***"),

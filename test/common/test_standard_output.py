@@ -12,7 +12,7 @@ import pytest
 from support.python_process import run_python
 
 from pytorch_memlab import LineProfiler
-from pytorch_memlab._common.standard_output import print_to_stdout
+from pytorch_memlab._common.process.standard_output import print_to_stdout
 
 RUN = """\
 import torch

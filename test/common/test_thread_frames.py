@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from pytorch_memlab._common.thread_frames import thread_frames
+from pytorch_memlab._common.frames.thread_frames import thread_frames
 
 
 @pytest.mark.skipif(

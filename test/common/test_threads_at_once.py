@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.made_once import made_once
+from pytorch_memlab._common.process.made_once import made_once
 from pytorch_memlab.devices import get_device
 from pytorch_memlab.scopes import HighestInterval, PeakScope, Sample, peak_tracker
 from pytorch_memlab.scopes.row import ROW_FIELDS

@@ -6,7 +6,7 @@ import gc
 import weakref
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.made_once import WeakRegistry
+from pytorch_memlab._common.process.made_once import WeakRegistry
 from pytorch_memlab.devices import get_device
 from pytorch_memlab.scopes import peak_tracker
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack, suppress
 import pytest
 from support.interrupted_work import Interrupted, each_place, interrupts_raise
 
-from pytorch_memlab._common.patches import Patches
-from pytorch_memlab._common.whole_block import WholeStack, whole_block
+from pytorch_memlab._common.interrupts.whole_block import WholeStack, whole_block
+from pytorch_memlab._common.patching.patches import Patches
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="signals of POSIX")
 

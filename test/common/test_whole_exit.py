@@ -19,8 +19,8 @@ from support.allocator_invariants import check_machine
 from support.interrupted_work import Interrupted, each_place, interrupt_at, interrupts_raise
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.storages import after_death, raise_kept
-from pytorch_memlab._common.whole_exit import WholeExit
+from pytorch_memlab._common.interrupts.whole_exit import WholeExit
+from pytorch_memlab._common.torch.storages import after_death, raise_kept
 from pytorch_memlab.cli import ending_signals
 from pytorch_memlab.devices import get_device, simulated_machine
 from pytorch_memlab.scopes import PeakScope, peak_tracker
@@ -195,11 +195,11 @@ def test_a_recording_that_outlives_the_modules_ends_without_a_word() -> None:
     """Python empties the later modules before the one that holds the recording."""
     code = """\
 import sys, types
-import pytorch_memlab._common.storages
+import pytorch_memlab._common.torch.storages
 sys.modules["between"] = between = types.ModuleType("between")
 from pytorch_memlab.history import recorder
 between.recording = recorder.Recording()
-sys.kept = [pytorch_memlab._common.storages, between, recorder]
+sys.kept = [pytorch_memlab._common.torch.storages, between, recorder]
 """
     command = [sys.executable, "-c", code]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)

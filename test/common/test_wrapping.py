@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pytorch_memlab._common.wrapping import decorated
+from pytorch_memlab._common.patching.wrapping import decorated
 from pytorch_memlab.errors import UsageError
 
 

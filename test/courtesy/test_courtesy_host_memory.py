@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, strategies as st
 from rich.console import Console
 
-import pytorch_memlab._common.uninterrupted as module
-from pytorch_memlab._common.uninterrupted import uninterrupted
+import pytorch_memlab._common.interrupts.uninterrupted as module
+from pytorch_memlab._common.interrupts.uninterrupted import uninterrupted
 from pytorch_memlab.courtesy import Courtesy, copies, host_blocks
 from pytorch_memlab.courtesy.host_blocks import ALIGNMENT, LARGEST, lay_out
 from pytorch_memlab.simulation import simulate

@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from pytorch_memlab._common import forward_ops
-from pytorch_memlab._common.forward_ops import ForwardOps, OpStack
+from pytorch_memlab._common.torch import forward_ops
+from pytorch_memlab._common.torch.forward_ops import ForwardOps, OpStack
 from pytorch_memlab.history.holders import peak_holders
 from pytorch_memlab.history.program import program
 from pytorch_memlab.history.recorder import Recording

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.history.generated_code import frames_of
 from pytorch_memlab.history.holders import peak_holders

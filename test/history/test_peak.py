@@ -7,7 +7,7 @@ import torch
 from recorded_programs.histories import RECORDINGS, history_of_recording
 from recorded_programs.streams import load
 
-from pytorch_memlab._common.user_code import is_of_user
+from pytorch_memlab._common.frames.user_code import is_of_user
 from pytorch_memlab.history.holders import peak_holders
 from pytorch_memlab.history.peak import find_peak
 from pytorch_memlab.history.snapshot import history_of

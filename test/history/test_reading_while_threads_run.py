@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from pytorch_memlab._common import call_stacks as module_of_stacks
-from pytorch_memlab._common.call_stacks import CallStacks, TakenStack, capture
+from pytorch_memlab._common.frames import call_stacks as module_of_stacks
+from pytorch_memlab._common.frames.call_stacks import CallStacks, TakenStack, capture
 from pytorch_memlab.history import live_blocks
 from pytorch_memlab.history.live_blocks import LiveBlock, LiveBlocks
 from pytorch_memlab.history.recorder import Recording

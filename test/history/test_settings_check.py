@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice.catalogue import remedies
 from pytorch_memlab.history.replay import check_settings
 from pytorch_memlab.simulation.machine import allocation_log

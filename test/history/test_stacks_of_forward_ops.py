@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytorch_memlab._common.call_stacks import call_stacks
+from pytorch_memlab._common.frames.call_stacks import call_stacks
 from pytorch_memlab.history.recorder import Recording
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.inspect import LoggedBlock

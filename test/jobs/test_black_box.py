@@ -12,7 +12,7 @@ from textwrap import dedent
 import pytest
 from support.run_command import command
 
-from pytorch_memlab._common import main_program
+from pytorch_memlab._common.process import main_program
 from pytorch_memlab.jobs import black_box
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

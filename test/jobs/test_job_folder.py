@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.run_command import command
 
-from pytorch_memlab._common.ranks import JobRank
+from pytorch_memlab._common.process.ranks import JobRank
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.jobs.folder import JobFolder, is_job_folder, rank_files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.call_stacks import call_stacks
+from pytorch_memlab._common.frames.call_stacks import call_stacks
 from pytorch_memlab.simulation.machine import active
 from pytorch_memlab.simulation.machine.allocation_log import AllocationLog
 

@@ -17,7 +17,7 @@ import torch
 from support.python_process import run_python
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice import causes
 from pytorch_memlab.advice.catalogue import all_causes
 from pytorch_memlab.cli import command_line, main, output

@@ -9,7 +9,7 @@ PROGRAM = """
 import gc, sys
 import torch
 import pytorch_memlab
-import pytorch_memlab._common.garbage_collection  # is loaded before it can turn the collector off
+from pytorch_memlab._common.process import garbage_collection  # before the collector is off
 
 collected_in = set()
 

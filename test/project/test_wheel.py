@@ -107,7 +107,8 @@ def test_pytest_finds_the_plugin_of_the_wheel(wheel, installed, tmp_path):
         "import sys\n\n\ndef test_nothing_is_loaded():\n"
         "    loaded = [one for one in sys.modules if one.startswith('pytorch_memlab')]\n"
         "    assert {one.removeprefix('pytorch_memlab').lstrip('.') for one in loaded} == {\n"
-        "        '', '_common', '_common.displayed', '_common.version', 'pytest_memlab',\n"
+        "        '', '_common', '_common.process', '_common.process.version', '_common.text',\n"
+        "        '_common.text.displayed', 'pytest_memlab',\n"
         "        'pytest_memlab.selection', 'pytest_plugin'}\n"
         "    assert not {'torch', 'numpy', 'pandas'} & sys.modules.keys()\n"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from support.python_process import run_python
 
 import pytorch_memlab
-from pytorch_memlab._common.displayed import Displayed
+from pytorch_memlab._common.text.displayed import Displayed
 
 PACKAGE = Path(pytorch_memlab.__file__).parent
 
@@ -16,7 +16,7 @@ def every_class(base: type) -> set[type]:
 
 
 def test_whatever_displays_itself_is_registered() -> None:
-    from pytorch_memlab._common import displayed
+    from pytorch_memlab._common.text import displayed
     from pytorch_memlab.render import displays
 
     for register in displays.REGISTER:

@@ -11,7 +11,7 @@ from support.oom_programs import program
 from timelines import HOSTILE
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice.cause import Remedy
 from pytorch_memlab.advice.trials import Advice, Result
 from pytorch_memlab.history.model import Category

@@ -11,7 +11,7 @@ from browser import CHROMIUM, NODE, title_of
 from peaks import SMALL as PEAK
 from timelines import SMALL as TIMELINE
 
-from pytorch_memlab._common.prose_size import prose_size
+from pytorch_memlab._common.text.prose_size import prose_size
 from pytorch_memlab.render.page import asset, page
 from pytorch_memlab.render.peak_html import flame_graph
 from pytorch_memlab.render.timeline import fragment as timeline

@@ -19,7 +19,7 @@ from support.python_process import run_python
 
 import pytorch_memlab.reporter.oom_facts as search
 from pytorch_memlab import LineProfiler, explain_oom, simulate
-from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.simulation.machine import active
 

@@ -24,7 +24,7 @@ from support.sample_reports import (
 
 import pytorch_memlab
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.quoted import quoted
+from pytorch_memlab._common.text.quoted import quoted
 from pytorch_memlab.errors import HistoryError, ProfileError, UsageError
 from pytorch_memlab.history.holders import PeakHolders
 from pytorch_memlab.history.model import (

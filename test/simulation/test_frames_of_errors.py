@@ -14,7 +14,7 @@ from support.computed_or_dry import computed_or_dry
 from torch.utils.data import DataLoader
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.user_code import OWN_FOLDER
+from pytorch_memlab._common.frames.user_code import OWN_FOLDER
 
 MIB = 2**20
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from pytorch_memlab._common.made_once import made_once
+from pytorch_memlab._common.process.made_once import made_once
 from pytorch_memlab.simulation import inspect
 from pytorch_memlab.simulation.machine import active
 

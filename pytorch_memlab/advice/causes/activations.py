@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from ..._common.patches import Patches
-from ..._common.prose_size import prose_size
+from ..._common.patching.patches import Patches
+from ..._common.text.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, Outcome, already_used, does_not_apply

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from ..._common.patches import Patches
-from ..._common.prose_size import prose_size
+from ..._common.patching.patches import Patches
+from ..._common.text.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, already_used, applied, does_not_apply
 from ..cause import Cause, NamedChange, Remedy, at_line

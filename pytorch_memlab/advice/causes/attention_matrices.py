@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..._common.prose_size import prose_size
+from ..._common.text.prose_size import prose_size
 from ...history.out_of_memory import BlockInUse, OutOfMemory, Place
 from ..around_program import Edit
 from ..cause import Cause, Remedy, Results, at_line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..._common.prose_size import prose_size
+from ..._common.text.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..batch_size import BatchNumber, batch_number

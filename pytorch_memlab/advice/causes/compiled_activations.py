@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from ..._common.compiled_code import Frames, GraphFlops, RunFollower, compiled_code
-from ..._common.optimizer_steps import after_each_step
-from ..._common.patches import Patches
-from ..._common.prose_size import prose_size
+from ..._common.frames.compiled_code import Frames, GraphFlops, RunFollower, compiled_code
+from ..._common.patching.patches import Patches
+from ..._common.text.prose_size import prose_size
+from ..._common.torch.optimizer_steps import after_each_step
 from ...errors import UsageError
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory

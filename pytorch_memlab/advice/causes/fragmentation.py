@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from ..._common.prose_size import prose_size
+from ..._common.text.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, already_used, applied
 from ..cause import Basis, Cause, NamedChange, Remedy, Results

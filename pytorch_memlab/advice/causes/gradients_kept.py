@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from ..._common.patches import Patches
-from ..._common.prose_size import prose_size
+from ..._common.patching.patches import Patches
+from ..._common.text.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, already_used, applied, does_not_apply

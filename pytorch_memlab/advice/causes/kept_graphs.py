@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..._common.prose_size import counted, prose_size
+from ..._common.text.prose_size import counted, prose_size
 from ...history.out_of_memory import OutOfMemory, TensorGroup
 from ..additions import adding_statement, keeping_less
 from ..cause import Cause, Remedy, Results

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 
-from ..._common.prose_size import prose_size
+from ..._common.text.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Basis, Cause, Remedy, Results, at_line
 from ..changes import EditedSource

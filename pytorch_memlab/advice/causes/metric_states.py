@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from ..._common.prose_size import prose_size
+from ..._common.text.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy, Results, at_line
 from ..changes import EditedSource

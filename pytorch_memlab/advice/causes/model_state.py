@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..._common.patches import Patches
-from ..._common.prose_size import prose_size
+from ..._common.patching.patches import Patches
+from ..._common.text.prose_size import prose_size
 from ...errors import UsageError
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory

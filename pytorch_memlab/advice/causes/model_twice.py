@@ -6,7 +6,7 @@ import ast
 import re
 from collections import Counter
 
-from ..._common.prose_size import prose_size
+from ..._common.text.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import BlockInUse, OutOfMemory
 from ..cause import Cause, Remedy, Results

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ..._common.patches import Patches
-from ..._common.prose_size import prose_size
+from ..._common.patching.patches import Patches
+from ..._common.text.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, already_used, applied, does_not_apply

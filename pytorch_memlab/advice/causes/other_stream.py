@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._common.prose_size import prose_size
+from ..._common.text.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Basis, Cause, Remedy
 

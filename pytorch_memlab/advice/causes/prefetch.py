@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from ..._common.prose_size import prose_size
+from ..._common.text.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..additions import AddingStatement, adding_statement, adding_statement_at
 from ..cause import Cause, Remedy, Results

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..._common.prose_size import prose_size
-from ..._common.quoted import listed
+from ..._common.text.prose_size import prose_size
+from ..._common.text.quoted import listed
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..._common.prose_size import prose_size
+from ..._common.text.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Basis, Cause, Remedy, at_line

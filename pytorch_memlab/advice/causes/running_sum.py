@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..._common.prose_size import prose_size
+from ..._common.text.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy, Results
 from ..changes import edited_source, sum_of_numbers

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from ..._common.quoted import shortened
+from ..._common.text.quoted import shortened
 from ...errors import UsageError
 from ..common_options import number_from
 from ..parser import CommandParser

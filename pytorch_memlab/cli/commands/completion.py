@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from ..._common.standard_output import print_to_stdout
+from ..._common.process.standard_output import print_to_stdout
 from ..parser import CommandParser
 
 _BASH = """\

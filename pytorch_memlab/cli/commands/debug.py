@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from ..._common.standard_output import print_to_stdout
+from ..._common.process.standard_output import print_to_stdout
 from ..parser import CommandParser
 
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..._common.prose_size import prose_size
-from ..._common.standard_output import print_to_stdout
+from ..._common.process.standard_output import print_to_stdout
+from ..._common.text.prose_size import prose_size
 from ...errors import UsageError
 from ..common_options import add_output_files, add_private, add_rows
 from ..exit_codes import USAGE_ERROR
@@ -142,7 +142,7 @@ def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
 
 
 def _show(found: _Compared, files: Sequence[OutputFile[_Compared]], *, is_private: bool) -> int:
-    from ..._common.shared_paths import private_names
+    from ..._common.text.shared_paths import private_names
 
     if not files:
         with private_names(is_private):

@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..._common.standard_output import print_to_stdout
+from ..._common.process.standard_output import print_to_stdout
 from ...advice.catalogue import causes_to_try, chosen_with_causes, named_changes, nearest
 from ...errors import MemlabError, UsageError
 from ...simulation.inspect import DEFAULT_GPU

@@ -29,7 +29,7 @@ from ..output import is_profile
 from ..parser import CommandParser
 
 if TYPE_CHECKING:
-    from ..._common.checked_file import CheckedFile
+    from ..._common.process.checked_file import CheckedFile
     from ...profiles.recorded import RecordedProfile
 
 
@@ -43,7 +43,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
-    from ..._common.checked_file import CheckedFile
+    from ..._common.process.checked_file import CheckedFile
     from ...profiles.merging import merged
     from ...profiles.privacy import without_private_facts
     from ...saved import profile_file
@@ -64,7 +64,7 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
 
 def _write(profile: RecordedProfile, file: CheckedFile, *, is_private: bool) -> int:
-    from ..._common.shared_paths import private_names
+    from ..._common.text.shared_paths import private_names
     from ...render.notes import in_words
     from ...saved import profile_file
 

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..._common.standard_output import print_to_stdout
+from ..._common.process.standard_output import print_to_stdout
 from ...errors import UsageError
 from ..common_options import (
     add_device,

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from ..._common.standard_output import print_to_stdout
+from ..._common.process.standard_output import print_to_stdout
 from ...errors import UsageError
 from ..common_options import GPU_SPEC, add_device, add_history_file, recorded_gpus
 from ..parser import CommandParser

@@ -41,15 +41,15 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ..._common import main_program
-from ..._common.optimizer_steps import ProgramDone
-from ..._common.own_frames import without_own_frames
-from ..._common.patches import Patches
-from ..._common.prose_size import prose_size
-from ..._common.quoted import quoted
-from ..._common.ranks import this_rank
-from ..._common.switch import SWITCHED_OFF, is_switched_off
-from ..._common.whole_block import WholeStack
+from ..._common.interrupts.whole_block import WholeStack
+from ..._common.patching.patches import Patches
+from ..._common.process import main_program
+from ..._common.process.own_frames import without_own_frames
+from ..._common.process.ranks import this_rank
+from ..._common.process.switch import SWITCHED_OFF, is_switched_off
+from ..._common.text.prose_size import prose_size
+from ..._common.text.quoted import quoted
+from ..._common.torch.optimizer_steps import ProgramDone
 from ...columns import COLUMNS
 from ...errors import MemlabError, UsageError
 from ...jobs.launch_names import is_launcher

@@ -95,7 +95,7 @@ def _functions_called(names: Sequence[str], profile: RecordedProfile) -> tuple[i
 def _unknown(name: str, known: Sequence[str]) -> str:
     import difflib
 
-    from ..._common.quoted import listed
+    from ..._common.text.quoted import listed
 
     near = difflib.get_close_matches(name, known, n=4) or sorted(known)
     return f"there is no function {name} in the file: it has {listed(near) or 'none'}"

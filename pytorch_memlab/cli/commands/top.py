@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-from ..._common.standard_output import print_to_stdout
+from ..._common.process.standard_output import print_to_stdout
 from ..common_options import add_rows
 from ..parser import CommandParser
 

@@ -33,8 +33,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from ..._common.quoted import shortened
-from ..._common.standard_output import print_to_stdout
+from ..._common.process.standard_output import print_to_stdout
+from ..._common.text.quoted import shortened
 from ...errors import MemlabError, UsageError
 from ...simulation.inspect import DEFAULT_GPU, find_gpu
 from ..common_options import GPU_SPEC, add_program, number_from

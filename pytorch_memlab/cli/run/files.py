@@ -12,13 +12,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..._common.checked_file import CheckedFile
-from ..._common.own_frames import text_of
-from ..._common.ranks import path_of_rank, prints
-from ..._common.secrets_in_arguments import masked
-from ..._common.shared_paths import private_names
-from ..._common.uncaught_errors import uncaught
-from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..._common.interrupts.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..._common.process.checked_file import CheckedFile
+from ..._common.process.own_frames import text_of
+from ..._common.process.ranks import path_of_rank, prints
+from ..._common.process.uncaught_errors import uncaught
+from ..._common.text.secrets_in_arguments import masked
+from ..._common.text.shared_paths import private_names
 from ...errors import UsageError
 from ...history.private_snapshot import private_snapshot
 from ...history.whole_run import WholeRunHistory
@@ -29,7 +29,7 @@ from ...simulation.inspect import active
 from ..output import FORMATS, OutputFile, Results, is_profile, tell_headline, writer_to
 
 if TYPE_CHECKING:
-    from ..._common.uncaught_errors import Report
+    from ..._common.process.uncaught_errors import Report
     from ...history.model import AllocationHistory
     from ...history.timeline import Timeline
     from .profile import Profile

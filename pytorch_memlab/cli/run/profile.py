@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final
 
-from ..._common.garbage_collection import no_garbage_collection
-from ..._common.main_program import Program
-from ..._common.patches import Patches
-from ..._common.secrets_in_arguments import masked
-from ..._common.uncaught_errors import first_line
-from ..._common.whole_block import whole_block
+from ..._common.interrupts.whole_block import whole_block
+from ..._common.patching.patches import Patches
+from ..._common.process.garbage_collection import no_garbage_collection
+from ..._common.process.main_program import Program
+from ..._common.process.uncaught_errors import first_line
+from ..._common.text.secrets_in_arguments import masked
 from ...devices import simulated_machine
 from ...history.model import AllocationHistory
 from ...line_profiler.columns import DEFAULT_COLUMNS

@@ -24,9 +24,10 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ..._common.after_import import AfterImport
-from ..._common.patches import Patches
-from ..._common.ranks import (
+from ..._common.frames.user_code import OWN_FOLDER
+from ..._common.patching.after_import import AfterImport
+from ..._common.patching.patches import Patches
+from ..._common.process.ranks import (
     ATTEMPT,
     LIGHTNING,
     SPAWNED_RANK,
@@ -34,8 +35,7 @@ from ..._common.ranks import (
     rank_in,
     this_rank,
 )
-from ..._common.uncaught_errors import uncaught
-from ..._common.user_code import OWN_FOLDER
+from ..._common.process.uncaught_errors import uncaught
 from ...errors import ProfileError, UsageError
 from ...jobs.black_box import BlackBox
 from ...jobs.folder import JOB_VARIABLE, JobFolder

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..._common.ranks import prints
-from ..._common.standard_output import print_to_stdout
+from ..._common.process.ranks import prints
+from ..._common.process.standard_output import print_to_stdout
 from ..notices import tell, tell_in_terminal
 
 if TYPE_CHECKING:
-    from ..._common.uncaught_errors import Report
+    from ..._common.process.uncaught_errors import Report
     from ...advice.trials import TrialProgram
     from .profile import Profile
 

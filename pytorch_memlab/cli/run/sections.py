@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from ..._common.optimizer_steps import after_each_step
-from ..._common.prose_size import counted
+from ..._common.text.prose_size import counted
+from ..._common.torch.optimizer_steps import after_each_step
 from ...errors import HistoryError
 from ...records import Section
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
-from ..._common.optimizer_steps import after_each_step, end_program
-from ..._common.prose_size import counted, prose_size
-from ..._common.ranks import prints
-from ..._common.whole_block import whole_block
+from ..._common.interrupts.whole_block import whole_block
+from ..._common.process.ranks import prints
+from ..._common.text.prose_size import counted, prose_size
+from ..._common.torch.optimizer_steps import after_each_step, end_program
 from ..notices import tell
 
 if TYPE_CHECKING:

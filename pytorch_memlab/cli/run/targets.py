@@ -25,10 +25,10 @@ from importlib.util import resolve_name
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from ..._common.main_program import Program
-from ..._common.patches import Patches
-from ..._common.quoted import shortened
-from ..._common.whole_block import whole_block
+from ..._common.interrupts.whole_block import whole_block
+from ..._common.patching.patches import Patches
+from ..._common.process.main_program import Program
+from ..._common.text.quoted import shortened
 from ...errors import NotAFunctionError, UsageError
 from ...line_profiler.function_source import FunctionSource, function_source
 from ...line_profiler.line_profiler import LineProfiler

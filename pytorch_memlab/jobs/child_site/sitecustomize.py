@@ -50,7 +50,7 @@ def _become_rank(options: list[str]) -> None:
     names = _loaded("_pytorch_memlab_launch_names", "jobs/launch_names.py")
     if names.is_launcher(target, is_module=is_module):
         return
-    ranks = _loaded("_pytorch_memlab_ranks", "_common/ranks.py")
+    ranks = _loaded("_pytorch_memlab_ranks", "_common/process/ranks.py")
     if not ranks.this_rank().launcher:
         return
     del os.environ[_VARIABLE]  # the processes that a rank starts are no ranks
@@ -62,5 +62,5 @@ def _become_rank(options: list[str]) -> None:
 if __name__ == "sitecustomize":
     if _VARIABLE in os.environ:
         _become_rank(json.loads(os.environ[_VARIABLE]))
-    _after = _loaded("_pytorch_memlab_next", "_common/next_sitecustomize.py")
+    _after = _loaded("_pytorch_memlab_next", "_common/process/next_sitecustomize.py")
     _after.run_next_sitecustomize(_FOLDER)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..._common.quoted import quoted
+from ..._common.text.quoted import quoted
 from ...errors import AllocatorSettingsError
 
 MB = 2**20

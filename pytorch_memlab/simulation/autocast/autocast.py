@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import torch
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ..machine import active
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, tensors_in

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from typing import Any
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ..hardware.gpu import GPU
 
 VARIABLE = "PYTORCH_MEMLAB_SIMULATE"

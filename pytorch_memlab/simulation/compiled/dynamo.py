@@ -41,9 +41,9 @@ from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..._common.compiled_code import compiled_code
-from ..._common.patches import Patches
-from ..._common.user_code import OWN_FOLDER
+from ..._common.frames.compiled_code import compiled_code
+from ..._common.frames.user_code import OWN_FOLDER
+from ..._common.patching.patches import Patches
 from ..dispatch.device_mode import SimulatedDeviceMode
 from ..dispatch.function_mode import SimulatedFunctionMode
 from ..machine.machine import Machine

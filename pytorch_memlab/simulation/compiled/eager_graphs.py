@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.fx import GraphModule, Interpreter
 
-from ..._common.compiled_code import Frames, compiled_code
-from ..._common.patches import Patches
+from ..._common.frames.compiled_code import Frames, compiled_code
+from ..._common.patching.patches import Patches
 from .line_entries import LineEntries
 from .program_frames import frames_of, frames_of_ops, in_frames
 

@@ -21,10 +21,10 @@ from torch._inductor.codecache import FxGraphCache, sha256_hash
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.utils import get_donated_idxs
 
-from ..._common.checked_file import write_file
-from ..._common.patches import Patches
-from ..._common.real_files import on_disk
-from ..._common.version import __version__
+from ..._common.patching.patches import Patches
+from ..._common.process.checked_file import write_file
+from ..._common.process.real_files import on_disk
+from ..._common.process.version import __version__
 from ...errors import UsageError
 from ..hardware.gpu import GPU
 

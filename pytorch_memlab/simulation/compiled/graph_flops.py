@@ -13,8 +13,8 @@ from torch._inductor import compile_fx
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_map
 
-from ..._common.compiled_code import GraphFlops
-from ..._common.patches import Patches
+from ..._common.frames.compiled_code import GraphFlops
+from ..._common.patching.patches import Patches
 
 _SECOND_TIME: Final = "is computed a second time"
 """Key of a node's ``meta``."""

@@ -33,8 +33,8 @@ from torch._inductor.ir import ComputedBuffer, OperationBuffer
 from torch.fx import GraphModule
 from torch.utils import _triton
 
-from ..._common.compiled_code import compiled_code
-from ..._common.patches import Patches
+from ..._common.frames.compiled_code import compiled_code
+from ..._common.patching.patches import Patches
 from . import graph_cache, padding
 from .labelled_fakes import OnCPU
 from .program_frames import Frames, frames_of, with_fused

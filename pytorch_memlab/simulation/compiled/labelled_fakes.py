@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ..dispatch.function_mode import make_device
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, tensors_in

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any, Final
 
-from ..._common.compiled_code import Frames, compiled_code
+from ..._common.frames.compiled_code import Frames, compiled_code
 from .program_frames import in_frames
 
 _CALLS: Final = "_calls_from_lines"

@@ -14,7 +14,7 @@ import torch
 from torch._inductor import utils
 from torch._inductor.fx_passes import pad_mm
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 
 _STAND_IN = "NVIDIA A100"
 """A GPU without a data sheet in PyTorch has this one's balance of cores and memory."""

@@ -16,10 +16,10 @@ from weakref import ref
 
 import torch
 
-from ..._common.after_import import AfterImport
-from ..._common.compiled_code import compiled_code
-from ..._common.patches import Patches
-from ..._common.torch_release import RELEASE
+from ..._common.frames.compiled_code import compiled_code
+from ..._common.patching.after_import import AfterImport
+from ..._common.patching.patches import Patches
+from ..._common.torch.torch_release import RELEASE
 from ...errors import MemlabError, UnmodelledOpError
 from ..dispatch import captured_ops
 from ..machine.machine import Machine

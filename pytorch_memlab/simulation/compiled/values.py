@@ -20,7 +20,7 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from ..._common.storages import host_address
+from ..._common.torch.storages import host_address
 from ..dispatch.higher_order import run_with_generator
 from ..dry_run.executor import ABSENT, SPECIAL, DryRunExecutor
 from ..machine.machine import Machine

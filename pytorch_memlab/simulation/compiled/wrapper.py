@@ -15,7 +15,7 @@ from weakref import ref
 
 import torch
 
-from ..._common.compiled_code import Frames
+from ..._common.frames.compiled_code import Frames
 from ..machine.machine import Machine
 from .line_entries import LineEntries
 

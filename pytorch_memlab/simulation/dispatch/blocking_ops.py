@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from ..._common.torch_release import RELEASE
+from ..._common.torch.torch_release import RELEASE
 from ..machine.captures import Capture
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, is_mask, tensors_in

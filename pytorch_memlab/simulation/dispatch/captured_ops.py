@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from ..._common.storages import storages_of
+from ..._common.torch.storages import storages_of
 from ..machine.captures import Capture
 from ..machine.cuda_generator import GeneratorState
 from ..machine.machine import Machine

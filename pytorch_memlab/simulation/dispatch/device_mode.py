@@ -35,9 +35,9 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..._common.hidden_calls import hidden, incurious, is_incurious
-from ..._common.stack_room import check_room_of_op
-from ..._common.traceback_frames import clear_internal_frames
+from ..._common.frames.hidden_calls import hidden, incurious, is_incurious
+from ..._common.frames.traceback_frames import clear_internal_frames
+from ..._common.interrupts.stack_room import check_room_of_op
 from ...errors import UnsupportedCUDACallError
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs

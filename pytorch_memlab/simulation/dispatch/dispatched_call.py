@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ..._common.storages import storages_of
-from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..._common.interrupts.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..._common.torch.storages import storages_of
 from ...errors import (
     EstimatedMemoryError,
     HostMemoryError,

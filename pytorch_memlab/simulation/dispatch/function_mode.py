@@ -15,7 +15,7 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.overrides import TorchFunctionMode
 
-from ..._common.traceback_frames import clear_internal_frames
+from ..._common.frames.traceback_frames import clear_internal_frames
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs
 from . import fake_tensors, higher_order

@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from ..._common.storages import storages_of
+from ..._common.torch.storages import storages_of
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU

@@ -8,8 +8,8 @@ import torch
 from torch._C import _functorch as functorch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ..._common.storages import storages_of
-from ..._common.traceback_frames import passes_on
+from ..._common.frames.traceback_frames import passes_on
+from ..._common.torch.storages import storages_of
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import SimulatedGPU
 

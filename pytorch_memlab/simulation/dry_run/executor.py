@@ -38,7 +38,7 @@ from typing import Any
 
 import torch
 
-from ..._common.storages import storages_of
+from ..._common.torch.storages import storages_of
 from ..machine.op_arguments import Args, Kwargs, is_mask, tensors_in
 from ..machine.tensor_values import TensorValues, is_small
 from ..ops.core.meta_results import MetaResults, OutputMeta, TensorMeta, tensors_of

@@ -7,8 +7,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-from ..._common.prose_size import prose_size
-from ..._common.quoted import quoted
+from ..._common.text.prose_size import prose_size
+from ..._common.text.quoted import quoted
 from ...errors import UnknownGPUError, UsageError
 from .sizes import read_size
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from ..._common.quoted import quoted
+from ..._common.text.quoted import quoted
 from ...errors import UnknownGPUError, UsageError
 from .gpu import GPU, checked_memory
 from .sizes import parse_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..._common.quoted import quoted
+from ..._common.text.quoted import quoted
 from ...errors import UsageError
 
 _TOO_LARGE = 2**63  # a count of bytes is an ``int64`` in CUDA and PyTorch

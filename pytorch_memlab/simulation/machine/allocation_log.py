@@ -15,7 +15,7 @@ from collections.abc import Callable, Container
 from types import CodeType, FrameType
 from typing import Any, Final, Protocol
 
-from ..._common.call_stacks import SKIPPED, TakenStack, call_stacks, capture
+from ..._common.frames.call_stacks import SKIPPED, TakenStack, call_stacks, capture
 from ..allocator.blocks import PoolId
 
 CodeStack = tuple[tuple[CodeType, int], ...]  # code and line of each frame, innermost first

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, TypeGuard
 
-from ..._common.quoted import quoted
+from ..._common.text.quoted import quoted
 from ...errors import UsageError
 
 SIZED_OPS: Final = (

@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from ..._common.torch_release import RELEASE
+from ..._common.torch.torch_release import RELEASE
 from ..hardware.decisions import decision, has_major
 from ..hardware.gpu import GPU
 from .simulated_gpu import Allocation, SimulatedGPU

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import torch
 
-from ..._common.traceback_frames import without_frames
+from ..._common.frames.traceback_frames import without_frames
 from .captures import Capture
 
 _Generator = torch._C.Generator

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import torch
 from torch._subclasses import FakeTensor
 
-from ..._common.hidden_calls import CAN_HIDE
-from ..._common.prose_size import prose_size
-from ..._common.storages import StorageTable, host_address, storages_of
-from ..._common.torch_release import RELEASE
-from ..._common.traceback_frames import passes_on
-from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..._common.frames.hidden_calls import CAN_HIDE
+from ..._common.frames.traceback_frames import passes_on
+from ..._common.interrupts.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..._common.text.prose_size import prose_size
+from ..._common.torch.storages import StorageTable, host_address, storages_of
+from ..._common.torch.torch_release import RELEASE
 from ..allocator.pinned_memory import PinnedMemory
 from ..hardware.gpu import GPU
 from .approximations import OpApproximations, OpCount

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..._common.storages import host_address
+from ..._common.torch.storages import host_address
 
 if TYPE_CHECKING:
     from .simulated_gpu import SimulatedGPU

@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 
 import torch
 
-from ..._common.call_stacks import call_stacks
-from ..._common.stack_room import check_room
-from ..._common.uninterrupted import STANDARD_SIGNALS, held, uninterrupted
+from ..._common.frames.call_stacks import call_stacks
+from ..._common.interrupts.stack_room import check_room
+from ..._common.interrupts.uninterrupted import STANDARD_SIGNALS, held, uninterrupted
 from ...errors import UsageError
 from ..allocator.caching_allocator import CachingAllocator
 from ..allocator.driver import SimulatedDriver

@@ -15,8 +15,8 @@ from enum import Enum
 
 import torch
 
-from ..._common.program_lines import current_line
-from ..._common.storages import StorageTable, storages_of
+from ..._common.frames.program_lines import current_line
+from ..._common.torch.storages import StorageTable, storages_of
 from ...errors import AssumedValueError
 from .assumed_sizes import AssumedSizes
 

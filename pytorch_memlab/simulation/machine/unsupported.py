@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..._common.traceback_frames import without_frames
+from ..._common.frames.traceback_frames import without_frames
 from ...errors import UnsupportedCUDACallError
 from .simulated_gpu import SimulatedGPU
 

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import torch
 
-from ..._common.after_import import AfterImport
-from ..._common.patches import Patches
+from ..._common.patching.after_import import AfterImport
+from ..._common.patching.patches import Patches
 from ..machine.machine import Machine
 
 _LIBRARIES = ("triton", "bitsandbytes")

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ...errors import UnsupportedCUDACallError
 from ..machine import active
 from ..machine.machine import Machine

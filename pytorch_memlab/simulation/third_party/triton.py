@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ...errors import UnmodelledOpError, UnsupportedCUDACallError
 from ..dispatch import captured_ops
 from ..machine.device_properties import DeviceProperties

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ...errors import UnsupportedCUDACallError
 
 _SAME_IN_NUMPY = frozenset(

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ..._common.patches import Patches
-from ..._common.traceback_frames import without_frames
+from ..._common.frames.traceback_frames import without_frames
+from ..._common.patching.patches import Patches
 from ..dispatch.node_devices import note_outputs, places_of_inputs
 from ..machine.machine import Machine
 

@@ -13,7 +13,7 @@ import torch
 import torch.backends.cudnn.rnn
 from torch._subclasses import FakeTensor
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ..machine.machine import Machine
 from ..machine.unsupported import refusal, unsupported
 from ..ops.attention.backends import Backend, Call, against, cudnn_version

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.jit._builtins
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ..dispatch import flex_attention
 from ..machine.machine import Machine
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ..._common.patches import Patches
-from ..._common.traceback_frames import passes_on, without_frames
+from ..._common.frames.traceback_frames import passes_on, without_frames
+from ..._common.patching.patches import Patches
 from ..dispatch import fake_tensors
 from ..dispatch.transfers import move
 from ..machine.cuda_generator import SimulatedGenerator

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ..._common.patches import Patches
-from ..._common.traceback_frames import without_frames
+from ..._common.frames.traceback_frames import without_frames
+from ..._common.patching.patches import Patches
 from ..allocator.caching_allocator import CachingAllocator
 from ..machine.device_properties import DeviceProperties
 from ..machine.machine import Machine

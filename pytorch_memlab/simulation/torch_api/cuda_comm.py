@@ -22,7 +22,7 @@ from torch._utils import (
     _unflatten_dense_tensors,
 )
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ..machine.machine import Machine
 
 Tensors = Sequence[torch.Tensor]

@@ -17,11 +17,11 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from ..._common.patches import Patches
-from ..._common.storages import after_death
-from ..._common.torch_release import RELEASE
-from ..._common.traceback_frames import without_frames
-from ..._common.user_code import is_of_user
+from ..._common.frames.traceback_frames import without_frames
+from ..._common.frames.user_code import is_of_user
+from ..._common.patching.patches import Patches
+from ..._common.torch.storages import after_death
+from ..._common.torch.torch_release import RELEASE
 from ..allocator.blocks import DEFAULT_POOL, PoolId
 from ..allocator.checkpoints import (
     PoolState,

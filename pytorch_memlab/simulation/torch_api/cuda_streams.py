@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import torch
 
-from ..._common.traceback_frames import without_frames
+from ..._common.frames.traceback_frames import without_frames
 from ..allocator.stream_work import Work
 from ..machine.captures import CapturedEvent, refuse_captured_event
 from ..machine.machine import Machine

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's name for it
 from torch.backends import mkldnn
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ..machine.machine import Machine
 from ..ops.core.memory_formats import is_dense
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..._common.patches import Patches
-from ..._common.storages import host_address
+from ..._common.patching.patches import Patches
+from ..._common.torch.storages import host_address
 from ..machine.machine import Machine
 
 _CPU, _CUDA = 1, 2

@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ..._common.call_stacks import FrameLine, TakenStack, call_stacks
-from ..._common.forward_ops import ForwardOps
-from ..._common.patches import Patches
-from ..._common.torch_release import RELEASE
+from ..._common.frames.call_stacks import FrameLine, TakenStack, call_stacks
+from ..._common.patching.patches import Patches
+from ..._common.torch.forward_ops import ForwardOps
+from ..._common.torch.torch_release import RELEASE
 from ...errors import UnsupportedCUDACallError
 from ..allocator.blocks import DEFAULT_POOL, Block, PoolId
 from ..allocator.events import HISTORY_ACTIONS, RELEASES

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import torch
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ...errors import UnmodelledOpError
 from ..dispatch.function_mode import SimulatedFunctionMode
 from ..machine.machine import Machine

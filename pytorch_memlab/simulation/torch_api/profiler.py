@@ -24,7 +24,7 @@ from torch._C._profiler import _EventType
 from torch.autograd import profiler as autograd_profiler
 from torch.profiler import profiler as kineto_profiler
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ..machine.machine import Machine
 from .memory_history import MemoryHistory
 

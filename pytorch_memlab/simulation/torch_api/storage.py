@@ -16,8 +16,8 @@ import torch
 from torch import UntypedStorage
 from torch.multiprocessing import get_sharing_strategy
 
-from ..._common.patches import Patches
-from ..._common.traceback_frames import passes_on, without_frames
+from ..._common.frames.traceback_frames import passes_on, without_frames
+from ..._common.patching.patches import Patches
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.tensor_values import TensorValues

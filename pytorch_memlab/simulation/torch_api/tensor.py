@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch._subclasses import FakeTensor, fake_tensor
 
-from ..._common.patches import Patches
-from ..._common.stack_room import check_room
-from ..._common.traceback_frames import passes_on, without_frames
-from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..._common.frames.traceback_frames import passes_on, without_frames
+from ..._common.interrupts.stack_room import check_room
+from ..._common.interrupts.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..._common.patching.patches import Patches
 from ..dispatch.fake_tensors import BUILD_HAS_CUDA
 from ..dispatch.transfers import move
 from ..machine.machine import Machine

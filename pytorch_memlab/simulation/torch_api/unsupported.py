@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..._common.patches import Patches
+from ..._common.patching.patches import Patches
 from ..machine.machine import Machine
 from ..machine.unsupported import refusal, unsupported
 

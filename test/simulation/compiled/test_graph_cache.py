@@ -13,7 +13,7 @@ import torch
 from torch._functorch import config as functorch_config
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.cli.main import main
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="compiled from torch 2.9 on")

@@ -12,8 +12,13 @@ from torch import nn
 from torch._functorch import config
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.compiled_code import Frames, GraphFlops, RunFollower, compiled_code
-from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab._common.frames.compiled_code import (
+    Frames,
+    GraphFlops,
+    RunFollower,
+    compiled_code,
+)
+from pytorch_memlab._common.torch.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="compiled from torch 2.9 on")
 

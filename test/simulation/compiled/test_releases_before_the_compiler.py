@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import UnmodelledOpError
 from pytorch_memlab.simulation.compiled import torch_compile
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from benchmarks.wrapper_text import recorded_graphs
 from pytorch_memlab import PeakScope, simulate
-from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError
 from pytorch_memlab.history.module_paths import ModulePaths
 
@@ -319,7 +319,7 @@ def test_a_tensor_of_the_cpu_compiles_again() -> None:
 
 
 def test_allocations_are_on_the_lines_of_the_model() -> None:
-    from pytorch_memlab._common.call_stacks import call_stacks
+    from pytorch_memlab._common.frames.call_stacks import call_stacks
 
     with simulate("h100", compute=False) as machine:
         compiled = torch.compile(doubled)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from pytorch_memlab._common.hidden_calls import CAN_HIDE
+from pytorch_memlab._common.frames.hidden_calls import CAN_HIDE
 from pytorch_memlab.simulation import simulate
 
 pytestmark = pytest.mark.skipif(not CAN_HIDE, reason="Python 3.11 and later can hide calls")

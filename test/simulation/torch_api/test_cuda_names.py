@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import UnsupportedCUDACallError
 
 OF_SDPA = (False, False)

@@ -88,9 +88,9 @@ def _load_package(folder: str) -> None:
     spec.loader.exec_module(module)
 
 
-def _loaded(name: str) -> Any:
+def _loaded(room: str, name: str) -> Any:
     """A module of the package, which itself would import too much."""
-    path = os.path.join(_COMMON, f"{name}.py")
+    path = os.path.join(_COMMON, room, f"{name}.py")
     spec: Any = importlib.util.spec_from_file_location(name, path)
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -113,7 +113,7 @@ def _join_overlay(settings: dict[str, Any]) -> None:
 def _simulate(settings: dict[str, Any]) -> None:
     if os.environ.get(_OVERLAY):
         _join_overlay(settings)
-    imports = _loaded("after_import").AfterImport()
+    imports = _loaded("patching", "after_import").AfterImport()
     imports.call("torch", _Simulation(settings).begin)
     # The package imports torch from modules that are not complete then.
     if _PACKAGE in sys.modules:
@@ -126,4 +126,4 @@ def _simulate(settings: dict[str, Any]) -> None:
 if __name__ == "sitecustomize":
     if _VARIABLE in os.environ:
         _simulate(json.loads(os.environ[_VARIABLE]))
-    _loaded("next_sitecustomize").run_next_sitecustomize(_FOLDER)
+    _loaded("process", "next_sitecustomize").run_next_sitecustomize(_FOLDER)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ...._common.after_import import AfterImport
-from ...._common.patches import Patches
+from ...._common.patching.after_import import AfterImport
+from ...._common.patching.patches import Patches
 from .marks import MARK, is_marked
 from .opening import watched_file
 

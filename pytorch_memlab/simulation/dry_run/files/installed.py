@@ -6,9 +6,9 @@ import os
 from types import FunctionType
 from typing import Any
 
-from ...._common.after_import import AfterImport
-from ...._common.patches import Patches
-from ...._common.traceback_frames import is_without_frames, without_frames
+from ...._common.frames.traceback_frames import is_without_frames, without_frames
+from ...._common.patching.after_import import AfterImport
+from ...._common.patching.patches import Patches
 from . import compressed, opening, os_functions, processes, sockets
 from .overlay import VARIABLE, Overlay, new_overlay
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from functools import wraps
 from typing import Any
 
-from ...._common.patches import Patches
-from ...._common.traceback_frames import passes_on
+from ...._common.frames.traceback_frames import passes_on
+from ...._common.patching.patches import Patches
 from .layers import path_of_descriptor
 from .marks import MARK, is_marked
 from .overlay import Overlay

@@ -14,8 +14,8 @@ from functools import partial
 from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING, Any
 
-from ...._common.patches import Patches
-from ...._common.real_files import on_disk
+from ...._common.patching.patches import Patches
+from ...._common.process.real_files import on_disk
 from .layers import path_of_descriptor
 from .marks import MARK, is_marked
 from .opening import PlainFileIO, plain_open

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from ...._common.real_files import is_direct, on_disk
-from ...._common.working_folder import new_folder
+from ...._common.process.real_files import is_direct, on_disk
+from ...._common.process.working_folder import new_folder
 from .layers import GONE, Layers, Place, path_of_descriptor
 from .marks import MARK
 

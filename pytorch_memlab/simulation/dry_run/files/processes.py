@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ...._common.patches import Patches
-from ...._common.real_files import on_disk
+from ...._common.patching.patches import Patches
+from ...._common.process.real_files import on_disk
 from ....errors import CommandRefusedError
 from . import file_commands
 from .commands import CARRIED_OUT, Kind, kind_of, kind_of_all, simple_commands

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from ...._common.patches import Patches
+from ...._common.patching.patches import Patches
 from .overlay import Overlay
 
 _LONGEST: Final = 100  # bytes, fewer than those of any system

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from ...._common.torch_release import RELEASE
+from ...._common.torch.torch_release import RELEASE
 from ...hardware.decisions import has_capability, has_major
 from ...hardware.gpu import GPU
 from ..core.memory_formats import LOW_PRECISION

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from ...._common.storages import host_address
+from ...._common.torch.storages import host_address
 from ....errors import UnsupportedCUDACallError
 from ...machine.unsupported import unsupported
 

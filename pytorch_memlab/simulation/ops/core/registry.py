@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from ...._common.program_lines import current_line
+from ...._common.frames.program_lines import current_line
 from ...machine.tensor_values import Bound, TensorValues
 from .op_call import OpCall
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import torch
 
-from ...._common.torch_release import RELEASE
+from ...._common.torch.torch_release import RELEASE
 from ..core.op_call import INDEX, OpCall
 from ..core.registry import as_on_cpu, define, op, recorded
-from ..sparse.sparse_rules import product
+from ..sparse import product
 from . import cublaslt
 
 SOURCE: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"

@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-from ...._common.torch_release import RELEASE
+from ...._common.torch.torch_release import RELEASE
 from ...machine import cublas_workspaces
 from ...machine.simulated_gpu import SimulatedGPU
 from ..core.op_call import OpCall

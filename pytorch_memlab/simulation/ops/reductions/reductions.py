@@ -22,7 +22,7 @@ from ..core.reduction_workspace import (
     alloc_sum_workspace,
 )
 from ..core.registry import as_on_cpu, define, estimated, op, recorded
-from ..sparse.sparse_rules import calls_others
+from ..sparse import calls_others
 
 _REDUCE: Final = "aten/src/ATen/native/cuda/Reduce.cuh"
 _REDUCE_OPS: Final = "aten/src/ATen/native/ReduceOps.cpp, cuda/Reduce.cuh"

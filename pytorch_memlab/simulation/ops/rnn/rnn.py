@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from ...._common.torch_release import RELEASE
+from ...._common.torch.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.tensor_values import Bound, TensorValues
 from ..core.op_call import OpCall

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from ...._common.patches import Patches
+from ...._common.patching.patches import Patches
 from ....errors import UnsupportedCUDACallError
 from .one_rank import SimulatedGroup, in_flight
 from .peers import Peers, peers

@@ -35,7 +35,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as _c10d
 from torch.futures import Future
 
-from ...._common.program_lines import is_of_program
+from ...._common.frames.program_lines import is_of_program
 from ....errors import UnsupportedCUDACallError
 from ...hardware.nccl import Communicator
 from ...machine import active

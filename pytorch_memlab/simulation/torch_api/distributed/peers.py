@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from ...._common.ranks import this_rank
+from ...._common.process.ranks import this_rank
 
 VARIABLE: Final = "PYTORCH_MEMLAB_PEERS"
 """Of a rank that ``fit --ranks`` or ``spawn`` runs: where the store is, and which ranks run."""

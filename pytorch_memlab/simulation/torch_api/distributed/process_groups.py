@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl, urlparse
 import torch
 import torch.distributed as dist
 
-from ...._common.after_import import AfterImport
-from ...._common.patches import Patches
+from ...._common.patching.after_import import AfterImport
+from ...._common.patching.patches import Patches
 from ...machine.machine import Machine
 from ...machine.unsupported import refusal
 from . import sharded_tensors

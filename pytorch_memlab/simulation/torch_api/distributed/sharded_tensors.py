@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from ...._common.patches import Patches
+from ...._common.patching.patches import Patches
 
 
 def install(patches: Patches, api: Any, is_simulated: Callable[[], bool]) -> None:

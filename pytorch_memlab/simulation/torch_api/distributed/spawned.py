@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ...._common.patches import Patches
+from ...._common.patching.patches import Patches
 from . import peers
 
 

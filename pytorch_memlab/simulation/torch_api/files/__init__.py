@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...._common.after_import import AfterImport
-from ...._common.patches import Patches
+from ...._common.patching.after_import import AfterImport
+from ...._common.patching.patches import Patches
 from ...dry_run.files.overlay import Overlay
 from ...machine.machine import Machine
 from ...machine.tensor_values import TensorValues

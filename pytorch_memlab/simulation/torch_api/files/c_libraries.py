@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from ...._common.after_import import AfterImport
-from ...._common.patches import Patches
+from ...._common.patching.after_import import AfterImport
+from ...._common.patching.patches import Patches
 from ...dry_run.files.opening import watched_file
 from ...dry_run.files.overlay import Overlay
 from ...machine.tensor_values import TensorValues

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...._common.patches import Patches
-from ...._common.traceback_frames import passes_on
+from ...._common.frames.traceback_frames import passes_on
+from ...._common.patching.patches import Patches
 from ...dry_run.files.marks import MARK, WithoutValues, is_marked
 from ...dry_run.files.opening import leave_room, watched_file
 from ...dry_run.files.overlay import Overlay

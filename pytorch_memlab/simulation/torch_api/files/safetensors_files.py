@@ -12,9 +12,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from ...._common.after_import import AfterImport
-from ...._common.patches import Patches
-from ...._common.real_files import on_disk
+from ...._common.patching.after_import import AfterImport
+from ...._common.patching.patches import Patches
+from ...._common.process.real_files import on_disk
 from ...dry_run.files.marks import MARK, is_marked
 from ...dry_run.files.overlay import Overlay
 from ...machine.tensor_values import TensorValues

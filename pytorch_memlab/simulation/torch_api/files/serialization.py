@@ -17,9 +17,9 @@ from typing import Any, Self
 
 import torch
 
-from ...._common.after_import import AfterImport
-from ...._common.patches import Patches
-from ...._common.real_files import on_disk
+from ...._common.patching.after_import import AfterImport
+from ...._common.patching.patches import Patches
+from ...._common.process.real_files import on_disk
 from ...dry_run.files.marks import MARK
 from ...dry_run.files.opening import watched_file
 from ...dry_run.files.overlay import Overlay

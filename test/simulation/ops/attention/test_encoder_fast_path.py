@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError
 from pytorch_memlab.records import ApproximationKind
 from pytorch_memlab.simulation.ops.attention.backends import cudnn_version

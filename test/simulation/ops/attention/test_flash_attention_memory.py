@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from support.attention_calls import taken, tensors
 
-from pytorch_memlab._common.torch_release import RELEASE
+from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.ops.attention.flash import splits_of
 

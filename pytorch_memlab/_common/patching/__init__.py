@@ -1,0 +1,1 @@
+"""Names and functions that are replaced for a while."""

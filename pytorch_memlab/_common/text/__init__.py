@@ -1,0 +1,1 @@
+"""Sizes, names and paths as texts have them."""

@@ -1,0 +1,1 @@
+"""Lives of storages, forward ops, optimizer steps: PyTorch has no public function for them."""

@@ -1,1 +1,0 @@
-"""Copies between CPU and GPU."""

@@ -1,1 +1,0 @@
-"""Ops that PyTorch has for the CPU only."""

@@ -1,1 +1,0 @@
-"""Ops of sharded models."""

@@ -1,1 +1,0 @@
-"""Pointwise and foreach ops, quantization."""

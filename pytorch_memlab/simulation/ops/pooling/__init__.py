@@ -1,1 +1,0 @@
-"""Pooling, padding and resampling."""

@@ -1,1 +1,0 @@
-"""Random numbers, sampling and dropout."""
