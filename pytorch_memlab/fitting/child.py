@@ -195,7 +195,7 @@ import os, pickle, sys
 with open(sys.argv[1], "rb") as file:
     sys.path[:] = pickle.load(file)
     function, request = pickle.load(file)
-from pytorch_memlab._common.working_folder import make_within
+from pytorch_memlab._common.process.working_folder import make_within
 from pytorch_memlab.fitting.child import write
 make_within(os.path.dirname(sys.argv[2]))
 write(function(request), sys.argv[2])
