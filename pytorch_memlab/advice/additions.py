@@ -21,7 +21,7 @@ from .rewriting import (
 
 _ADDERS = {"append": 0, "appendleft": 0, "add": 0, "put": 0, "extend": 0, "insert": 1}
 """Methods of containers, with the place of the value among their arguments."""
-_KEY = re.compile(r"\[(?:'([^']*)'|(\d+))\]")
+_KEY = re.compile(r"\[(?:'([^']*)'|(\d+))\]|\.(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,23 @@ def keeping_less(
     adding = adding_statement(oom, group)
     if adding is None:
         return None
+    keep_less(oom, group, adding, method, is_mixed=is_mixed)
+    return changed_source(adding.file)
+
+
+def keep_less(
+    oom: OutOfMemory,
+    group: TensorGroup,
+    adding: AddingStatement,
+    method: str,
+    *,
+    is_mixed: bool = False,
+) -> None:
+    """Change a statement in its file, so that it keeps the result of a method."""
     inner = {path[adding.levels] for path in _keys_of(oom, group) if len(path) > adding.levels}
+    if isinstance(adding.value, ast.Call) and _is_object(adding.value, inner):
+        _replace_arguments(adding.file, adding.value, method, inner)
+        return
     parts = _parts_of(adding.value, inner)
     if parts is None:
         adding.file.replace(adding.value, _with_parts(ast.unparse(adding.value), method, inner))
@@ -86,23 +102,58 @@ def keeping_less(
             text = f"({_if_tensor(ast.unparse(value), text)})"
             adding.file.ensure_import("torch")
         adding.file.replace(value, text)
-    return changed_source(adding.file)
+
+
+def _is_object(call: ast.Call, keys: set[str]) -> bool:
+    """True for a new object, whose attributes are the tensors, such as a named tuple."""
+    is_class = last_name(call.func)[:1].isupper()
+    return is_class and bool(keys) and not any(key.isdigit() for key in keys)
+
+
+def _replace_arguments(file: Rewriting, call: ast.Call, method: str, keys: set[str]) -> None:
+    """The object of a call with the results of a method of the tensors among its arguments."""
+    for argument in call.args:
+        if isinstance(argument, ast.Starred):
+            text = f"*({on_parts(method, ast.unparse(argument.value))})"
+            file.replace(argument, text)
+            file.ensure_import("torch")
+        elif last_name(argument) in keys:
+            file.replace(argument, with_method(argument, method))
+        elif isinstance(argument, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+            value = ast.unparse(argument)
+            file.replace(argument, _if_tensor(value, with_method(argument, method)))
+            file.ensure_import("torch")
+    for keyword in call.keywords:
+        if keyword.arg in keys:
+            file.replace(keyword.value, with_method(keyword.value, method))
+
+
+def on_parts(method: str, container: str) -> str:
+    """The parts of a container, with the results of a method of the tensors among them.
+
+    >>> on_parts("cpu", "args")
+    'part.cpu() if torch.is_tensor(part) else part for part in args'
+    """
+    return f"{_if_tensor('part', f'part.{method}()')} for part in {container}"
 
 
 def filled_beside(oom: OutOfMemory, group: TensorGroup) -> list[TensorGroup]:
     """The other containers of tensors that the same function fills: what meets those of a group."""
-    place = _filling_function(oom, group)
-    if place is None:
-        return []
-    others = (one for one in oom.groups if one is not group and not one.is_variable)
-    return [one for one in others if _filling_function(oom, one) == place]
-
-
-def _filling_function(oom: OutOfMemory, group: TensorGroup) -> tuple[str, int] | None:
-    """File of the statement that fills a container, and line of the function that it is in."""
     adding = adding_statement(oom, group)
     if adding is None:
-        return None
+        return []
+    beside = []
+    for other in oom.groups:
+        filled = adding_statement(oom, other)
+        if other is group or other.is_variable or filled is None or filled.line == adding.line:
+            continue
+        if _filling_function(filled) == _filling_function(adding):
+            beside.append(other)
+    return beside
+
+
+def _filling_function(adding: AddingStatement) -> tuple[str, int]:
+    """File of a statement that fills a container, and line of the function that it is in."""
     functions = [
         node.lineno
         for node in nodes_of(adding.file.tree, ast.FunctionDef)
@@ -117,9 +168,9 @@ def _if_tensor(value: str, text: str) -> str:
 
 def _with_parts(container: str, method: str, keys: set[str]) -> str:
     """A tuple, a list or a dictionary with the results of a method of the tensors in it."""
-    part = _if_tensor("part", f"part.{method}()")
     if all(key.isdigit() for key in keys):
-        return f"tuple({part} for part in {container})"
+        return f"tuple({on_parts(method, container)})"
+    part = _if_tensor("part", f"part.{method}()")
     return f"{{key: {part} for key, part in {container}.items()}}"
 
 
@@ -175,7 +226,9 @@ def _has_key(container: ast.expr, keys: set[str]) -> bool:
 def _keys_of(oom: OutOfMemory, group: TensorGroup) -> set[tuple[str, ...]]:
     """Keys and indices behind the name of a container that lead to its tensors, in order."""
     names = [block.name for block in oom.blocks if block.name.startswith(group.name)]
-    return {tuple(a or b for a, b in _KEY.findall(name[len(group.name) :])) for name in names}
+    return {
+        tuple(a or b or c for a, b, c in _KEY.findall(name[len(group.name) :])) for name in names
+    }
 
 
 def _parts_of(value: ast.expr, keys: set[str]) -> list[ast.expr] | None:

@@ -98,7 +98,7 @@ class BatchNumber:
 
     value: int
     file: str = ""
-    lines: tuple[int, ...] = ()
+    places: tuple[tuple[int, int], ...] = ()  # line and column
     given: GivenNumber | None = None  # on the command line, where it stands there
     is_of_tokens: bool = False
 
@@ -110,7 +110,7 @@ class BatchNumber:
     def edits(self, value: int) -> tuple[Edit, ...]:
         file = Rewriting(self.file)
         for node in nodes_of(file.tree, ast.Constant):
-            if (node.lineno, node.value) in [(line, self.value) for line in self.lines]:
+            if (node.lineno, node.col_offset) in self.places:
                 file.replace(node, str(value))
         return file.edits()
 
@@ -151,13 +151,13 @@ class _Number:
 
     value: int
     file: str
-    line: int
+    place: tuple[int, int]  # line and column
     given: GivenNumber | None = None
 
 
 def _at(first: _Number, *others: _Number, is_of_tokens: bool = False) -> BatchNumber:
-    lines = dict.fromkeys(one.line for one in (first, *others) if one.given is None)
-    return BatchNumber(first.value, first.file, tuple(lines), first.given, is_of_tokens)
+    places = dict.fromkeys(one.place for one in (first, *others) if one.given is None)
+    return BatchNumber(first.value, first.file, tuple(places), first.given, is_of_tokens)
 
 
 class _Numbers:
@@ -174,7 +174,7 @@ class _Numbers:
         for given in self._given.values():
             names = [given.attribute, *(_names(self._options, given))]
             if any(_is_batch(name, pattern) for name in names):
-                yield _Number(given.value, "", 0, given)
+                yield _Number(given.value, "", (0, 0), given)
         for file in self._files:
             overridden = {
                 id(option.default)
@@ -221,7 +221,7 @@ class _Numbers:
     def _of_option(self, attribute: str) -> Iterator[_Number]:
         if attribute in self._given:
             given = self._given[attribute]
-            yield _Number(given.value, "", 0, given)
+            yield _Number(given.value, "", (0, 0), given)
             return
         for file in self._all:
             for option in declared_options(file.tree):
@@ -253,7 +253,7 @@ class _Numbers:
 
 def _number(file: Rewriting, node: ast.expr) -> Iterator[_Number]:
     if isinstance(node, ast.Constant) and type(node.value) is int and node.value > 1:
-        yield _Number(node.value, file.file, node.lineno)
+        yield _Number(node.value, file.file, (node.lineno, node.col_offset))
 
 
 def _names(options: Sequence[DeclaredOption], given: GivenNumber) -> Iterator[str]:

@@ -35,6 +35,9 @@ _LOOPS: Final = frozenset({"fit", "train"})
 """Methods of libraries that train, if they are called with or on anything."""
 _NUMBERS: Final = frozenset({"item", "tolist", "detach", "numpy"})
 """Methods whose result has no graph."""
+_CHOICES: Final = frozenset({"sample", "argmax", "argmin", "multinomial", "bernoulli"})
+"""Methods whose result is chosen by values, without a gradient."""
+_NO_GRADIENTS: Final = frozenset({"no_grad", "inference_mode"})
 _EVALUATES: Final = re.compile(r"eval|valid|test|predict|infer|generat|sampl|embed|encode|extract")
 
 
@@ -158,9 +161,17 @@ class _Source:
             self._tree = ast.Module([], [])
         names: defaultdict[str, set[str]] = defaultdict(set)
         trains: set[str] = set()
+        self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        self._without_gradients = {
+            id(part)
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.With) and _turns_gradients_off(node)
+            for part in ast.walk(node)
+        }
         for node in ast.walk(self._tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 body = ast.Module(node.body, [])
+                self._functions.setdefault(node.name, []).append(node)
                 names[node.name] |= _names_in(body)
                 if _trains(body):
                     trains.add(node.name)
@@ -185,21 +196,56 @@ class _Source:
         if _trains(statement):
             return _Flow(trains=True)
         flow = _Flow(is_returned=isinstance(statement, ast.Return))
-        tainted = _targets(statement)
-        parts = [part for part in ast.walk(self._scope_of(statement)) if _is_simple(part)]
+        tainted = self._results(statement)
+        parts = [
+            part
+            for part in ast.walk(self._scope_of(statement))
+            if _is_simple(part) and id(part) not in self._without_gradients
+        ]
         grown = True
         while grown:
             grown = False
             for part in parts:
-                if part is statement or not _uses(part, tainted):
+                read = part.value if isinstance(part, ast.Assign) else part
+                if part is statement or not _uses(read, tainted):
                     continue
                 if isinstance(part, ast.stmt) and self.reaches_training(part):
                     return _Flow(trains=True)
                 flow.is_returned |= isinstance(part, (ast.Return, ast.Yield))
-                new = _targets(part) - tainted
+                new = self._results(part, tainted) - tainted
                 tainted |= new
                 grown |= bool(new)
         return flow
+
+    def _results(self, node: ast.AST, used: set[str] | None = None) -> set[str]:
+        """Variables that get a result which may have a graph, if only some values have one."""
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if (
+                used is not None and len(targets) == len(values)
+            ):
+                pairs = zip(targets, values, strict=True)
+                parts = [target for target, value in pairs if _uses(value, used)]
+                return set[str]().union(*map(_names_of_target, parts))
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call(func=function)):
+                name = getattr(function, "attr", getattr(function, "id", ""))
+                chosen = self._chosen_results(name, len(targets))
+                parts = [one for index, one in enumerate(targets) if index not in chosen]
+                return set[str]().union(*map(_names_of_target, parts))
+        return _targets(node)
+
+    def _chosen_results(self, name: str, count: int) -> set[int]:
+        """Places of results of a function that have no graph, such as actions."""
+        functions = self._functions.get(name, [])
+        if len(functions) != 1:
+            return set()
+        [function] = functions
+        returned = [one.value for one in ast.walk(function) if isinstance(one, ast.Return)]
+        chosen = set(range(count))
+        for value in returned:
+            if not isinstance(value, ast.Tuple) or len(value.elts) != count:
+                return set()
+            chosen &= {index for index, one in enumerate(value.elts) if _is_chosen(one, function)}
+        return chosen if returned else set()
 
     def results_without_backward(self, name: str) -> Iterator[int]:
         for node in ast.walk(self._tree):
@@ -307,15 +353,52 @@ def _targets(node: ast.AST) -> set[str]:
     """Variables and attributes that get the result of a statement."""
     match node:
         case ast.Assign(targets=targets):
-            parts = [part for target in targets for part in ast.walk(target)]
+            return set[str]().union(*map(_names_of_target, targets))
         case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            parts = list(ast.walk(target))
+            return _names_of_target(target)
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner))):
-            parts = [owner]  # a list that something is appended to
-        case _:
-            return set()
+            return _names_of_target(owner)  # a list that something is appended to
+    return set()
+
+
+def _names_of_target(target: ast.AST) -> set[str]:
+    """Variables and attributes that an assignment sets or changes, not those of an index."""
+    indices = {
+        id(part)
+        for node in ast.walk(target)
+        if isinstance(node, ast.Subscript)
+        for part in ast.walk(node.slice)
+    }
+    parts = [part for part in ast.walk(target) if id(part) not in indices]
     names = {ast.unparse(part) for part in parts if isinstance(part, (ast.Name, ast.Attribute))}
     return names - {"self"}
+
+
+def _is_chosen(
+    value: ast.expr, function: ast.FunctionDef | ast.AsyncFunctionDef, depth: int = 0
+) -> bool:
+    """True for a value that is chosen, such as a sample, in a function that returns it."""
+    match value:
+        case ast.Call(func=ast.Attribute(attr=method)):
+            return method in _CHOICES | _NUMBERS
+        case ast.Name(id=name) if depth < 3:
+            values = [
+                node.value
+                for node in ast.walk(function)
+                if isinstance(node, ast.Assign)
+                and any(name in _names_of_target(target) for target in node.targets)
+            ]
+            return bool(values) and all(_is_chosen(one, function, depth + 1) for one in values)
+    return False
+
+
+def _turns_gradients_off(node: ast.With) -> bool:
+    calls = (item.context_expr for item in node.items)
+    return any(
+        isinstance(call, ast.Call)
+        and getattr(call.func, "attr", getattr(call.func, "id", "")) in _NO_GRADIENTS
+        for call in calls
+    )
 
 
 def _trains(node: ast.AST) -> bool:

@@ -357,6 +357,14 @@ class _Reader:
             match node:
                 case ast.Assign(targets=[ast.Attribute(attr=attr)], value=value) if attr == name:
                     values.append(value)
+                case ast.Assign(
+                    targets=[ast.Tuple(elts=attributes)], value=ast.Tuple(elts=parts)
+                ) if len(attributes) == len(parts):
+                    values += [
+                        part
+                        for attribute, part in zip(attributes, parts, strict=True)
+                        if isinstance(attribute, ast.Attribute) and attribute.attr == name
+                    ]
                 case ast.Call(
                     func=ast.Attribute(attr="register_buffer"),
                     args=[ast.Constant(value=buffer), value, *_],

@@ -69,6 +69,16 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class UntrainedModel:
+    """A module of which gradients are computed that no optimizer takes."""
+
+    name: str  # of the variable that it is in
+    parameters: int  # bytes of those that require gradients, and that no optimizer has
+    gradients: int  # bytes of those gradients that are there
+    is_partly_trained: bool  # whether an optimizer has others of its parameters
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFacts:
     """The modules that are alive."""
 
@@ -79,6 +89,8 @@ class ModelFacts:
     repeats: int = 0
     is_evaluating: bool = False
     frozen: int = 0  # bytes of float32 parameters on the GPU that are not trained
+    # the largest first, if there is an optimizer at all
+    untrained: tuple[UntrainedModel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

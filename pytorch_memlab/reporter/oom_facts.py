@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from types import CodeType
 from typing import Any, Final
 
@@ -40,6 +40,7 @@ from ..history.out_of_memory import (
     ProgramFrame,
     SettingsCheck,
     TensorGroup,
+    UntrainedModel,
 )
 from ..history.replay import LONGEST, check_settings
 from ..simulation.inspect import FailedRequest, LoggedBlock, SimulatedFailure, settings_string
@@ -62,6 +63,7 @@ _MOST_MODULES: Final = 100
 _ADDITIONS = frozenset({"AddBackward0", "AddBackward1"})
 _UNNAMED: Final = re.compile(r"saved by |[A-Z]\w*?\d+(\.\w+)*$")
 """Rows of tensors that no variable leads to."""
+_SOFTMAX: Final = "SoftmaxBackward0"
 _ATTENTION: Final = "scaled_dot_product_attention"
 _PRODUCTS: Final = (" @ ", "matmul(", "bmm(", "einsum(", "mm(")
 _NEAR: Final = 8
@@ -197,6 +199,7 @@ class _Search:
                 known[address] = BlockInUse(0, categories.of(tensor), None)
         del small
         model, repeated = self._model(modules, variables)
+        model = replace(model, untrained=self._untrained(optimizers))
         self._find(model=model)
         self._find(blocks=self._blocks(known, repeated))
         self._find(groups=self._groups(numbers, variables))
@@ -343,6 +346,45 @@ class _Search:
         )
         return facts, codes
 
+    def _untrained(self, optimizers: Sequence[torch.optim.Optimizer]) -> tuple[UntrainedModel, ...]:
+        """Modules in variables whose gradients no optimizer takes, the largest first."""
+        trained = {
+            id(parameter)
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        found: list[UntrainedModel] = []
+        seen = set[int]()
+        for name, module in self._named_modules() if trained else ():
+            parameters = {id(one): one for one in module.parameters() if one.requires_grad}
+            others = [
+                one
+                for key, one in parameters.items()
+                if key not in trained and key not in seen and one.device == self._device
+            ]
+            seen.update(parameters)
+            if others:
+                gradients = (one.grad for one in others if one.grad is not None)
+                is_partly_trained = not trained.isdisjoint(parameters)
+                size = sum(map(_nbytes, others))
+                sizes = size, sum(map(_nbytes, gradients))
+                found.append(UntrainedModel(name, *sizes, is_partly_trained))
+        return tuple(sorted(found, key=lambda one: -one.parameters))
+
+    def _named_modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        """Modules in variables of the program, and in attributes of its objects."""
+        for frame, _ in traceback.walk_tb(self._error.__traceback__):
+            if not is_of_user(frame.f_code.co_filename):
+                continue
+            for name, value in list(locals_of(frame).items()):
+                if isinstance(value, torch.nn.Module):
+                    yield name, value
+                elif name == "self" and hasattr(value, "__dict__"):
+                    for attribute, part in list(vars(value).items()):
+                        if isinstance(part, torch.nn.Module):
+                            yield f"self.{attribute}", part
+
     def _repeated(
         self, modules: Iterable[torch.nn.Module]
     ) -> tuple[str, int, tuple[CodeType, ...]]:
@@ -385,9 +427,21 @@ class _Search:
     def _softmaxes(self) -> tuple[Place, ...]:
         # The product itself may hold nothing any more.
         places = {frame.place for frame in self._oom.frames} | set(self._places.values())
+        # A module that is one may have any name.
+        taken = {block.place for block in self._oom.blocks if block.node == _SOFTMAX}
+        if self._oom.frames and "softmax" in self._running_in_library():
+            taken.add(self._oom.frames[0].place)
         return tuple(
-            place for place in places if "softmax(" in place.source and _is_near_product(place)
+            place
+            for place in places
+            if ("softmax(" in place.source or place in taken) and _is_near_product(place)
         )
+
+    def _running_in_library(self) -> set[str]:
+        """Functions that the innermost line of the program was running."""
+        first = self._oom.frames[0].place
+        inner = takewhile(lambda one: one != (first.function, first.file), self._oom.functions)
+        return {name for name, _ in inner}
 
     def _dimensions(self, place: Place) -> int:
         """Of the first argument of a call that failed, by the variables of its function."""

@@ -123,3 +123,10 @@ def test_the_batch_of_the_command_line_goes_before_that_of_the_program(tmp_path)
     assert remedy.why.startswith("64 samples at a time take ")
     assert remedy.code[0].startswith("--batch-size ")
     assert remedy.change is not None
+
+
+def test_a_number_beside_the_batch_that_is_equal_by_chance_stays(tmp_path):
+    rest = "while True:\n    x, y = torch.rand(64, 64, 1000), torch.ones(64, 64)"
+    number = number_of(tmp_path, "", rest)
+    assert number is not None
+    assert number.changed_to(16).code == ("x, y = torch.rand(16, 64, 1000), torch.ones(16, 64)",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,6 +63,42 @@ for step in range(4):
 """
 
 
+ROLLS_OUT = """\
+import torch
+from torch import nn
+
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.actor = nn.Sequential(nn.Linear(64, 1024), nn.Tanh(), nn.Linear(1024, 4))
+        self.critic = nn.Sequential(nn.Linear(64, 1024), nn.Tanh(), nn.Linear(1024, 1))
+
+    def act(self, x, action=None):
+        choice = torch.distributions.Categorical(logits=self.actor(x))
+        if action is None:
+            action = choice.{chosen}
+        return action, choice.log_prob(action), self.critic(x)
+
+agent = Agent().cuda()
+optimizer = torch.optim.SGD(agent.parameters(), 0.1)
+seen = torch.zeros(40, 512, 64, device="cuda")
+actions, before, values = (torch.zeros(40, 512, device="cuda") for _ in range(3))
+state = torch.randn(512, 64, device="cuda")
+for step in range(40):
+    seen[step] = state
+    action, likely, value = agent.act(state)
+    actions[step], before[step], values[step] = action, likely, value.flatten()
+    state = torch.randn(512, 64, device="cuda")
+{returns}
+for part in torch.randperm(40 * 512, device="cuda").split(512):
+    _, now, new = agent.act(seen.view(-1, 64)[part], actions.view(-1)[part])
+    ratio = (now - before.{detached}view(-1)[part]).exp()
+    loss = (ratio - returns.view(-1)[part] + new.flatten()).mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
 def facts_of(text: str, gpu: str, folder):
     """The facts of a program that runs out of memory."""
     path = folder / "program.py"
@@ -93,3 +130,31 @@ def test_maps_that_a_backward_pass_reads_are_no_results_to_move_away(tmp_path):
     facts = facts_of(LOSSES_OF_MAPS, "100MiB", tmp_path)
     assert any(group.tensors > 3 and group.name == "maps" for group in facts.groups)
     assert "a list of results" not in [cause.name for cause, _ in candidates(facts)]
+
+
+def test_a_rollout_whose_results_are_read_without_gradients_needs_no_graph(tmp_path):
+    returns = "with torch.no_grad():\n    returns = values + 1"
+    text = ROLLS_OUT.format(chosen="sample()", returns=returns, detached="detach().")
+    facts = facts_of(text, "64MiB", tmp_path)
+    own = tuple(one for one in facts.frames if one.place.file.startswith(str(tmp_path)))
+    place = forward_only_place(replace(facts, frames=own))
+    assert place is not None
+    line = 1 + text.splitlines().index("    action, likely, value = agent.act(state)")
+    assert place.code == (f"with torch.no_grad():  # around line {line}",)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "returns", "detached"),
+    [
+        ("sample()", "returns = values + 1", "detach()."),
+        ("sample()", "with torch.no_grad():\n    returns = values + 1", ""),
+        # An action with a gradient: what is computed from it reaches the loss.
+        ("logits.sum(-1)", "with torch.no_grad():\n    returns = values + 1", "detach()."),
+    ],
+)
+def test_a_rollout_through_which_gradients_flow_needs_its_graph(
+    chosen, returns, detached, tmp_path
+):
+    text = ROLLS_OUT.format(chosen=chosen, returns=returns, detached=detached)
+    text = text.replace("choice.log_prob(action)", "choice.logits[:, 0]")
+    assert forward_only_place(facts_of(text, "64MiB", tmp_path)) is None

@@ -244,6 +244,32 @@ def test_three_dimensions_get_a_fourth(name, tmp_path):
     torch.testing.assert_close(run(edited(text, fused.edit), 6, 16, 8), run(text, 6, 16, 8))
 
 
+def test_a_module_that_is_a_softmax_may_be_set_beside_another_one(tmp_path):
+    text = source_of(
+        """
+        class Attention(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.attend, self.drop = nn.Softmax(dim=-1), nn.Dropout(0.1)
+
+            def forward(self, q, k, v):
+                dots = torch.einsum("b h i d, b h j d -> b h i j", q, k) * 0.5
+                attn = self.drop(self.attend(dots))
+                return torch.einsum("b h i j, b h j d -> b h i d", attn, v)
+        """
+    )
+    path = tmp_path / "model.py"
+    path.write_text(text)
+    linecache.checkcache(str(path))
+    line = 1 + text.splitlines().index("        attn = self.drop(self.attend(dots))")
+    fused = fused_attention(str(path), line, has_heads=True)
+    assert fused is not None
+    assert fused.code[1] == (
+        "return F.scaled_dot_product_attention(q, k, v,"
+        " dropout_p=self.drop.p if self.drop.training else 0.0, scale=0.5)"
+    )
+
+
 def test_a_buffer_of_the_module_is_followed_and_its_dropout_kept(tmp_path):
     text = source_of(
         """

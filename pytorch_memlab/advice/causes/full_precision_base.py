@@ -14,6 +14,7 @@ from ..rewriting import (
     changed_code,
     changed_source,
     last_name,
+    loaded_names,
     name_of_call,
     nodes_of,
     rewritings,
@@ -75,8 +76,9 @@ def _frozen_in_half(oom: OutOfMemory) -> EditedSource | None:
             is_made = isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name)
             if not is_made or last_name(node.targets[0]) != oom.model.name:
                 continue
+            last = _last_freezing(file.tree, node, name)
             file.insert_lines(
-                (node.end_lineno or 0) + 1,
+                (last.end_lineno or 0) + 1,
                 node.col_offset,
                 [
                     f"for parameter in {name}.parameters():",
@@ -88,3 +90,20 @@ def _frozen_in_half(oom: OutOfMemory) -> EditedSource | None:
             frozen = changed_source(file)
             return None if frozen is None else EditedSource([*frozen.edits, *change.edits])
     return None
+
+
+def _last_freezing(tree: ast.Module, made: ast.stmt, name: str) -> ast.stmt:
+    """The last statement beside that of a model which freezes parameters of it, or that one."""
+    for around in ast.walk(tree):
+        body = getattr(around, "body", None)
+        if isinstance(body, list) and made in body:
+            after: list[ast.stmt] = body[body.index(made) + 1 :]
+            for statement in reversed(after):
+                is_freezing = any(
+                    one.attr == "requires_grad_"
+                    or (one.attr == "requires_grad" and isinstance(one.ctx, ast.Store))
+                    for one in nodes_of(statement, ast.Attribute)
+                )
+                if is_freezing and name in loaded_names(statement):
+                    return statement
+    return made

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..._common.text.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory, TensorGroup
-from ..additions import adding_statement, filled_beside, keeping_less
+from ..additions import adding_statement, filled_beside, keep_less, keeping_less
 from ..cause import Cause, Remedy, Results
 from ..changes import EditedSource
 from ..evidence import is_much, named_with_line
-from ..rewriting import changed_code
+from ..read_back import read_on_gpu
+from ..rewriting import changed_code, changed_source
 from .model_twice import second_copy
 
 
@@ -36,7 +39,7 @@ class KeptResults(Cause):
             size = group.own + sum(one.own for one in beside)
             names = [named_with_line(group.name, 0 if added is None else added.line)]
             names += [one.name for one in beside]
-            return self.found(
+            remedy = self.found(
                 size,
                 f"{' and '.join(names)} {'keep' if beside else 'keeps'}"
                 f" {group.tensors + sum(one.tensors for one in beside)} tensors on the GPU:"
@@ -44,6 +47,13 @@ class KeptResults(Cause):
                 *(changed_code(change) or [f"keep copies in host memory in {group.name}: .cpu()"]),
                 change=change,
             )
+            if beside or change is None:
+                return remedy
+            # The program may compute with what it reads from the container.
+            read = _read_back(oom, group)
+            if read is None:
+                return remedy
+            return replace(remedy, otherwise=replace(remedy, code=changed_code(read), change=read))
         return None
 
 
@@ -52,6 +62,17 @@ def _on_host(oom: OutOfMemory, groups: list[TensorGroup]) -> EditedSource | None
     changes = [keeping_less(oom, group, "cpu") for group in groups]
     edits = dict.fromkeys(edit for one in changes if one is not None for edit in one.edits)
     return EditedSource([*edits]) if None not in changes else None
+
+
+def _read_back(oom: OutOfMemory, group: TensorGroup) -> EditedSource | None:
+    """A container in host memory, what is read of which goes to the GPU again."""
+    adding = adding_statement(oom, group)
+    if adding is None:
+        return None
+    keep_less(oom, group, adding, "cpu")
+    is_read = read_on_gpu(adding)
+    adding.file.ensure_import("torch")
+    return changed_source(adding.file) if is_read else None
 
 
 def _saved(oom: OutOfMemory, group: TensorGroup) -> int:
