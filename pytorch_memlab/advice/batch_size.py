@@ -217,6 +217,13 @@ class _Numbers:
                 yield from self._of_option(name)
                 for value in _assigned(file.tree, name):
                     yield from self._origins(file, value, depth + 1, name)
+                yield from self._of_field(name, depth)
+            case ast.Subscript(slice=ast.Constant(value=str() as name)) if not _makes_layer(
+                file.tree, name
+            ):
+                for other in self._all:
+                    for value in _under_key(other.tree, name):
+                        yield from self._origins(other, value, depth + 1, name)
 
     def _of_option(self, attribute: str) -> Iterator[_Number]:
         if attribute in self._given:
@@ -227,6 +234,22 @@ class _Numbers:
             for option in declared_options(file.tree):
                 if option.attribute == attribute and option.default is not None:
                     yield from _number(file, option.default)
+
+    def _of_field(self, name: str, depth: int) -> Iterator[_Number]:
+        """The numbers of a field of a class: its default, or what the objects are made with."""
+        for file in self._all:
+            if not any(_fields(file.tree, name)):
+                continue
+            given = [
+                (other, keyword.value)
+                for other in self._all
+                for call in nodes_of(other.tree, ast.Call)
+                for keyword in call.keywords
+                if keyword.arg == name
+            ]
+            defaults = [(file, value) for value in _fields(file.tree, name)]
+            for place, value in given or defaults:
+                yield from self._origins(place, value, depth + 1, name)
 
     def _passed(self, file: Rewriting, name: ast.Name) -> Iterator[tuple[ast.expr, Rewriting]]:
         """The values that the calls of a function pass as the parameter that a name is."""
@@ -242,13 +265,18 @@ class _Numbers:
         if name.id not in parameters:
             return
         place = parameters.index(name.id)
+        is_passed = False
         for other in self._all:
             for call in nodes_of(other.tree, ast.Call):
                 if name_of_call(call) != function.name:
                     continue
                 keywords = [one.value for one in call.keywords if one.arg == name.id]
                 for value in keywords or call.args[place : place + 1]:
+                    is_passed = True
                     yield value, other
+        from_default = place - len(parameters) + len(function.args.defaults)
+        if not is_passed and from_default >= 0:
+            yield function.args.defaults[from_default], file
 
 
 def _number(file: Rewriting, node: ast.expr) -> Iterator[_Number]:
@@ -329,6 +357,37 @@ def _assigned(tree: ast.AST, name: str) -> Iterator[ast.expr]:
         node.value
         for node in nodes_of(tree, ast.Assign)
         if any(last_name(target) == name for target in node.targets)
+    ]
+    if len(values) == 1:
+        yield values[0]
+
+
+def _fields(tree: ast.AST, name: str) -> Iterator[ast.expr]:
+    """The default of a field that a class declares, such as a dataclass."""
+    for around in nodes_of(tree, ast.ClassDef):
+        for node in around.body:
+            match node:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=field), value=value)
+                    | ast.Assign(targets=[ast.Name(id=field)], value=value)
+                ) if field == name and value is not None:
+                    yield value
+
+
+def _under_key(tree: ast.AST, key: str) -> Iterator[ast.expr]:
+    """The value that a dictionary has under a key, if one dictionary has it only."""
+    values = [
+        value
+        for node in nodes_of(tree, ast.Dict)
+        for name, value in zip(node.keys, node.values, strict=True)
+        if isinstance(name, ast.Constant) and name.value == key
+    ]
+    values += [
+        keyword.value
+        for call in nodes_of(tree, ast.Call)
+        if name_of_call(call) == "dict"
+        for keyword in call.keywords
+        if keyword.arg == key
     ]
     if len(values) == 1:
         yield values[0]

@@ -30,6 +30,14 @@ def is_much(size: int, oom: OutOfMemory) -> bool:
     return size > 0 and (size * 4 >= oom.in_use or size >= max(oom.shortage, oom.in_use // 10))
 
 
+def is_kept(oom: OutOfMemory, saved: int) -> bool:
+    """True if a container in a training keeps most of what autograd saved."""
+    return any(
+        group.graphs * 2 > saved and group.tensors > 2 and not group.is_variable
+        for group in oom.groups
+    )
+
+
 def places(oom: OutOfMemory, frames: Sequence[ProgramFrame]) -> list[Place]:
     """The lines of some frames, then those that hold most."""
     holding = [holder.place for holder in oom.by_line()[:6] if holder.place is not None]

@@ -81,10 +81,130 @@ def fused_attention(file: str, line: int, *, has_heads: bool) -> FusedAttention 
         if output is not None:
             used_again = _names_after(function, statement) & reader.names_of_scores()
             used_again |= _names_beside(statement, output.node) & reader.names_of_scores()
-            if used_again or not _spans(reader.reading.statements, line):
+            returned = None
+            if used_again:
+                returned = _returned_for_nothing(tree, function, statement, used_again)
+            if (used_again and returned is None) or not _spans(reader.reading.statements, line):
                 return None
-            return _written(file, lines, tree, statement, output, reader.reading, has_heads)
+            written = _written(file, lines, tree, statement, output, reader.reading, has_heads)
+            if written is None or returned is None:
+                return written
+            return _without_weights(written, lines, statement, returned)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _ReturnedWeights:
+    """The statement of a function that returns weights beside the output."""
+
+    node: ast.Return
+    names: tuple[ast.Name, ...]
+
+
+def _returned_for_nothing(
+    tree: ast.Module, function: ast.FunctionDef, statement: ast.stmt, names: set[str]
+) -> _ReturnedWeights | None:
+    """The place where weights are returned; None if anything reads them, or may do so."""
+    reads = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Load)
+        and node.id in names
+        and node.lineno >= statement.lineno
+    ]
+    returns = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Return) and node.lineno >= statement.lineno
+    ]
+    if len(returns) != 1 or not isinstance(returns[0].value, ast.Tuple):
+        return None
+    [node], parts = returns, returns[0].value.elts
+    weights = [one for one in parts if isinstance(one, ast.Name) and one.id in names]
+    product = {id(part) for part in ast.walk(statement)} if statement is not node else set[int]()
+    others = [one for one in reads if one not in weights and id(one) not in product]
+    if statement is node:  # one of them is the factor of the product that stands there
+        others = [one for one in others if not any(_has_part(part, one) for part in parts)]
+    places = [index for index, one in enumerate(parts) if one in weights]
+    if others or not places or not _are_unused(tree, function, places, len(parts)):
+        return None
+    return _ReturnedWeights(node, tuple(weights))
+
+
+def _has_part(whole: ast.AST, part: ast.AST) -> bool:
+    return any(one is part for one in ast.walk(whole))
+
+
+def _are_unused(tree: ast.Module, function: ast.FunctionDef, places: list[int], count: int) -> bool:
+    """True if every call in the file drops some of the results of a function."""
+    names = {function.name}
+    if function.name == "forward":
+        classes = [
+            one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and function in one.body
+        ]
+        names = {
+            _last_name(target)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and _last_name(node.value.func) in {one.name for one in classes}
+            for target in node.targets
+        }
+    calls = [
+        one
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Call) and _last_name(one.func) in names - {""}
+    ]
+    unpacked: dict[int, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call() as call) if len(
+                targets
+            ) == count and not any(isinstance(one, ast.Starred) for one in targets):
+                unpacked[id(call)] = [targets[place] for place in places]
+            case ast.Subscript(value=ast.Call() as call, slice=ast.Constant(value=int() as place)):
+                if place not in places and place >= 0:
+                    unpacked[id(call)] = []
+    return bool(calls) and all(
+        id(call) in unpacked and not any(_is_read(tree, one) for one in unpacked[id(call)])
+        for call in calls
+    )
+
+
+def _is_read(tree: ast.Module, target: ast.expr) -> bool:
+    """True if anything reads a variable of a function, or an attribute of this name in a file."""
+    is_variable = isinstance(target, ast.Name)
+    function = _function_at(tree, target.lineno) if is_variable else None
+    return any(
+        isinstance(node, ast.Name if is_variable else ast.Attribute)
+        and isinstance(getattr(node, "ctx", None), ast.Load)
+        and _last_name(node) == _last_name(target)
+        for node in ast.walk(function or tree)
+        if isinstance(node, ast.expr)
+    )
+
+
+def _last_name(node: ast.expr) -> str:
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def _without_weights(
+    written: FusedAttention, lines: list[str], statement: ast.stmt, returned: _ReturnedWeights
+) -> FusedAttention | None:
+    """The edit, with a return of None in place of weights that nothing reads."""
+    edit, node = written.edit, returned.node
+    end = node.end_lineno or node.lineno
+    if node.lineno != end or any(one.lineno != node.lineno for one in returned.names):
+        return None
+    new = list(edit.lines)
+    if node is not statement:
+        new += lines[edit.last : end]
+    names = "|".join(one.id for one in returned.names)
+    # Its own arguments are no weights: the call has the query, the key and the value.
+    new[-1] = re.sub(rf"(?<=[ ,(])({names})(?=\s*(,|\)|$))", "None", new[-1])
+    kept = written.code[:1] if node is statement else written.code
+    return FusedAttention((*kept, new[-1].strip()), replace(edit, last=end, lines=tuple(new)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +335,8 @@ class _Reader:
                 return None  # a bias would be scaled too
             return replace(scores, scale=_scaled(scores.scale, operator, other))
         if isinstance(operator, ast.Add):
-            resolved = self._resolved(other)
-            if _is_causal_bias(resolved):
+            whole = other.value if isinstance(other, ast.Subscript) else other
+            if _is_causal_bias(self._resolved(whole)):
                 return replace(scores, is_causal=True)
             return replace(scores, biases=(*scores.biases, ast.unparse(other)))
         if isinstance(operator, ast.Sub):
@@ -345,10 +465,20 @@ class _Reader:
                 value = self._attribute(node.attr)
                 if value is None:
                     return node
-                node = value
+                node = self._value_of_name(value) if isinstance(value, ast.Name) else value
             else:
                 return node
         return node
+
+    def _value_of_name(self, node: ast.Name) -> ast.expr:
+        """The value of a variable of another function, if the file assigns it once."""
+        values = [
+            one.value
+            for one in ast.walk(self._tree)
+            if isinstance(one, ast.Assign)
+            and any(isinstance(target, ast.Name) and target.id == node.id for target in one.targets)
+        ]
+        return values[0] if len(values) == 1 else node
 
     def _attribute(self, name: str) -> ast.expr | None:
         """The value of an attribute or a buffer, if the file assigns it once."""

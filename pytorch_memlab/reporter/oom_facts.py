@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice, takewhile
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -52,6 +52,7 @@ from .names import TensorNames, locals_of, names_of_variables
 from .rows import rows_of
 
 Stack = tuple[FrameLine, ...]
+_Kind = TypeVar("_Kind")
 
 _DESCRIBED: Final = 1000
 """Number of the largest tensors that are described one by one."""
@@ -356,7 +357,8 @@ class _Search:
         }
         found: list[UntrainedModel] = []
         seen = set[int]()
-        for name, module in self._named_modules() if trained else ():
+        is_trained = any(self._in_variables(torch.optim.Optimizer))  # none is left of another one
+        for name, module in self._in_variables(torch.nn.Module) if is_trained else ():
             parameters = {id(one): one for one in module.parameters() if one.requires_grad}
             others = [
                 one
@@ -372,17 +374,17 @@ class _Search:
                 found.append(UntrainedModel(name, *sizes, is_partly_trained))
         return tuple(sorted(found, key=lambda one: -one.parameters))
 
-    def _named_modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
-        """Modules in variables of the program, and in attributes of its objects."""
+    def _in_variables(self, kind: type[_Kind]) -> Iterator[tuple[str, _Kind]]:
+        """Objects in variables of the running program, and in attributes of its objects."""
         for frame, _ in traceback.walk_tb(self._error.__traceback__):
             if not is_of_user(frame.f_code.co_filename):
                 continue
             for name, value in list(locals_of(frame).items()):
-                if isinstance(value, torch.nn.Module):
+                if isinstance(value, kind):
                     yield name, value
                 elif name == "self" and hasattr(value, "__dict__"):
                     for attribute, part in list(vars(value).items()):
-                        if isinstance(part, torch.nn.Module):
+                        if isinstance(part, kind):
                             yield f"self.{attribute}", part
 
     def _repeated(

@@ -88,6 +88,31 @@ def test_an_option_of_the_command_line_is_the_batch(option, rest, arguments, wit
             "while True:\n    x = torch.randn(many, 1000)",
             "many = 32",
         ),
+        (
+            "@dataclass\nclass Config:\n    pictures: int = 64",
+            "config = Config()\nloader = DataLoader(data, config.pictures)",
+            "pictures: int = 32",
+        ),
+        (
+            "@dataclass\nclass Config:\n    pictures: int = 2",
+            "config = Config(pictures=64)\nloader = DataLoader(data, config.pictures)",
+            "config = Config(pictures=32)",
+        ),
+        (
+            'settings = {"data": {"rows": 64, "columns": 8}, "lr": 64}',
+            'loader = DataLoader(data, settings["data"]["rows"])',
+            'settings = {"data": {"rows": 32, "columns": 8}, "lr": 64}',
+        ),
+        (
+            "settings = dict(rows=64, columns=8)",
+            'loader = DataLoader(data, settings["rows"])',
+            "settings = dict(rows=32, columns=8)",
+        ),
+        (
+            "",
+            "def main(pairs=64, steps=8):\n    loader = DataLoader(data, pairs)\nmain(steps=2)",
+            "def main(pairs=32, steps=8):",
+        ),
     ],
 )
 def test_a_number_of_another_name_is_the_batch_where_it_is_used_as_one(
@@ -105,6 +130,9 @@ def test_a_number_of_another_name_is_the_batch_where_it_is_used_as_one(
         (OTHER, LOADER, ["--n", "128"]),  # no tensor has so many
         (OTHER, LOADER + "\nnet = nn.Linear(args.n, 10)", []),  # a layer has as many inputs
         ("many = 64", "net = Net(many)\nloader = DataLoader(data, many)", []),
+        # Two dictionaries have the key, and a caller gives another number than the default.
+        ('a = {"rows": 64}', 'b = {"rows": 8}\nloader = DataLoader(data, c["rows"])', []),
+        ("", "def main(pairs=64):\n    loader = DataLoader(data, pairs)\nmain(count())", []),
         ("many = 64", "many = 32\nloader = DataLoader(data, many)", []),
         (NAMED, "loader = DataLoader(data, args.batch_size)", ["--batch-size", "100"]),
         ("", "class Net:\n    def __init__(self, n):\n        torch.ones(n)\nNet(64)", []),

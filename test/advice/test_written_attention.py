@@ -320,3 +320,89 @@ def test_a_buffer_of_the_module_is_followed_and_its_dropout_kept(tmp_path):
 def test_what_the_call_cannot_do_is_left_alone(lines, tmp_path):
     body = "".join(f"    {line}\n" for line in lines)
     assert written(f"{HEAD}def attention(q, k, v):\n{body}", tmp_path) is None
+
+
+RETURNS_WEIGHTS = """
+def attention(q, k, v, drop=None):
+    scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
+    weights = F.softmax(scores, dim=-1)
+    {product}
+
+
+class Layer(nn.Module):
+    def forward(self, q, k, v):
+        {call}
+        return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("product", "code"),
+    [
+        (
+            "return weights @ v, weights",
+            ("return F.scaled_dot_product_attention(q, k, v), None",),
+        ),
+        (
+            "out = weights @ v\n    out = out.flatten(2)\n    return out, weights",
+            ("out = F.scaled_dot_product_attention(q, k, v)", "return out, None"),
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        "out, _ = attention(q, k, v)",
+        "out, self.weights = attention(q, k, v)",
+        "out = attention(q, k, v)[0]",
+    ],
+)
+def test_weights_that_no_caller_reads_are_not_returned(product, code, call, tmp_path):
+    text = source_of(RETURNS_WEIGHTS.format(product=product, call=call))
+    fused = written(text, tmp_path)
+    assert fused is not None
+    assert fused.code[1:] == code
+    variables = {}
+    exec(compile(edited(text, fused.edit), "model.py", "exec"), variables)
+    before = {}
+    exec(compile(text, "model.py", "exec"), before)
+    operands = [torch.randn(2, 3, 16, 8) for _ in range(3)]
+    torch.testing.assert_close(variables["Layer"]()(*operands), before["Layer"]()(*operands))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "out, weights = attention(q, k, v)\n        print(weights.shape)",
+        "out = attention(q, k, v)",
+        "out, *_ = attention(q, k, v)",
+        "out = attention(q, k, v)[1]",
+        "out, self.weights = attention(q, k, v)\n        self.log(self.weights)",
+        "out = q",  # who calls it is not known
+    ],
+)
+def test_weights_that_may_be_read_stay(call, tmp_path):
+    text = RETURNS_WEIGHTS.format(product="return weights @ v, weights", call=call)
+    assert written(source_of(text), tmp_path) is None
+
+
+def test_a_part_of_a_bias_that_is_causal(tmp_path):
+    text = source_of(
+        """
+        class Attention(nn.Module):
+            def __init__(self):
+                super().__init__()
+                future = torch.triu(torch.full((64, 64), float("-inf")), diagonal=1)
+                self.register_buffer("future", future)
+
+            def forward(self, q, k, v):
+                n = q.size(2)
+                scores = q @ k.transpose(2, 3)
+                scores += self.future[:n, :n]
+                return scores.softmax(dim=-1) @ v
+        """
+    )
+    fused = written(text, tmp_path)
+    assert fused is not None
+    assert "attn_mask" not in fused.code[1]
+    assert "is_causal=True" in fused.code[1]

@@ -7,7 +7,7 @@ from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy, Results
 from ..changes import without_gradients
-from ..evidence import is_much
+from ..evidence import is_kept, is_much
 from ..forward_only import forward_only_place
 
 
@@ -24,7 +24,7 @@ class NoGrad(Cause):
             return None
         place = forward_only_place(oom)
         is_evaluation = place is not None and (place.is_function or oom.model.is_evaluating)
-        if place is None or (not is_evaluation and _is_kept(oom, saved)):
+        if place is None or (not is_evaluation and is_kept(oom, saved)):
             return None
         # What a variable leads to stays without a graph too.
         unnamed = sum(
@@ -38,11 +38,3 @@ class NoGrad(Cause):
             *place.code,
             change=without_gradients(place.file, place.line, is_function=place.is_function),
         )
-
-
-def _is_kept(oom: OutOfMemory, saved: int) -> bool:
-    """True if a container in a training keeps most of what autograd saved."""
-    return any(
-        group.graphs * 2 > saved and group.tensors > 2 and not group.is_variable
-        for group in oom.groups
-    )

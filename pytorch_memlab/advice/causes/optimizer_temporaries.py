@@ -162,24 +162,28 @@ class OptimizerTemporaries(Cause):
         if not is_in_optimizer(oom) or makes_state(oom):
             return None
         for optimizer in oom.optimizers:
-            if optimizer.uses_foreach and optimizer.name in _WITH_FUSED:
+            if optimizer.uses_foreach:
+                kind = "fused" if optimizer.name in _WITH_FUSED else "for_loop"
+                flag = "fused=True" if kind == "fused" else "foreach=False"
                 size = oom.of_category(Category.TEMPORARIES) + oom.request.requested
                 size = max(size, optimizer.parameters)
-                change = _fused(oom, optimizer.name)
+                change = _without_foreach(oom, optimizer.name, is_fused=kind == "fused")
                 return self.found(
-                    size * 3 // 4,  # the peak moves to the backward pass
+                    # The peak moves to the backward pass, and a loop still makes those of one
+                    # parameter at a time.
+                    size * 3 // 4 if kind == "fused" else size // 2,
                     f"{optimizer.name} makes temporaries for all parameters: {prose_size(size)}",
                     *(
                         changed_code(change)
-                        or [f"torch.optim.{optimizer.name}(parameters, fused=True)"]
+                        or [f"torch.optim.{optimizer.name}(parameters, {flag})"]
                     ),
-                    change=change or OptimizerImplementation("fused"),
+                    change=change or OptimizerImplementation(kind),
                 )
         return None
 
 
-def _fused(oom: OutOfMemory, name: str) -> EditedSource | None:
-    """The program with the fused implementation of an optimizer that it makes at one place."""
+def _without_foreach(oom: OutOfMemory, name: str, *, is_fused: bool) -> EditedSource | None:
+    """The program with another implementation of an optimizer that it makes at one place."""
     calls = [
         (file, call)
         for file in rewritings(oom)
@@ -189,5 +193,8 @@ def _fused(oom: OutOfMemory, name: str) -> EditedSource | None:
     if len(calls) != 1:
         return None
     [(file, call)] = calls
-    set_keywords(file, call, fused="True", foreach=None)
+    if is_fused:
+        set_keywords(file, call, fused="True", foreach=None)
+    else:
+        set_keywords(file, call, foreach="False")
     return changed_source(file)

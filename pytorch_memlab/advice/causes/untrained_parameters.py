@@ -9,7 +9,7 @@ from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory, UntrainedModel
 from ..cause import Basis, Cause, Remedy, Results
 from ..changes import EditedSource
-from ..evidence import is_much
+from ..evidence import is_kept, is_much
 from ..rewriting import changed_code, changed_source, name_of_call, nodes_of, rewritings
 
 
@@ -23,7 +23,7 @@ class UntrainedParameters(Cause):
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         # What a failed call had saved is gone with its error, and counts as temporaries.
         saved = oom.of_category(Category.SAVED) + oom.of_category(Category.TEMPORARIES)
-        if not is_much(saved, oom):
+        if not is_much(saved, oom) or is_kept(oom, oom.of_category(Category.SAVED)):
             return None
         for model in oom.model.untrained:
             change = _partly_frozen(oom, model) if model.is_partly_trained else _frozen(oom, model)
