@@ -208,10 +208,15 @@ def test_no_published_figure_lies_outside_of_its_bounds(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(list(bounds.bounded(iter(SOURCES)))) > 5
     outside = {line.split()[0] for line in lines if "outside" in line}
-    attention_of_another_release = {"mixed-float16", "bfloat16", "bfloat16-batch16"}
-    texts_of_other_lengths = {name for name in outside if name.endswith("-2gpus")}
-    assert outside - texts_of_other_lengths == {
-        f"pytorch_memory_optim/{name}" for name in attention_of_another_release
+    texts_of_other_lengths = {
+        ("phi", 4),
+        ("stablelm", 2),
+        ("stablelm", 4),
+        ("llama7b", 2),
+        ("llama7b", 4),
+    }
+    assert outside == {
+        f"litgpt/lora-{model}-bf16-batch{batch}-2gpus" for model, batch in texts_of_other_lengths
     }
 
 

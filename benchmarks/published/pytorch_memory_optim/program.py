@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 _WIDTH = 1024
+
+
+_attention = functional.scaled_dot_product_attention
+
+
+def _first_flash_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *settings: Any
+) -> torch.Tensor:
+    """Attention as until July 2023, whose kernel for half precision took and gave rows of batches.
+
+    The layer has batches of rows, so that inputs and the result are copied. See
+    ``_scaled_dot_product_flash_attention_cuda`` in
+    https://github.com/pytorch/pytorch/blob/v2.0.1/aten/src/ATen/native/transformers/cuda/attention.cu.
+    """
+    if query.dtype.itemsize == 2:
+        query, key, value = (
+            tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (query, key, value)
+        )
+    return _attention(query, key, value, *settings)
 
 
 class EncoderBlock(nn.Module):
@@ -25,7 +45,8 @@ class EncoderBlock(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Both parts, each added to its input."""
         normed = self.norms[0](inputs)
-        attended, _ = self.attention(normed, normed, normed, need_weights=False)
+        with patch.object(functional, "scaled_dot_product_attention", _first_flash_attention):
+            attended, _ = self.attention(normed, normed, normed, need_weights=False)
         inputs = attended + inputs
         outputs: torch.Tensor = inputs + self.mlp(self.norms[1](inputs))
         return outputs
@@ -156,6 +177,60 @@ def _fabric(precision: Any, devices: int) -> Any:
         auto_wrap_policy=policy, activation_checkpointing_policy={EncoderBlock}, cpu_offload=True
     )
     fabric = Fabric(accelerator="cuda", devices=devices, strategy=strategy, precision=precision)
+    fabric.launch()
+    return fabric
+
+
+def finetune_text(sharded: str) -> None:
+    """Steps of DistilBERT with texts of 512 tokens: by DeepSpeed's ZeRO, or by FSDP on the host."""
+    from torchmetrics.classification import MulticlassAccuracy
+    from transformers import DistilBertConfig, DistilBertForSequenceClassification
+
+    offloaded = sharded == "offloaded"
+    fabric, batch, accumulate = _fabric_of_text(offloaded), 3 if offloaded else 12, 1
+    if offloaded:
+        accumulate = 4
+    config = DistilBertConfig(num_labels=2, attn_implementation="eager")
+    with fabric.init_module(empty_init=False) if offloaded else torch.device("cpu"):
+        model: Any = DistilBertForSequenceClassification(config)
+    rule: Any = _Adam(model.parameters(), lr=5e-5)
+    model, rule = fabric.setup(model, rule, move_to_device=not offloaded)
+    accuracy = MulticlassAccuracy(num_classes=2, average="micro", validate_args=False).to(
+        fabric.device
+    )
+    for index in range(2 * accumulate + 1):
+        tokens = torch.zeros(batch, 512, dtype=torch.int64)
+        tokens, mask, labels = fabric.to_device(
+            (tokens, torch.ones_like(tokens), torch.zeros(batch, dtype=torch.int64))
+        )
+        model.train()
+        outputs = model(tokens, attention_mask=mask, labels=labels)
+        if accumulate == 1:
+            rule.zero_grad()
+        fabric.backward(outputs["loss"] / accumulate)
+        if index % accumulate == 0:
+            rule.step()
+            if accumulate > 1:
+                rule.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            accuracy.update(outputs["logits"].argmax(1), labels)
+
+
+def _fabric_of_text(offloaded: bool) -> Any:
+    from functools import partial
+
+    from lightning.fabric import Fabric
+    from lightning.fabric.strategies import FSDPStrategy
+    from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+    from transformers.models.distilbert.modeling_distilbert import TransformerBlock
+
+    policy = partial(transformer_auto_wrap_policy, transformer_layer_cls={TransformerBlock})
+    strategy: Any = "deepspeed_stage_2"
+    if offloaded:
+        strategy = FSDPStrategy(auto_wrap_policy=policy, cpu_offload=True)
+    precision: Any = "bf16-true" if offloaded else "16-mixed"
+    fabric = Fabric(accelerator="cuda", devices=4, strategy=strategy, precision=precision)
     fabric.launch()
     return fabric
 
