@@ -88,7 +88,11 @@ def keep_less(
     is_mixed: bool = False,
 ) -> None:
     """Change a statement in its file, so that it keeps the result of a method."""
-    inner = {path[adding.levels] for path in _keys_of(oom, group) if len(path) > adding.levels}
+    own = last_name(adding.container)
+    paths = _keys_of(oom, group)
+    if any(own in path for path in paths):  # the container is a part of what the group is named by
+        paths = {path[path.index(own) + 1 :] for path in paths if own in path}
+    inner = {path[adding.levels] for path in paths if len(path) > adding.levels}
     if isinstance(adding.value, ast.Call) and _is_object(adding.value, inner):
         _replace_arguments(adding.file, adding.value, method, inner)
         return

@@ -71,7 +71,8 @@ def forward_only_place(oom: OutOfMemory) -> ForwardOnly | None:
         return None
     index, statement = outermost
     callee = chain[index - 1].place.function if index else ""
-    if callee and _EVALUATES.search(callee.lower()):
+    source = _Source.of(chain[index].place.file)
+    if callee and (_EVALUATES.search(callee.lower()) or source.trains_nothing_by(callee)):
         line = min(chain[index - 1].source, default=0)
         return ForwardOnly(
             (f"@torch.no_grad()  # on {callee}, line {line}",),
@@ -289,6 +290,26 @@ class _Source:
             and node.lineno <= statement.lineno <= (node.end_lineno or 0)
         ]
         return max(around, key=lambda node: node.lineno, default=self._tree)
+
+    def trains_nothing_by(self, function: str) -> bool:
+        """True if several statements call a function, and no training needs a result of it."""
+        if function not in self._functions or function == "forward":
+            return False
+        calls = [
+            node
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.Call)
+            and getattr(node.func, "attr", getattr(node.func, "id", "")) == function
+        ]
+        statements = [self.statement_at(call.lineno) for call in calls]
+        flows = [
+            self.flow_from(one)
+            for one in statements
+            if one is not None and not self.reaches_training(one)
+        ]
+        return 1 < len(statements) == len(flows) and not any(
+            flow.trains or flow.is_returned for flow in flows
+        )
 
     def reaches_training(self, statement: ast.stmt) -> bool:
         if _trains(statement):

@@ -81,3 +81,11 @@ def test_a_list_under_a_key_is_told_from_another_one(tmp_path):
     added = adding_statement(oom, group("results"))
     assert added is not None
     assert added.line == 1
+
+
+def test_the_list_of_a_meter_is_a_part_of_what_its_tensors_are_named_by(tmp_path):
+    text = "class Meter:\n    def update(self, value):\n        self.values.append(value)\n"
+    names = ("logger.meters['loss'].values[0]", "logger.meters['loss'].values[1]")
+    change = keeping_less(facts(text, tmp_path, names), group("logger.meters"), "item")
+    assert change is not None
+    assert change.edits[0].lines == ("        self.values.append(value.item())",)

@@ -7,6 +7,8 @@ from support.ran_out import edited, facts_of, peak_of
 
 from pytorch_memlab.advice.causes.attention_matrices import AttentionMatrices
 from pytorch_memlab.advice.causes.full_precision_base import FullPrecisionBase
+from pytorch_memlab.advice.causes.growing_buffer import GrowingBuffer
+from pytorch_memlab.advice.causes.no_grad import NoGrad
 from pytorch_memlab.advice.causes.optimizer_temporaries import OptimizerTemporaries
 
 MIB = 2**20
@@ -114,3 +116,89 @@ def test_a_module_of_any_name_takes_the_softmax(tmp_path):
     saved = peak_of(ATTENDS) - peak_of(edited(ATTENDS, remedy))
     # Six layers with the weights of four heads, of 512 x 512 numbers.
     assert saved >= 6 * 4 * 512 * 512 * 4
+
+
+JOINS = """\
+import torch
+from torch import nn
+
+net = nn.Linear(256, 256, bias=False).cuda()
+bank = torch.zeros({first}, device="cuda")
+with torch.no_grad():
+    for step in range(60):
+        new = net(torch.randn(256, 256, device="cuda"))
+        bank = {join}
+        print((bank @ new if {of_columns} else new @ bank.T).shape)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "join", "newest"),
+    [
+        ("0, 256", "torch.cat([bank, new])", "[-2048:]"),
+        ("0, 256", "torch.cat([new, bank])", "[:2048]"),
+        ("0, 256", "torch.vstack((new, bank))", "[:2048]"),
+        ("256, 0", "torch.cat([bank, new], dim=1)", "[:, -2048:]"),
+        ("256, 0", "torch.cat([new, bank], 1)", "[:, :2048]"),
+        ("256, 0", "torch.cat([bank, new], -1)", "[..., -2048:]"),
+        ("256, 0", "torch.hstack([bank, new])", "[:, -2048:]"),
+    ],
+)
+def test_the_newest_part_of_a_tensor_that_grows_is_kept(first, join, newest, tmp_path):
+    of_columns = first == "256, 0"
+    text = JOINS.format(first=first, join=join, of_columns=of_columns)
+    if of_columns:
+        text = text.replace("bank @ new", "new @ bank")
+    remedy = GrowingBuffer().remedy(facts_of(text, "38MiB", tmp_path))
+    assert remedy is not None
+    assert remedy.code == (f"bank = {join}{newest}",)
+    kind = "columns" if of_columns else "rows"
+    assert remedy.effect == f"keeps the newest 2048 {kind} only"
+    assert peak_of(text) - peak_of(edited(text, remedy)) >= remedy.size
+
+
+def test_a_tensor_that_grows_in_a_dimension_that_is_not_written_is_left_alone(tmp_path):
+    text = JOINS.format(first="0, 256", join="torch.cat([bank, new], axis)", of_columns=False)
+    text = text.replace("net = ", "axis = 0\nnet = ")
+    remedy = GrowingBuffer().remedy(facts_of(text, "38MiB", tmp_path))
+    assert remedy is not None
+    assert remedy.change is None
+
+
+STATISTICS = """\
+import torch
+from torch import nn
+
+net = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))).cuda()
+
+def statistics(inputs):
+    results = []
+    for batch in inputs:
+        results.append(net(batch))
+    return torch.cat(results).mean(0)
+
+def images(count):
+    for _ in range(count):
+        yield torch.randn(1024, 256, device="cuda")
+
+first = statistics(images(2))
+second = statistics(images(12))
+{ending}
+"""
+
+
+def test_a_function_that_is_called_twice_without_training_gets_a_decorator(tmp_path):
+    text = STATISTICS.format(ending="print((first - second).square().sum().item())")
+    remedy = NoGrad().remedy(facts_of(text, "64MiB", tmp_path))
+    assert remedy is not None
+    assert remedy.code == ("@torch.no_grad()  # on statistics, line 6",)
+    # What each of 14 forward passes saves: inputs of eight layers, of a MiB each.
+    assert peak_of(text) - peak_of(edited(text, remedy)) > 80 * MIB
+
+
+def test_a_function_whose_other_result_is_trained_with_gets_none(tmp_path):
+    text = STATISTICS.format(ending="(first - 1).square().sum().backward()")
+    remedy = NoGrad().remedy(facts_of(text, "64MiB", tmp_path))
+    assert remedy is not None
+    line = 1 + text.splitlines().index("second = statistics(images(12))")
+    assert remedy.code == (f"with torch.no_grad():  # around line {line}",)

@@ -39,6 +39,28 @@ class _Growth:
     def target(self) -> str:
         return ast.unparse(self.node.targets[0])
 
+    @property
+    def dimension(self) -> int | None:
+        """The dimension that grows; None if it is not written as a number."""
+        if name_of_call(self.call) == "hstack":
+            return 1
+        given = [one.value for one in self.call.keywords if one.arg in ("dim", "axis")]
+        for value in [*given, *self.call.args[1:2]]:
+            try:
+                return int(ast.literal_eval(value))
+            except (ValueError, TypeError):
+                return None
+        return 0
+
+    def newest(self, limit: int) -> str:
+        """The index of what was joined last, as long as that."""
+        joined = self.call.args[0]
+        assert isinstance(joined, (ast.List, ast.Tuple))
+        is_first = ast.unparse(joined.elts[0]) == self.target
+        part = f"-{limit}:" if is_first else f":{limit}"
+        dimension = self.dimension or 0
+        return f"[..., {part}]" if dimension < 0 else f"[{':, ' * dimension}{part}]"
+
 
 class GrowingBuffer(Cause):
     """``bank = torch.cat([bank, new])`` in a loop."""
@@ -65,8 +87,10 @@ class GrowingBuffer(Cause):
             has_graph = any(
                 group.is_variable and group.name.rpartition(".")[2] == name for group in oom.groups
             )
-            rows = max((block.shape[0] for block in blocks if block.shape), default=0)
-            change, effect, part = _change(growth, growths, rows, has_graph=has_graph)
+            dimension = growth.dimension or 0
+            shapes = [block.shape for block in blocks if len(block.shape) > dimension]
+            length = max((shape[dimension] for shape in shapes if shape), default=0)
+            change, effect, part = _change(growth, growths, length, has_graph=has_graph)
             return self.found(
                 size // part,
                 f"{growth.target}{at_line(growth.node.lineno)} grows by what is joined to it:"
@@ -92,7 +116,7 @@ def _growths(file: Rewriting) -> list[_Growth]:
 
 
 def _change(
-    growth: _Growth, growths: list[_Growth], rows: int, *, has_graph: bool
+    growth: _Growth, growths: list[_Growth], length: int, *, has_graph: bool
 ) -> tuple[EditedSource | None, str, int]:
     """The change, what it changes, and the divisor of the bytes that it frees."""
     file = growth.file
@@ -107,12 +131,15 @@ def _change(
         for part in joined.elts:
             file.replace(part, with_method(part, "cpu"))
         return changed_source(file), "", 1
-    limit = 1 << max(0, (rows // 2).bit_length() - 1)
+    if growth.dimension not in (0, 1, 2, 3, -1):
+        return None, "", 2
+    limit = 1 << max(0, (length // 2).bit_length() - 1)
     owner = growth.target.rpartition(".")[0]
     for other in growths:  # rows of several tensors belong together
         if other is growth or (owner and other.target.rpartition(".")[0] == owner):
-            file.insert_after(other.node.value, f"[-{limit}:]")
-    return changed_source(file), f"keeps the last {limit} rows only", 2
+            file.insert_after(other.node.value, other.newest(limit))
+    rows = "rows" if growth.dimension == 0 else "columns"
+    return changed_source(file), f"keeps the newest {limit} {rows} only", 2
 
 
 def _is_used_on_gpu(growth: _Growth) -> bool:
