@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
+from support.python_process import run_python
 
 SCRIPT = """\
 import sys
@@ -44,8 +43,7 @@ else:
 
 def run(folder, argument):
     (folder / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "script.py", argument]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return run_python(["script.py", argument], cwd=folder)
 
 
 @pytest.mark.parametrize("argument", ["inside", "outside"])

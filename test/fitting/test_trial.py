@@ -231,6 +231,7 @@ def test_a_trial_tells_what_it_asked_of_the_gpu(code, reads, tmp_path):
     assert trial_of(f"import torch\n{code}\n", tmp_path).gpu_reads == reads
 
 
+@pytest.mark.usefixtures("new_pythons")
 def test_where_processes_cannot_be_forked_a_new_python_runs_the_program(tmp_path, monkeypatch):
     forked = trial_of(LOOP, tmp_path)
     monkeypatch.setattr(child, "can_fork", lambda: False)
@@ -254,6 +255,7 @@ def test_a_new_python_runs_functions_of_the_program_and_what_they_use(monkeypatc
     assert sizes == {4 * MIB}
 
 
+@pytest.mark.usefixtures("new_pythons")
 def test_a_function_that_no_other_process_can_get_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(child, "can_fork", lambda: False)
     with (tmp_path / "log").open("w") as file:
@@ -266,6 +268,7 @@ def refuses(_self):
     raise RuntimeError("Unable to handle autograd's threading in combination with fork-based")
 
 
+@pytest.mark.usefixtures("new_pythons")
 def test_a_new_python_in_place_of_a_fork_may_end_without_a_result(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.Tensor, "backward", refuses)
     trial = trial_of("import os\nos._exit(5)\n", tmp_path)

@@ -6,7 +6,8 @@ the program's modules and objects, exit codes, the signal of an unhandled Ctrl-C
 imported before the fork is not taken down. No module of pytorch_memlab is among that.
 
 A request is JSON with the three streams as file descriptors beside it. The answer has a line with
-the fork's process id, and a line with its exit code as ``waitpid`` has it.
+the fork's process id, and a line with its exit code as ``waitpid`` has it. A request without
+anything has a socket beside it: another fork then answers what is asked there, at the same time.
 """
 
 from __future__ import annotations
@@ -51,12 +52,17 @@ IMPORTED = (
 
 def next_fork(asked: socket.socket) -> dict[str, Any]:
     """Answer requests until this process is a fork that has a program to run."""
+    others: list[int] = []
     while True:
+        others = [other for other in others if not os.waitpid(other, os.WNOHANG)[0]]
         message, ancillary, _, _ = asked.recvmsg(2**20, socket.CMSG_SPACE(3 * 4))
         if not message:
             os._exit(0)  # the process that asked is gone
         streams = array.array("i", ancillary[0][2])
         child = os.fork()
+        if child == 0 and message == b"{}":
+            asked.close()
+            return next_fork(socket.socket(fileno=streams[0]))
         if child == 0:
             asked.close()
             for number, stream in enumerate(streams):
@@ -65,6 +71,9 @@ def next_fork(asked: socket.socket) -> dict[str, Any]:
             return json.loads(message)
         for stream in streams:
             os.close(stream)
+        if message == b"{}":
+            others.append(child)
+            continue
         asked.send(f"{child}\n".encode())
         asked.send(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n".encode())
 

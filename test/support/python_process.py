@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -60,6 +61,49 @@ def run_python(
     return subprocess.CompletedProcess([sys.executable, *request["arguments"]], code, *texts)
 
 
+class ForkedPython:
+    """A program that runs beside this one, with the methods of ``Popen`` that ``fit`` calls.
+
+    Args:
+        arguments: those of ``run_python``.
+        output: the file for what it prints.
+
+    Raises:
+        ValueError: as ``run_python``.
+    """
+
+    def __init__(self, arguments: Sequence[str], output: IO[bytes]) -> None:
+        request = {"arguments": [*arguments], "cwd": os.getcwd(), "env": dict(os.environ)}
+        with open(os.devnull, "rb") as nothing:
+            self._answer = _server().begin(request, [nothing, output, output])
+        self._process = self._number()
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code; None as long as it runs."""
+        if self._code is None and select.select([self._answer], [], [], 0)[0]:
+            self.wait()
+        return self._code
+
+    def kill(self) -> None:
+        """End it."""
+        os.kill(self._process, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Wait for its end, and return the exit code."""
+        if self._code is None:
+            self._code = self._number()
+            self._answer.close()
+        return self._code
+
+    def _number(self) -> int:
+        """The next line, and nothing behind it: what is read at once could not be waited for."""
+        line = b""
+        while not line.endswith(b"\n"):
+            line += self._answer.recv(1)
+        return int(line)
+
+
 class _Server:
     """The process that forks."""
 
@@ -73,11 +117,7 @@ class _Server:
 
     def run(self, request: dict[str, Any], streams: list[Any]) -> int:
         """Carry out a request, and return the exit code."""
-        changed = request["env"].items() - self._started_with.items()
-        if early := sorted(name for name, _ in changed if _is_read_at_start(name)):
-            raise ValueError(f"Python has read {early[0]} when it forks: use subprocess.run")
-        descriptors = [each if isinstance(each, int) else each.fileno() for each in streams]
-        socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
+        self._ask(self._socket, request, streams)
         with self._socket.makefile() as answer:
             child = int(answer.readline())
             try:
@@ -87,6 +127,21 @@ class _Server:
                 self.close()
                 _server.cache_clear()
                 raise
+
+    def begin(self, request: dict[str, Any], streams: list[Any]) -> socket.socket:
+        """Begin to carry out a request, beside others; the socket has the answer as it comes."""
+        asked, other = socket.socketpair()
+        with other:
+            socket.send_fds(self._socket, [b"{}"], [other.fileno()])
+        self._ask(asked, request, streams)
+        return asked
+
+    def _ask(self, asked: socket.socket, request: dict[str, Any], streams: list[Any]) -> None:
+        changed = request["env"].items() - self._started_with.items()
+        if early := sorted(name for name, _ in changed if _is_read_at_start(name)):
+            raise ValueError(f"Python has read {early[0]} when it forks: use subprocess.run")
+        descriptors = [each if isinstance(each, int) else each.fileno() for each in streams]
+        socket.send_fds(asked, [json.dumps(request).encode()], descriptors)
 
     def close(self) -> None:
         """End the process."""

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from support.python_process import run_python
+from support.python_process import ForkedPython, run_python
 
 SCRIPT = """\
 import atexit, sys, threading, time, torch
@@ -59,3 +59,15 @@ def test_each_way_to_end(end, code):
 def test_what_python_reads_when_it_starts_is_refused():
     with pytest.raises(ValueError, match="PYTHONHASHSEED"):
         run_python(["-c", ""], env={"PYTHONHASHSEED": "5"})
+
+
+def test_forks_run_beside_each_other_and_are_told_apart(tmp_path):
+    with (tmp_path / "out").open("wb") as file:
+        slow = ForkedPython(["-c", "import time; print('begun', flush=True); time.sleep(60)"], file)
+        quick = ForkedPython(["-c", "import sys, torch; print(torch.ones(2)); sys.exit(3)"], file)
+        assert quick.wait() == 3
+        assert quick.poll() == 3
+        assert slow.poll() is None
+        slow.kill()
+        assert slow.wait() == -9
+    assert "tensor([1., 1.])" in (tmp_path / "out").read_text()
