@@ -12,6 +12,11 @@ from pytorch_memlab.cli.run.files import RunFiles
 from pytorch_memlab.history.recorder import Recording
 
 
+@pytest.fixture(autouse=True)
+def _searches_end_early(short_search: None) -> None:
+    """The heap of pytest is no part of the programs."""
+
+
 @pytest.fixture
 def write(tmp_path, monkeypatch):
     """A folder to work in, and a function that writes a file there and returns its name."""

@@ -15,8 +15,6 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.cli.run import sections as run_sections
 from pytorch_memlab.reporter.leaks import LeakWatch
 
-pytestmark = pytest.mark.usefixtures("short_search")
-
 TRAINING = """\
 import torch
 

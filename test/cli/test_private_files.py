@@ -37,7 +37,7 @@ torch.optim.SGD(net.parameters(), 0.1).step()
 if "fail" in sys.argv:
     open(os.path.join(os.getcwd(), sys.argv[1]))
 if "oom" in sys.argv:
-    kept = [torch.ones(1 << 26, device="cuda") for _ in range(1000)]
+    kept = [torch.ones(1 << 22, device="cuda") for _ in range(1000)]
 """
 NET = """\
 import torch
@@ -145,7 +145,7 @@ def test_no_file_has_an_argument_or_a_folder(
     names = [f"o.{ending}" for ending in ENDINGS]
     words = [f"/srv/{PATH_ARGUMENT}/x.pt", "--customer", ARGUMENT, end]
     words = [f"{PATH_ARGUMENT}.pt", *words[1:]] if end == "fail" else words
-    options = ["--private", "--history", "--gpu", "8GiB", "--no-try", "--report", "--leaks"]
+    options = ["--private", "--history", "--gpu", "1GiB", "--no-try", "--report", "--leaks"]
     options += [*arguments_of(outputs, *names), *FUNCTIONS]
     reports = ["oom.json", "oom.txt"] if end == "oom" else []
     for report in reports or ["no error"]:

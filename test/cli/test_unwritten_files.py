@@ -167,7 +167,6 @@ def test_show_ends_with_2_if_its_file_cannot_be_written(write, monkeypatch, caps
 
 LOCALES = {
     "C": {"LANG": "C", "LC_ALL": "C"},
-    "POSIX": {"LANG": "POSIX", "LC_ALL": "POSIX"},
     "strict": {"PYTHONIOENCODING": "ascii:strict"},
     "surrogateescape": {"PYTHONIOENCODING": "latin-1:surrogateescape"},
 }
