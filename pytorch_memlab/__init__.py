@@ -11,7 +11,7 @@ from ._common.text.displayed import registered_by
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ._common.process.uncaught_errors import Report
+    from ._common.process.uncaught_errors import ErrorReport
     from .courtesy import Courtesy as Courtesy
     from .fitting.frame import fit as fit
     from .gpu_mem import (
@@ -166,7 +166,7 @@ registered_by(_displays)
 # Lower packages reach higher ones by these functions only.
 
 
-def _report_of(error: BaseException) -> Report | None:
+def _report_of(error: BaseException) -> ErrorReport | None:
     from .out_of_memory import report_of
 
     return report_of(error)

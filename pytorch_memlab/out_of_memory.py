@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ._common.frames.call_results import is_result_dropped
 from ._common.patching.wrapping import decorated
-from ._common.process.uncaught_errors import Report, say, uncaught
+from ._common.process.uncaught_errors import ErrorReport, say, uncaught
 from ._common.torch.library_errors import library_without_memory
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Explained:
     def __init__(self, *, no_try: bool = False) -> None:
         self._no_try = no_try
         self._is_of_block = False
-        self._report: Report | None = None
+        self._report: ErrorReport | None = None
 
     @property
     def report(self) -> str | None:
@@ -149,7 +149,7 @@ def _last_error() -> BaseException | None:
     return handled if handled is not None or not isinstance(shown, BaseException) else shown
 
 
-def report_of(error: BaseException) -> Report | None:
+def report_of(error: BaseException) -> ErrorReport | None:
     """The report of an out-of-memory error; it never raises, and says which part of it failed."""
     try:
         from .advice.main_program import program_on
@@ -163,7 +163,7 @@ def report_of(error: BaseException) -> Report | None:
         if failed is None:
             return _report_of_library(error)
         facts = facts_of(failed, error, simulated)
-        report = Report(facts, text(facts))
+        report = ErrorReport(facts, text(facts))
         machine = simulated_machine()
         if simulated is not None and machine is not None:
             program = program_on(machine)
@@ -172,10 +172,10 @@ def report_of(error: BaseException) -> Report | None:
         return report
     except Exception as problem:
         kind = type(problem).__name__
-        return Report(None, f"pytorch_memlab: the out-of-memory report failed: {kind}\n")
+        return ErrorReport(None, f"pytorch_memlab: the out-of-memory report failed: {kind}\n")
 
 
-def _report_of_library(error: BaseException) -> Report | None:
+def _report_of_library(error: BaseException) -> ErrorReport | None:
     """The report of an error of a library, which PyTorch's allocator knows nothing about."""
     library = library_without_memory(error)
     if library is None:
@@ -183,10 +183,10 @@ def _report_of_library(error: BaseException) -> Report | None:
     from .devices.free_memory import free_memory
     from .render.library_oom import text
 
-    return Report(None, text(library, free_memory()))
+    return ErrorReport(None, text(library, free_memory()))
 
 
-def _try_remedies(report: Report, program: Any) -> None:
+def _try_remedies(report: ErrorReport, program: Any) -> None:
     from .advice.main_program import advice_for
     from .render.oom import text
 

@@ -106,7 +106,7 @@ def _new_pythons_are_forks() -> Iterator[None]:
 
 @pytest.fixture
 def new_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be a fork of this process is a new Python, as for a user."""
+    """Start new Pythons where a user gets them."""
     monkeypatch.setattr(child, "_NewPython", _NEW_PYTHON)
 
 

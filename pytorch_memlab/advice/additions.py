@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..history.out_of_memory import OutOfMemory, Place, TensorGroup
+from ..history.out_of_memory import OutOfMemory, ProgramLine, TensorGroup
 from .changes import EditedSource
 from .rewriting import (
     Rewriting,
@@ -62,7 +62,7 @@ def adding_statement(oom: OutOfMemory, group: TensorGroup) -> AddingStatement | 
     return named[-1] if named else others[0] if is_other else None
 
 
-def adding_statement_at(place: Place) -> AddingStatement | None:
+def adding_statement_at(place: ProgramLine) -> AddingStatement | None:
     """The statement of a line, if it fills a container."""
     statements = _statements(Rewriting(place.file))
     return next((one for one in statements if one.line == place.line), None)

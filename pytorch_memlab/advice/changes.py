@@ -17,7 +17,7 @@ from .._common.patching.patches import Patches
 from .._common.text.shared_paths import shown
 from ..fitting.change import Change
 from .around_program import Edit
-from .program_lines import Line, after_imports, around_statements, has_name
+from .program_lines import RunningLine, after_imports, around_statements, has_name
 
 
 class EditedSource(Change):
@@ -86,7 +86,7 @@ def edited_source(*edits: Edit | None) -> EditedSource | None:
 
 def without_gradients(file: str, line: int, *, is_function: bool) -> EditedSource | None:
     """A function with the decorator ``torch.no_grad()``, or a statement within it."""
-    place = Line(file, line, 0)
+    place = RunningLine(file, line, 0)
     if is_function:
         text = linecache.getline(file, line)
         indent = text[: len(text) - len(text.lstrip())]

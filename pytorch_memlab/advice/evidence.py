@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..history.model import Category
-from ..history.out_of_memory import BlockInUse, OutOfMemory, Place, ProgramFrame
+from ..history.out_of_memory import BlockInUse, OutOfMemory, ProgramFrame, ProgramLine
 from .cause import at_line
 
 LARGE_VOCABULARY: Final = 8192
@@ -38,7 +38,7 @@ def is_kept(oom: OutOfMemory, saved: int) -> bool:
     )
 
 
-def places(oom: OutOfMemory, frames: Sequence[ProgramFrame]) -> list[Place]:
+def places(oom: OutOfMemory, frames: Sequence[ProgramFrame]) -> list[ProgramLine]:
     """The lines of some frames, then those that hold most."""
     holding = [holder.place for holder in oom.by_line()[:6] if holder.place is not None]
     return [*(frame.place for frame in frames), *holding]

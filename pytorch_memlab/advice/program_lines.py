@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Line(NamedTuple):
+class RunningLine(NamedTuple):
     """A line of the program that was running."""
 
     file: str
@@ -34,7 +34,7 @@ def _user_frames() -> list[FrameType]:
     return [frame for frame, _ in running if is_of_user(frame.f_code.co_filename)]
 
 
-def user_lines() -> tuple[Line, ...]:
+def user_lines() -> tuple[RunningLine, ...]:
     """Lines of the program that run now, the innermost first."""
     return tuple(map(_line_of, _user_frames()))
 
@@ -45,8 +45,8 @@ def runs_module(name: str) -> bool:
     return any(frame.f_globals.get("__name__") == name for frame, _ in running)
 
 
-def _line_of(frame: FrameType) -> Line:
-    return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_firstlineno)
+def _line_of(frame: FrameType) -> RunningLine:
+    return RunningLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_firstlineno)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ModelVariable:
     """A variable that a model is in."""
 
     name: str  # such as ``model`` or ``self.net``
-    line: Line | None
+    line: RunningLine | None
 
     def with_code(self, lines: Sequence[str]) -> Edit | None:
         """Code that follows the assignment of the variable; None if that is not found."""
@@ -91,13 +91,13 @@ def _own(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:
 def _global(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:
     """Variables of the module that a function is of."""
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        line = Line(frame.f_code.co_filename, sys.maxsize, 0)
+        line = RunningLine(frame.f_code.co_filename, sys.maxsize, 0)
         for name, value in list(frame.f_globals.items()):
             if value is model:
                 yield ModelVariable(name, line)
 
 
-def with_keywords(line: Line, callee: str, keywords: Mapping[str, str]) -> Edit | None:
+def with_keywords(line: RunningLine, callee: str, keywords: Mapping[str, str]) -> Edit | None:
     calls = [
         node
         for node in ast.walk(_tree(line.file))
@@ -131,13 +131,13 @@ def with_keywords(line: Line, callee: str, keywords: Mapping[str, str]) -> Edit 
     return _changed(line.file, call, changes)
 
 
-def before_statement(line: Line, new: Sequence[str]) -> Edit | None:
+def before_statement(line: RunningLine, new: Sequence[str]) -> Edit | None:
     """New lines before the statement that a line is part of."""
     path = _path_to(line)
     return _inserted(line.file, path[-1].lineno, path[-1].col_offset, new) if path else None
 
 
-def after_assignment(line: Line, name: str, new: Sequence[str]) -> Edit | None:
+def after_assignment(line: RunningLine, name: str, new: Sequence[str]) -> Edit | None:
     """New lines after the last statement before a line that makes the value of a variable.
 
     A statement makes it if it calls something. One that only gives it another name, such as
@@ -173,7 +173,9 @@ def after_imports(file: str, new: Sequence[str]) -> Edit | None:
     return None
 
 
-def around_statements(first: Line, after: Line | None, opening: Sequence[str]) -> Edit | None:
+def around_statements(
+    first: RunningLine, after: RunningLine | None, opening: Sequence[str]
+) -> Edit | None:
     """Statements within a ``with`` statement."""
     begin = _path_to(first)
     if not begin:
@@ -189,7 +191,7 @@ def around_statements(first: Line, after: Line | None, opening: Sequence[str]) -
     return None
 
 
-def has_name(line: Line, name: str) -> bool:
+def has_name(line: RunningLine, name: str) -> bool:
     """True if the file of a line imports a module under its own name, at the top level."""
     return any(
         isinstance(node, ast.Import)
@@ -245,7 +247,7 @@ def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
                 yield block
 
 
-def _scope(tree: ast.Module, line: Line) -> ast.AST:
+def _scope(tree: ast.Module, line: RunningLine) -> ast.AST:
     """The function that a line is of, or the module."""
     for node in ast.walk(tree):
         if (
@@ -265,7 +267,7 @@ def _within(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _within(child)
 
 
-def _path_to(line: Line) -> list[ast.stmt]:
+def _path_to(line: RunningLine) -> list[ast.stmt]:
     """The statements that a line is in, the outermost first."""
     return [
         node

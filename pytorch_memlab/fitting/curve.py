@@ -20,7 +20,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FittedLine:
     """The line through the last points of a curve, where it decides what fits."""
 
     base: float  # bytes at the value 0
@@ -43,7 +43,7 @@ def line_through(first: Point, second: Point) -> tuple[float, float]:
     return first.peak - slope * first.value, slope
 
 
-def fitted_line(points: Iterable[Point]) -> Line | None:
+def fitted_line(points: Iterable[Point]) -> FittedLine | None:
     """The line of least squares.
 
     >>> line = fitted_line([Point(1, 12), Point(3, 16), Point(5, 20)])
@@ -56,7 +56,7 @@ def fitted_line(points: Iterable[Point]) -> Line | None:
     values, peaks = zip(*((point.value, point.peak) for point in ordered), strict=True)
     slope, base = linear_regression(values, peaks)
     error = max(abs(base + slope * point.value - point.peak) for point in ordered)
-    return Line(base, slope, ordered, error)
+    return FittedLine(base, slope, ordered, error)
 
 
 def interpolated(points: Sequence[Point], value: int) -> float | None:
@@ -75,7 +75,7 @@ def interpolated(points: Sequence[Point], value: int) -> float | None:
     return base + slope * value
 
 
-def upper_line(points: Iterable[Point]) -> Line | None:
+def upper_line(points: Iterable[Point]) -> FittedLine | None:
     """The line of a curve at its upper end, where it decides what fits.
 
     A curve may begin flat, where the step of an optimizer holds more than the activations. The
@@ -129,6 +129,6 @@ class Curve:
         return bool(known) and all(abs(a - b) <= _NEAR * b for a, b in known)
 
     @property
-    def line(self) -> Line | None:
+    def line(self) -> FittedLine | None:
         """The curve where it is a line; None if less than two values ran."""
         return upper_line(self.points)

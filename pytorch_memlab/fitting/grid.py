@@ -20,7 +20,7 @@ from ..simulation.inspect import GPU
 from .change import Change
 from .comparison import Run, Runs, Wanted
 from .config_value import Value
-from .curve import Curve, Line, Point
+from .curve import Curve, FittedLine, Point
 from .search import Search, TriedValue
 from .target import Target
 from .trial import Settings, Trial
@@ -226,7 +226,7 @@ class GridSearch(Displayed):
         }
         return [self._row(one, lines.get((one.others, one.name))) for one in self.answers]
 
-    def _row(self, answer: Answer, line: Line | None) -> dict[str, object]:
+    def _row(self, answer: Answer, line: FittedLine | None) -> dict[str, object]:
         best, above = answer.best, answer.largest.above
         return {
             "gpu": answer.name,

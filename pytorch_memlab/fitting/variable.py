@@ -33,7 +33,7 @@ _NUMBER: Final = re.compile(r"-?\d+")
 
 
 @dataclass(kw_only=True)
-class Place(Change):
+class VariablePlace(Change):
     """The place of a variable in a program, and the change that gives the variable a value."""
 
     variable: str  # as the user wrote it
@@ -51,7 +51,7 @@ class Place(Change):
 class Variable:
     """A variable of a program, and the values that it may get."""
 
-    place: Place
+    place: VariablePlace
     values: Sequence[Value]
 
     @property
@@ -81,7 +81,7 @@ def read_variable(text: str, arguments: Sequence[str] = ()) -> Variable:
     return Variable(place_of(match["name"].strip(), match["between"], arguments), values)
 
 
-def place_of(name: str, between: str = "=", arguments: Sequence[str] = ()) -> Place:
+def place_of(name: str, between: str = "=", arguments: Sequence[str] = ()) -> VariablePlace:
     """The place that a name refers to. See Note [Where a variable is]."""
     in_file = _IN_FILE.fullmatch(name)
     if name.startswith("-"):
@@ -140,7 +140,7 @@ def variables_of(vary: Mapping[str, object], *, is_function: bool) -> list[Varia
     ]
 
 
-def _variable(name: str, values: object, place: Place) -> Variable:
+def _variable(name: str, values: object, place: VariablePlace) -> Variable:
     whole = f"vary={{{name!r}: {values!r}}}"
     if isinstance(values, tuple) and len(values) == 2 and all(map(_is_number, values)):
         first, last = values
@@ -163,7 +163,7 @@ def _is_number(value: object) -> bool:
 
 
 @dataclass(kw_only=True)
-class _Option(Place):
+class _Option(VariablePlace):
     """An option of the program."""
 
     # what stands between the name and the value: ``=``, or nothing if they are two arguments
@@ -192,12 +192,12 @@ def _is_option(word: str) -> bool:
     return word.startswith("-") and not _NUMBER.fullmatch(word)
 
 
-class _EnvironmentVariable(Place):
+class _EnvironmentVariable(VariablePlace):
     def environment(self) -> Mapping[str, str]:
         return {self.variable: str(self.value)}
 
 
-class _Keyword(Place):
+class _Keyword(VariablePlace):
     """A keyword argument of a function that is run in place of a program."""
 
     def keywords(self, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -205,7 +205,7 @@ class _Keyword(Place):
 
 
 @dataclass(kw_only=True)
-class _FileValue(Place):
+class _FileValue(VariablePlace):
     """A value of a configuration file or of a script. The file itself is not changed."""
 
     file: str

@@ -28,7 +28,7 @@ class Request(NamedTuple):
     size: int  # the bytes requested
 
 
-class Line(NamedTuple):
+class FileLine(NamedTuple):
     """A line of a program, on whichever machine it ran."""
 
     file: str  # name of the file without its folder
@@ -42,7 +42,7 @@ class Difference:
     recorded: tuple[Event, ...]
     simulated: tuple[Event, ...]
     # the line of the program that made the first of them
-    line: Line | None
+    line: FileLine | None
     index: int  # how many requests of the recording come before
 
     @property
@@ -63,7 +63,7 @@ class Peaks:
 class LineBytes:
     """The bytes that a line allocated, over all events."""
 
-    line: Line | None  # None for what no line of the program made
+    line: FileLine | None  # None for what no line of the program made
     recorded: int
     simulated: int
 
@@ -121,16 +121,18 @@ class Stream:
     def events(self, begin: int, end: int) -> tuple[Event, ...]:
         return tuple(self._log[self.places[index]] for index in range(begin, end))
 
-    def line(self, request: int) -> Line | None:
+    def line(self, request: int) -> FileLine | None:
         """The line that allocated the block of a request."""
         made_by = self._made_by[request]
         if made_by is None:
             return None
         frame, _ = charged_frame(self._log[made_by], self._stacks)
-        return Line(base_name(frame.filename), frame.line) if is_of_user(frame.filename) else None
+        return (
+            FileLine(base_name(frame.filename), frame.line) if is_of_user(frame.filename) else None
+        )
 
-    def bytes_by_line(self, begin: int, end: int) -> Counter[Line | None]:
-        sizes: Counter[Line | None] = Counter()
+    def bytes_by_line(self, begin: int, end: int) -> Counter[FileLine | None]:
+        sizes: Counter[FileLine | None] = Counter()
         for request in range(begin, end):
             if self.requests[request].action == "alloc":
                 sizes[self.line(request)] += self.requests[request].size
@@ -263,7 +265,7 @@ def _equal_from(one: Sequence[Request], first: int, other: Sequence[Request], se
 
 
 def _lines(
-    recorded: Counter[Line | None], simulated: Counter[Line | None]
+    recorded: Counter[FileLine | None], simulated: Counter[FileLine | None]
 ) -> tuple[LineBytes, ...]:
     rows = [
         LineBytes(line, recorded[line], simulated[line])

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from ..simulation.allocator.events import GROWTH, RELEASES
-from .model import HOST, Block, Category, EventLog, PoolId, Segment
+from .model import HOST, Category, EventLog, PoolId, Segment, UsedBlock
 from .peak import SegmentMap
 
 _IN_A_REQUEST: Final = frozenset((*GROWTH, *RELEASES))
@@ -55,7 +55,7 @@ class EarlierMemory:
             elif action in RELEASES:
                 segments.remove(address, size)
         for address, index in made.items():
-            blocks[address] = Block(
+            blocks[address] = UsedBlock(
                 address,
                 nbytes[index],
                 log.sizes[index],
@@ -72,7 +72,7 @@ class EarlierMemory:
 
     def segments(self, number_of: Callable[[int], int]) -> list[Segment]:
         """The segments with their blocks, with other numbers for stacks."""
-        inside: dict[int, list[Block]] = {one.address: [] for one in self._segments}
+        inside: dict[int, list[UsedBlock]] = {one.address: [] for one in self._segments}
         alone = []
         for address in sorted(self._blocks):
             block = self._blocks[address]

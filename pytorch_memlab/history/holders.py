@@ -13,7 +13,7 @@ from .._common.text.displayed import Displayed
 from .._common.text.prose_size import prose_size
 from .._common.text.quoted import quoted, visible
 from ..errors import UsageError
-from .model import AllocationHistory, Block, Event, Frame, Stack
+from .model import AllocationHistory, Event, Frame, Stack, UsedBlock
 from .peak import Peak, find_peak
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class PeakHolders(Displayed):
 
     def line_details(self) -> list[LineDetails]:
         """The rows of ``by_line``, each with its bytes by category and by module."""
-        blocks: defaultdict[Frame, list[Block]] = defaultdict(list)
+        blocks: defaultdict[Frame, list[UsedBlock]] = defaultdict(list)
         for block in self.peak.blocks:
             blocks[charged_frame(block, self.stacks)[0]].append(block)
         details = []
@@ -258,13 +258,13 @@ class PeakHolders(Displayed):
             f"{category.name} ({prose_size(category.size)})>"
         )
 
-    def _shares(self, name_of: Callable[[Block], str]) -> list[Share]:
+    def _shares(self, name_of: Callable[[UsedBlock], str]) -> list[Share]:
         sums = self._sums(lambda block, _: name_of(block))
         shares = [Share(name, *found) for name, found in sums.items()]
         return sorted(shares, key=lambda share: (-share.size, share.name))
 
     def _sums(
-        self, key_of: Callable[[Block, Frame], K], blocks: Sequence[Block] | None = None
+        self, key_of: Callable[[UsedBlock, Frame], K], blocks: Sequence[UsedBlock] | None = None
     ) -> dict[K, list[int]]:
         """Bytes, blocks, and the bytes that backward allocated for a forward op, by key."""
         sums: defaultdict[K, list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -295,7 +295,7 @@ def peak_holders(history: AllocationHistory, device: int | None = None) -> PeakH
     return PeakHolders(find_peak(history, device), history.stacks)
 
 
-def charged_frame(made: Block | Event, stacks: Sequence[Stack]) -> tuple[Frame, bool]:
+def charged_frame(made: UsedBlock | Event, stacks: Sequence[Stack]) -> tuple[Frame, bool]:
     """The frame of the program that a block counts at, and whether it is the forward op's."""
     if made.forward:
         stack = stacks[made.stack or 0]
@@ -305,7 +305,7 @@ def charged_frame(made: Block | Event, stacks: Sequence[Stack]) -> tuple[Frame, 
     return _place(made, stacks), False
 
 
-def _place(made: Block | Event, stacks: Sequence[Stack]) -> Frame:
+def _place(made: UsedBlock | Event, stacks: Sequence[Stack]) -> Frame:
     """The innermost frame of the program, or a frame that says why there is none."""
     return Frame("", 0, BEFORE) if made.stack is None else innermost_of_user(stacks[made.stack])
 
@@ -329,7 +329,7 @@ def innermost_of_user(stack: Stack) -> Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallNode:
     """A call in the tree: all stacks that begin with the same frames."""
 
     frame: Frame | None  # that is called; None for the root
@@ -346,7 +346,7 @@ class _Node:
         self.calls: defaultdict[Frame, _Node] = defaultdict(_Node)
 
 
-def call_tree(stacks: Sequence[tuple[Stack, int]]) -> list[Call]:
+def call_tree(stacks: Sequence[tuple[Stack, int]]) -> list[CallNode]:
     """The calls of some stacks, each followed by those in it, the largest first."""
     root = _Node()
     for stack, size in stacks:
@@ -356,14 +356,14 @@ def call_tree(stacks: Sequence[tuple[Stack, int]]) -> list[Call]:
             node = node.calls[frame]
             node.size += size
     found = []
-    waiting: list[tuple[_Node, Call]] = [(root, Call(None, 0, 0, root.size))]
+    waiting: list[tuple[_Node, CallNode]] = [(root, CallNode(None, 0, 0, root.size))]
     while waiting:
         node, call = waiting.pop()
         found.append(call)
         start = call.start
         inner = []
         for frame, part in sorted(node.calls.items(), key=lambda item: (-item[1].size, item[0])):
-            inner.append((part, Call(frame, call.depth + 1, start, part.size)))
+            inner.append((part, CallNode(frame, call.depth + 1, start, part.size)))
             start += part.size
         waiting += reversed(inner)
     return found

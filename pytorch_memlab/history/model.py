@@ -239,7 +239,7 @@ class EventLog(Sequence[Event]):
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class UsedBlock:
     """A block in use."""
 
     address: int  # where it begins
@@ -259,7 +259,7 @@ class Segment:
     address: int  # where it begins
     size: int  # its bytes
     is_expandable: bool  # whether it is a range of pages of an expandable segment
-    blocks: tuple[Block, ...]  # those in use
+    blocks: tuple[UsedBlock, ...]  # those in use
     stream: int = 0  # that it serves
     # whether it serves requests of up to 1 MiB; None if it is not known
     is_small: bool | None = None

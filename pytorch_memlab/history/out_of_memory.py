@@ -13,7 +13,7 @@ from .model import Category
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProgramLine:
     """A line of the program."""
 
     file: str
@@ -26,7 +26,7 @@ class Place:
 class ProgramFrame:
     """A function of the program that was running."""
 
-    place: Place
+    place: ProgramLine
     names: frozenset[str]
     calls_with: frozenset[str]
     source: dict[int, str]  # the lines of the whole function, by number
@@ -37,7 +37,7 @@ class BlockInUse(NamedTuple):
 
     size: int
     category: Category
-    place: Place | None  # the line that allocated it; None if that is not known
+    place: ProgramLine | None  # the line that allocated it; None if that is not known
     name: str = ""  # of the variable that leads to it; empty for none
     shape: tuple[int, ...] = ()  # of its tensor; empty if it is not known
     dtype: str = ""
@@ -117,8 +117,8 @@ class OutOfMemory:
     groups: tuple[TensorGroup, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     model: ModelFacts = ModelFacts()
-    attention: tuple[Place, ...] = ()  # lines that call it with three dimensions
-    softmaxes: tuple[Place, ...] = ()  # lines that take one, next to a product of matrices
+    attention: tuple[ProgramLine, ...] = ()  # lines that call it with three dimensions
+    softmaxes: tuple[ProgramLine, ...] = ()  # lines that take one, next to a product of matrices
     checks: tuple[SettingsCheck, ...] = ()
     unchecked: str = ""  # why settings were not checked; empty if they were or nothing is cached
     missing: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ class OutOfMemory:
 class LineHolder:
     """A line, and what it allocated that is in use."""
 
-    place: Place | None  # the line; None for what is not known
+    place: ProgramLine | None  # the line; None for what is not known
     size: int
     blocks: int
     names: tuple[str, ...]

@@ -36,12 +36,12 @@ from ..simulation.allocator.settings import (
 )
 from .model import (
     AllocationHistory,
-    Block,
     DeviceHistory,
     Event,
     EventLog,
     PoolId,
     Segment,
+    UsedBlock,
     device_name,
 )
 
@@ -83,7 +83,7 @@ class FirstState(NamedTuple):
     """The memory of an allocator before the first event of its history."""
 
     segments: list[Segment]  # by address, each with its blocks in use
-    blocks: dict[int, Block]  # those in use by address, also those in no known segment
+    blocks: dict[int, UsedBlock]  # those in use by address, also those in no known segment
     # of the events of private pools, by index, as far as they are known without the segments
     pools: dict[int, PoolId]
 
@@ -99,7 +99,7 @@ def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstSta
     if device.initial is not None:
         segments = sorted(device.initial, key=lambda segment: segment.address)
         return FirstState(segments, _blocks_by_address(segments), device.events.pools)
-    blocks: dict[int, Block] = {}
+    blocks: dict[int, UsedBlock] = {}
     seen: set[int] = set()
     for action, address, size, _ in device.events.changes():
         if action == "alloc":
@@ -107,12 +107,12 @@ def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstSta
         elif action == "free_completed" and address not in seen:
             seen.add(address)
             rounded = settings.round_size(size) if device.is_rounded else size
-            blocks[address] = Block(address, rounded, size, None)
+            blocks[address] = UsedBlock(address, rounded, size, None)
     freed = set(blocks)  # whose sizes are not recorded
     at_end = _blocks_by_address(device.segments)
     blocks |= {address: block for address, block in at_end.items() if address not in seen}
     found, pools = _first_segments(device.events, device.segments)
-    inside: defaultdict[int, list[Block]] = defaultdict(list)
+    inside: defaultdict[int, list[UsedBlock]] = defaultdict(list)
     for address in sorted(blocks):
         segment = found.at(address)
         if segment is not None:
@@ -130,7 +130,7 @@ def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstSta
     return FirstState(segments, blocks | _blocks_by_address(segments), pools)
 
 
-def _blocks_by_address(segments: Iterable[Segment]) -> dict[int, Block]:
+def _blocks_by_address(segments: Iterable[Segment]) -> dict[int, UsedBlock]:
     return {block.address: block for segment in segments for block in segment.blocks}
 
 
@@ -249,7 +249,7 @@ def _pools(log: EventLog, first: FirstState) -> dict[int, PoolId]:
 def _recorded(segment: Segment) -> RecordedSegment:
     parts: list[tuple[int, int | None]] = []
     address = segment.address
-    for block in (*segment.blocks, Block(segment.address + segment.size, 0, 0, None)):
+    for block in (*segment.blocks, UsedBlock(segment.address + segment.size, 0, 0, None)):
         if block.address > address:
             parts.append((block.address - address, None))
         if block.size:
@@ -289,7 +289,7 @@ class Peak:
     reserved: int  # bytes of all segments then
     event: int  # index of the last event before; -1 if that is the beginning of the history
     events: int
-    blocks: tuple[Block, ...]  # those in use then, by address
+    blocks: tuple[UsedBlock, ...]  # those in use then, by address
     # requests that the GPU had no room for: index of each event, and the event
     failures: tuple[tuple[int, Event], ...] = ()
     run: str = ""  # label of the run in a merged profile, such as ``rank0``; empty in one of a run
@@ -324,7 +324,7 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
             blocks.pop(address, None)
     for index in allocated.values():
         event, size = log[index], active[index + 1] - active[index]
-        blocks[event.address] = Block(event.address, size, event.size, *event[5:])
+        blocks[event.address] = UsedBlock(event.address, size, event.size, *event[5:])
     in_use = tuple(blocks[address] for address in sorted(blocks))
     failures = tuple((index, log[index]) for index in log.indexes("oom"))
     figures = active[moment + 1], reserved[moment + 1]
@@ -337,7 +337,7 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
 
 
 def _private_memory(
-    device: DeviceHistory, settings: AllocatorSettings, moment: int, in_use: Sequence[Block]
+    device: DeviceHistory, settings: AllocatorSettings, moment: int, in_use: Sequence[UsedBlock]
 ) -> tuple[PrivateMemory, tuple[int, ...]]:
     """The memory of private pools after an event, and the stacks that took it."""
     first, log = first_state(device, settings), device.events

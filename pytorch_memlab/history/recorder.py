@@ -22,7 +22,7 @@ from ..simulation.inspect import Machine, active
 from .cuda_history import MOST_EVENTS, CudaHistory, is_recorded
 from .holders import PeakHolders, peak_holders
 from .live_blocks import PeakBlocks
-from .model import HOST, AllocationHistory, Block, DeviceHistory, Frame, Stack, device_name
+from .model import HOST, AllocationHistory, DeviceHistory, Frame, Stack, UsedBlock, device_name
 from .peak import Peak
 from .sources import CpuBlocks, FollowedSource, SimulatedBlocks
 
@@ -286,7 +286,7 @@ def _holders(followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHol
     call_stacks.read()
     numbers = _Numbers()
     described = tuple(
-        Block(
+        UsedBlock(
             block.address,
             block.size,
             block.requested,

@@ -16,12 +16,12 @@ from ..simulation.allocator.blocks import DEFAULT_POOL
 from .generated_code import frames_of, in_region
 from .model import (
     AllocationHistory,
-    Block,
     DeviceHistory,
     EventLog,
     PoolId,
     Segment,
     Stack,
+    UsedBlock,
     category_named,
 )
 from .snapshot_pickle import EVENT, ForbiddenCodeError, PickleReader, StackReference
@@ -258,7 +258,7 @@ def segment_of(segment: Mapping[str, Any], stacks: Stacks) -> Segment:
             requested = block.get("requested_size") or made.get("real_size") or block["size"]
             stack = stacks.index_of(frames) if frames else None
             blocks.append(
-                Block(
+                UsedBlock(
                     address,
                     block["size"],
                     requested,

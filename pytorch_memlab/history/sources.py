@@ -14,7 +14,7 @@ from ..simulation.inspect import LoggedBlock, Machine, SimulatedGPU
 from .block_categories import freed_category, live_categories
 from .earlier_memory import EarlierMemory
 from .live_blocks import LiveBlock, LiveBlocks, LiveLog
-from .model import HOST, Block, Category, Segment
+from .model import HOST, Category, Segment, UsedBlock
 from .program import program
 from .snapshot import Stacks, segment_of
 
@@ -226,7 +226,8 @@ class CpuBlocks(FollowedSource):
     def segments(self, device: int) -> Sequence[Segment]:
         """The host has none: each block is its own."""
         blocks = [
-            Block(one.address, one.size, one.requested, None) for one in self.live[device].blocks()
+            UsedBlock(one.address, one.size, one.requested, None)
+            for one in self.live[device].blocks()
         ]
         return [Segment(one.address, one.size, False, (one,)) for one in blocks]
 

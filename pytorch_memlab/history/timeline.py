@@ -27,7 +27,7 @@ from .._common.process.ipython import file_name
 from .._common.text.prose_size import prose_size
 from ..errors import SnapshotError
 from .holders import ENGINE, charged_frame, innermost_of_user
-from .model import AllocationHistory, Block, Category, EventLog, Frame, Stack, device_name
+from .model import AllocationHistory, Category, EventLog, Frame, Stack, UsedBlock, device_name
 from .peak import counters_of, first_state, settings_of
 
 Grouping = Literal["category", "line"]
@@ -190,7 +190,7 @@ def _is_step(frame: Frame) -> bool:
     return frame.name == _STEP and frame.filename.replace("\\", "/").endswith(_OPTIMIZER)
 
 
-def _blocks(log: EventLog, first: Iterable[Block]) -> _Integers:
+def _blocks(log: EventLog, first: Iterable[UsedBlock]) -> _Integers:
     """The first blocks, then the block of each event."""
     in_use = {block.address: place for place, block in enumerate(first, len(log))}
     blocks = array("q", in_use.values())
@@ -245,7 +245,7 @@ class _InUse:
 
 def _lines(
     log: EventLog,
-    first: Iterable[Block],
+    first: Iterable[UsedBlock],
     in_use: _InUse,
     moments: Sequence[int],
     peak: int,
@@ -258,7 +258,7 @@ def _lines(
     def number_of(stack: int | None, forward: int) -> int:
         number = known.get((stack, forward))
         if number is None:
-            frame, _ = charged_frame(Block(0, 0, 0, stack, forward), stacks)
+            frame, _ = charged_frame(UsedBlock(0, 0, 0, stack, forward), stacks)
             number = known[stack, forward] = numbers.setdefault(frame, len(numbers))
         return number
 

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from .._common.frames.compiled_code import Frame, Frames, RunFollower, compiled_code
 from .device_selection import DeviceSelection
 from .intervals import FrameIntervals, FunctionIntervals
-from .line_store import Line, LineStore
+from .line_store import LineStore, LineTotals
 from .tracer import current_tracer
 
 Place = tuple[CodeType, int]
@@ -93,7 +93,7 @@ class CompiledLines:
         places = {place for frames in lines for place in self.places(frames)}
         called = {code for code, _ in places if code is not running and code.co_name != "<module>"}
         for code, line in places | {(code, code.co_firstlineno) for code in called}:
-            record = self._store.lines_of(id(code)).setdefault(line, Line())
+            record = self._store.lines_of(id(code)).setdefault(line, LineTotals())
             record.hits += 1
             record.on_every_device = True
 

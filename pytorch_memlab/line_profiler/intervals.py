@@ -30,7 +30,7 @@ from ..devices import NO_APPROXIMATIONS, Approximations, Device
 from ..records import TracingEnded
 from ..scopes import ZERO, Sample, Window
 from .device_selection import DeviceSelection
-from .line_store import CallSite, Line, LineStore, find_call_site
+from .line_store import CallSite, LineStore, LineTotals, find_call_site
 from .tracer import current_tracer
 
 
@@ -146,15 +146,15 @@ class FrameIntervals:
     )
 
     def __init__(
-        self, lines: dict[int, Line], selection: DeviceSelection, site: CallSite | None = None
+        self, lines: dict[int, LineTotals], selection: DeviceSelection, site: CallSite | None = None
     ) -> None:
         self._all_lines = lines
         self._lines = lines
-        self._called: Line | None = None
+        self._called: LineTotals | None = None
         self._selection = selection
         self._devices: tuple[Device, ...] = ()
         self._open: list[_OpenInterval] = []
-        self._line: Line | None = None
+        self._line: LineTotals | None = None
         self._began = 0.0
         self._approximations = NO_APPROXIMATIONS
         self._site = site  # of the call, None if that is not known
@@ -202,7 +202,7 @@ class FrameIntervals:
         self._open = [self._begin(device) for device in self._devices]
         if not self._open:
             self._approximations = self._selection.approximations_before_use()
-        self._line = self._all_lines.setdefault(number, Line())
+        self._line = self._all_lines.setdefault(number, LineTotals())
         self._began = perf_counter()
 
     def count_call(self) -> None:
@@ -252,10 +252,10 @@ class FrameIntervals:
         lines = tuple(self._all_lines.items())  # to which frames in other threads add
         return next((number for number, one in lines if one is line), None)
 
-    def _arrive(self, number: int) -> Line:
+    def _arrive(self, number: int) -> LineTotals:
         """The line of a call's first line event, or one that was not hit before."""
         self._lines = self._all_lines
-        line = self._all_lines.setdefault(number, Line())
+        line = self._all_lines.setdefault(number, LineTotals())
         if line is self._called:  # the body begins on the ``def`` line, which has its hit
             line.hits -= 1
         self._called = None
@@ -270,7 +270,7 @@ class FrameIntervals:
             self._line.hits -= 1
         self.drop()
 
-    def _end_before_use(self, line: Line) -> None:
+    def _end_before_use(self, line: LineTotals) -> None:
         """An interval ends in which no device was in use; the program may have read values."""
         approximations = self._selection.approximations_before_use()
         if approximations is not self._approximations:

@@ -163,7 +163,7 @@ class DeviceLine:
             self.approximations.add(start.approximations, end.approximations)
 
 
-class Line:
+class LineTotals:
     """One line of a function, over all its hits."""
 
     __slots__ = ("approximations_before_use", "devices", "hits", "on_every_device", "time")
@@ -216,7 +216,7 @@ class LineStore:
     """All lines of all functions."""
 
     def __init__(self) -> None:
-        self._functions: dict[int, dict[int, Line]] = {}
+        self._functions: dict[int, dict[int, LineTotals]] = {}
         self._calls: dict[int, CallSites] = {}
 
     def __len__(self) -> int:
@@ -231,7 +231,7 @@ class LineStore:
         """The places that one function was called from."""
         return self._calls.setdefault(code_id, {})
 
-    def lines_of(self, code_id: int) -> dict[int, Line]:
+    def lines_of(self, code_id: int) -> dict[int, LineTotals]:
         """Line number -> line, of one function."""
         return self._functions.setdefault(code_id, {})
 
@@ -275,7 +275,7 @@ class LineStore:
         """All that a simulation approximated in any line."""
         return {one.key for _, _, line in self._lines() for one in line.all_approximations()}
 
-    def _lines(self) -> Iterator[tuple[int, int, Line]]:
+    def _lines(self) -> Iterator[tuple[int, int, LineTotals]]:
         for code_id, lines in list(self._functions.items()):
             for number, line in sorted(lines.items()):
                 yield code_id, number, line

@@ -13,7 +13,7 @@ from .._common.patching.wrapping import within
 from .._common.process.ipython import ipython_shell
 from .._common.process.standard_output import write_to_stdout
 from .._common.process.switch import is_switched_off
-from .._common.process.uncaught_errors import Report, say, uncaught
+from .._common.process.uncaught_errors import ErrorReport, say, uncaught
 from .._common.text.quoted import quoted
 from ..errors import UsageError
 from .columns import DEFAULT_COLUMNS, checked_columns
@@ -81,7 +81,7 @@ class _GlobalLineProfiler(LineProfiler):
             uncaught.told.remove(self._told)
             uncaught.unwatch()
 
-    def _told(self, error: BaseException, report: Report) -> None:
+    def _told(self, error: BaseException, report: ErrorReport) -> None:
         """An error was shown: its lines are marked, and its report follows the tables."""
         self.note_failure(error)
         if _printed_at_exit and not _is_taken_over and ipython_shell() is None:

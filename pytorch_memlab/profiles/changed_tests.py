@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..records import FunctionInfo
-from .differences import Change
+from .differences import SizeChange
 from .matching import match
 
 
@@ -45,13 +45,13 @@ class ChangedTest:
     after: MeasuredTest | None  # now; None for a test that is gone
 
     @property
-    def change(self) -> Change | None:
+    def change(self) -> SizeChange | None:
         """The change of the peak; None if it cannot be compared."""
         before, after = self.before, self.after
         if before is None or after is None:
             return None
         is_on_one_gpu = (before.gpu, before.simulated) == (after.gpu, after.simulated)
-        return Change(before.peak, after.peak) if is_on_one_gpu else None
+        return SizeChange(before.peak, after.peak) if is_on_one_gpu else None
 
 
 def changed_tests(
@@ -69,7 +69,7 @@ class ChangedLine:
     """A line that holds memory at the peak of a test, in a baseline or now."""
 
     line: HoldingLine  # as it is now; as it was if it holds nothing now
-    change: Change  # its bytes
+    change: SizeChange  # its bytes
 
 
 def changed_lines(before: MeasuredTest, after: MeasuredTest) -> list[ChangedLine]:
@@ -86,9 +86,11 @@ def changed_lines(before: MeasuredTest, after: MeasuredTest) -> list[ChangedLine
         for number, line in enumerate(others):
             place = matched.get(number)
             was = 0 if place is None else lines[place].size
-            found.append(ChangedLine(line, Change(was, line.size)))
+            found.append(ChangedLine(line, SizeChange(was, line.size)))
         gone = set(range(len(lines))) - set(matched.values())
-        found += [ChangedLine(lines[place], Change(lines[place].size, 0)) for place in sorted(gone)]
+        found += [
+            ChangedLine(lines[place], SizeChange(lines[place].size, 0)) for place in sorted(gone)
+        ]
     changed = [one for one in found if one.change.growth]
     return sorted(changed, key=lambda one: -abs(one.change.growth))
 

@@ -20,7 +20,7 @@ _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SizeChange:
     """A size in both profiles."""
 
     before: int  # bytes in the first one
@@ -37,9 +37,9 @@ class DeviceChange:
     """The peaks of a device."""
 
     name: str
-    active: Change  # most bytes in use
-    allocated: Change  # most bytes that the program held
-    reserved: Change  # most bytes taken from the device
+    active: SizeChange  # most bytes in use
+    allocated: SizeChange  # most bytes that the program held
+    reserved: SizeChange  # most bytes taken from the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class LineChange:
     former: tuple[FunctionInfo, int] | None
     is_new: bool
     is_gone: bool
-    kept: Change  # bytes that a hit allocated and did not free, its mean, calls included
-    own: Change  # bytes that a hit added, its mean, without those of the functions that it called
-    peak: Change  # most active bytes while it ran
+    kept: SizeChange  # bytes that a hit allocated and did not free, its mean, calls included
+    own: SizeChange  # the same without those of the functions that it called
+    peak: SizeChange  # most active bytes while it ran
     calls: bool
 
 
@@ -64,7 +64,9 @@ class HolderChanges:
 
     device: str
     by: str  # ``line``, ``module`` or ``category``
-    changes: tuple[tuple[str, Change], ...]  # name and bytes of each part, the largest change first
+    changes: tuple[
+        tuple[str, SizeChange], ...
+    ]  # name and bytes of each part, the largest change first
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Differences:
         return sorted(lines, key=lambda line: -abs(line.peak.growth))
 
 
-def growth_limit(option: str, text: str | None) -> Callable[[Change], bool]:
+def growth_limit(option: str, text: str | None) -> Callable[[SizeChange], bool]:
     """A function that is true for a size that grew too much."""
     if text is None:
         return lambda _: False
@@ -148,8 +150,12 @@ def _by_name(shares: Iterable[Share]) -> dict[str, int]:
     return {share.name or NO_MODULE: share.size for share in shares}
 
 
-def _changes(left: Mapping[str, int], right: Mapping[str, int]) -> tuple[tuple[str, Change], ...]:
-    changes = [(name, Change(left.get(name, 0), right.get(name, 0))) for name in {**left, **right}]
+def _changes(
+    left: Mapping[str, int], right: Mapping[str, int]
+) -> tuple[tuple[str, SizeChange], ...]:
+    changes = [
+        (name, SizeChange(left.get(name, 0), right.get(name, 0))) for name in {**left, **right}
+    ]
     return tuple(sorted(changes, key=lambda item: (-abs(item[1].growth), item[0])))
 
 
@@ -165,7 +171,9 @@ def _device_changes(
     left = {names[one.device.name]: _peaks(one) for one in before.devices}
     right = {one.device.name: _peaks(one) for one in after.devices}
     for name in left | right:
-        yield DeviceChange(name, *map(Change, left.get(name, (0,) * 3), right.get(name, (0,) * 3)))
+        yield DeviceChange(
+            name, *map(SizeChange, left.get(name, (0,) * 3), right.get(name, (0,) * 3))
+        )
 
 
 def _peaks(one: MeasuredDevice) -> tuple[int, ...]:
@@ -198,11 +206,11 @@ def _line_changes(
 
 def _changed_sizes(
     before: RankedLine | None, after: RankedLine | None
-) -> tuple[Change, Change, Change]:
+) -> tuple[SizeChange, SizeChange, SizeChange]:
     (kept, own, peak), now = (
         (line.kept, line.own, line.peak) if line else (0, 0, 0) for line in (before, after)
     )
-    return Change(kept, now[0]), Change(own, now[1]), Change(peak, now[2])
+    return SizeChange(kept, now[0]), SizeChange(own, now[1]), SizeChange(peak, now[2])
 
 
 def _lines(

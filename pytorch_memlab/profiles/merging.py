@@ -12,7 +12,7 @@ from .._common.text.quoted import listed
 from ..columns import OverHits, column_of
 from ..errors import UsageError
 from ..records import FunctionInfo, FunctionTable, Report, merge_approximations
-from .recorded import Call, RecordedProfile
+from .recorded import CallSite, RecordedProfile
 
 
 def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
@@ -78,9 +78,9 @@ def renumbered(part: RecordedProfile, places: Sequence[int]) -> RecordedProfile:
     )
 
 
-def added_up(calls: Iterable[Call]) -> tuple[Call, ...]:
+def added_up(calls: Iterable[CallSite]) -> tuple[CallSite, ...]:
     """The calls, those of one line of one function together."""
-    sums: dict[tuple[int, int | None, str, str, int], Call] = {}
+    sums: dict[tuple[int, int | None, str, str, int], CallSite] = {}
     for call in calls:
         key = (call.callee, call.caller, call.filename, call.function, call.line)
         known = sums.get(key)

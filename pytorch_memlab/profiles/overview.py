@@ -33,7 +33,7 @@ _AT_MOST: Final = ApproximationKind.AT_MOST.value
 _AT_LEAST: Final = ApproximationKind.AT_LEAST.value
 
 
-class Outcome(Enum):
+class FitOutcome(Enum):
     """The outcome of a program on the memory of a device."""
 
     FITS = "fits"
@@ -52,7 +52,7 @@ class DeviceVerdict:
     """The verdict on the memory of one device."""
 
     measured: MeasuredDevice
-    outcome: Outcome
+    outcome: FitOutcome
     # bytes that the allocator takes of a device with room, if it had to empty its cache on this
     # one and the history is there
     with_room: int | None = None
@@ -87,30 +87,30 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
         name = one.device.name
         if name in failed:
             is_sure = one.assumed_sizes in ("", _AT_LEAST)
-            outcome = Outcome.DOES_NOT_FIT if is_sure else Outcome.DOES_NOT_FIT_AS_ASSUMED
+            outcome = FitOutcome.DOES_NOT_FIT if is_sure else FitOutcome.DOES_NOT_FIT_AS_ASSUMED
         elif name in ran_out:
-            outcome = Outcome.HANDLED
+            outcome = FitOutcome.HANDLED
         elif ended_early:
-            outcome = Outcome.FITTED_UNTIL_END
+            outcome = FitOutcome.FITTED_UNTIL_END
         else:
             is_sure = one.assumed_sizes in ("", _AT_MOST)
-            outcome = Outcome.FITS if is_sure else Outcome.FITS_AS_ASSUMED
+            outcome = FitOutcome.FITS if is_sure else FitOutcome.FITS_AS_ASSUMED
             if name in uncounted:
                 outcome = _fits_with_uncounted(one, is_sure=is_sure)
             elif DeviceVerdict(one, outcome).room < one.nccl_at_most:
-                outcome = Outcome.MAY_NOT_FIT
+                outcome = FitOutcome.MAY_NOT_FIT
         found.append(DeviceVerdict(one, outcome, _with_room(profile, one)))
     return tuple(found)
 
 
-def _fits_with_uncounted(measured: MeasuredDevice, *, is_sure: bool) -> Outcome:
+def _fits_with_uncounted(measured: MeasuredDevice, *, is_sure: bool) -> FitOutcome:
     """The outcome where some memory is not counted. See Note [Room for what is not counted]."""
     needed = measured.needed_at_most
     if needed is None:
-        return Outcome.FITS_AS_COUNTED
-    if DeviceVerdict(measured, Outcome.FITS).room < needed + measured.nccl_at_most:
-        return Outcome.MAY_NOT_FIT
-    return Outcome.FITS_EITHER_WAY if is_sure else Outcome.FITS_AS_ASSUMED
+        return FitOutcome.FITS_AS_COUNTED
+    if DeviceVerdict(measured, FitOutcome.FITS).room < needed + measured.nccl_at_most:
+        return FitOutcome.MAY_NOT_FIT
+    return FitOutcome.FITS_EITHER_WAY if is_sure else FitOutcome.FITS_AS_ASSUMED
 
 
 # Note [Room for what is not counted]
@@ -178,7 +178,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FunctionLine:
     """A line of a function."""
 
     function: FunctionInfo
@@ -199,7 +199,7 @@ class Headline:
 
     measured: MeasuredDevice
     # the profiled line with the highest peak; None where no line had memory in use
-    place: Place | None
+    place: FunctionLine | None
     # active bytes of that peak: less than those of the device if its peak was outside of the
     # profiled lines
     place_peak: int
@@ -210,7 +210,7 @@ class Headline:
     bound: str
     lines: tuple[HeldLine, ...]  # those that hold most of the peak, the largest first
     growing: GrowingLoop | None  # a loop whose iterations leave memory
-    growing_place: Place | None  # of the loop
+    growing_place: FunctionLine | None  # of the loop
     # the lines that hold most at the peak, if they are in files of which no function was profiled
     unprofiled: tuple[Holder, ...]
 
@@ -224,7 +224,7 @@ class Failure:
     """A request that ended the program because a GPU had not enough memory."""
 
     # the innermost profiled line that it went through; None if it went through none
-    place: Place | None
+    place: FunctionLine | None
     asked: int | None  # bytes that the program asked for; None if that is not known
 
 
@@ -349,7 +349,7 @@ class _Sizes:
             line: self._of_lines.get((place, line, device)) or _LineSizes() for line in table.rows
         }
 
-    def highest(self, device: str) -> tuple[Place | None, int]:
+    def highest(self, device: str) -> tuple[FunctionLine | None, int]:
         """The line with the highest peak of a device; of several, one that adds to it itself."""
         found = [
             (
@@ -365,14 +365,14 @@ class _Sizes:
         if not found:
             return None, 0
         first = min(found, key=itemgetter(0, 1, 2, 3))
-        return Place(self._functions[first[-1]], first[-2]), -first[0]
+        return FunctionLine(self._functions[first[-1]], first[-2]), -first[0]
 
 
 class _Function:
     """A function on a device, with the sizes that order it."""
 
     def __init__(
-        self, table: FunctionTable, sizes: _Sizes, peaks: set[tuple[Place | None, str]]
+        self, table: FunctionTable, sizes: _Sizes, peaks: set[tuple[FunctionLine | None, str]]
     ) -> None:
         self.table = table
         self.sizes = sizes.of_table(table)
@@ -443,7 +443,7 @@ def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
         growing = next((loop for loop in profile.growing if loop.device == name), None)
         at = None
         if growing is not None:
-            at = Place(profile.functions[growing.function], growing.line)
+            at = FunctionLine(profile.functions[growing.function], growing.line)
         unprofiled = _unprofiled(profile, held) if held is not None and is_whole else ()
         is_at_least = name in uncounted and measured.peak_at_most is None
         bound = bound_of([_AT_LEAST * is_at_least, measured.assumed_sizes])
@@ -461,7 +461,7 @@ def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
         )
 
 
-def _held_lines(held: PeakHolders, peak: Place | None) -> tuple[HeldLine, ...]:
+def _held_lines(held: PeakHolders, peak: FunctionLine | None) -> tuple[HeldLine, ...]:
     """The lines that hold most, if they are others than the line of the peak alone."""
     found = []
     for line in held.by_line()[:_HELD_LINES]:
@@ -489,7 +489,7 @@ def _failure(profile: RecordedProfile) -> Failure | None:
     if profile.failures and ended:
         # In the order of the traceback, the innermost line last.
         (function, line), asked = list(profile.failures.items())[-1]
-        return Failure(Place(profile.functions[function], line), asked)
+        return Failure(FunctionLine(profile.functions[function], line), asked)
     if any(run.exception.startswith(OUT_OF_MEMORY) for run in profile.runs):
         return Failure(None, None)
     return None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .._common.frames.user_code import base_name
-from ..history.comparison import Comparison, Line, compare
+from ..history.comparison import Comparison, FileLine, compare
 from ..history.model import AllocationHistory
 from ..records import Approximation, mark
 from .recorded import RecordedProfile
@@ -20,7 +20,7 @@ class Verification:
     recording: str  # what it is, such as the name of its file
     gpu: str  # that was simulated
     comparisons: tuple[Comparison, ...]  # one for each GPU of the recording
-    marks: Mapping[Line, str]  # of the lines of the simulated program, as its table has them
+    marks: Mapping[FileLine, str]  # of the lines of the simulated program, as its table has them
     is_dry_run: bool
 
     @property
@@ -57,9 +57,9 @@ def verification(
     )
 
 
-def _marks(profile: RecordedProfile) -> dict[Line, str]:
-    approximations: defaultdict[Line, list[Approximation]] = defaultdict(list)
+def _marks(profile: RecordedProfile) -> dict[FileLine, str]:
+    approximations: defaultdict[FileLine, list[Approximation]] = defaultdict(list)
     for entry in profile.entries:
         file = base_name(profile.functions[entry.code_id].filename)
-        approximations[Line(file, entry.line)] += entry.approximations
+        approximations[FileLine(file, entry.line)] += entry.approximations
     return {line: mark(of_line) for line, of_line in approximations.items()}

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from .._common.process.switch import is_switched_off
-from .._common.process.uncaught_errors import Report, uncaught
+from .._common.process.uncaught_errors import ErrorReport, uncaught
 from ..advice.main_program import repeated_on
 from ..advice.trials import (
     MOST_SECONDS,
@@ -185,7 +185,7 @@ class MeasuredTests:
                 setattr(report, REPORT_FIELD, asdict(measured))
         return report
 
-    def _try_remedies(self, item: pytest.Item, run: RunOfTest, report: Report) -> None:
+    def _try_remedies(self, item: pytest.Item, run: RunOfTest, report: ErrorReport) -> None:
         """Run the test again with each remedy, while the session has time for trials."""
         machine = active.machine
         if machine is None or not self._seconds or simulate_without_traces.stands_for_others:

@@ -8,7 +8,7 @@ from .._common.text.quoted import printable
 from .._common.text.shared_paths import shown
 from ..history.block_lives import BlockLife, BlockLives, block_lives
 from ..history.holders import charged_frame
-from ..history.model import AllocationHistory, Block, Category, Frame
+from ..history.model import AllocationHistory, Category, Frame, UsedBlock
 from .page import Fragment, fill, script_data
 from .rows import place, source_line
 
@@ -69,7 +69,7 @@ def _data(lives: BlockLives, history: AllocationHistory, peak: int) -> str:
 
 
 def _line(life: BlockLife, history: AllocationHistory) -> Frame:
-    block = Block(0, 0, 0, life.stack, life.forward)
+    block = UsedBlock(0, 0, 0, life.stack, life.forward)
     return charged_frame(block, history.stacks)[0]
 
 

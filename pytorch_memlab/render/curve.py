@@ -18,7 +18,7 @@ from .rows import WIDTH, cut, document, padded, wrapped
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ..fitting.curve import Curve, Line
+    from ..fitting.curve import Curve, FittedLine
     from ..fitting.grid import Answer, GridSearch
     from ..fitting.search import TriedValue
 
@@ -182,7 +182,7 @@ def next_value(answer: Answer) -> str:
 # Curves
 
 
-def _curve(line: Line, variable: str, gpus: Sequence[str], total: int) -> str:
+def _curve(line: FittedLine, variable: str, gpus: Sequence[str], total: int) -> str:
     names = "" if len(gpus) == total else f"{', '.join(map(printable, gpus))}: "
     first, last = line.points[0].value, line.points[-1].value
     per_item = signed(line.per_item, " + ", " - ")

@@ -8,7 +8,7 @@ from typing import Final
 
 from .._common.text.prose_size import prose_size, signed
 from .._common.text.quoted import printable
-from ..profiles.differences import Change, Differences, LineChange
+from ..profiles.differences import Differences, LineChange, SizeChange
 from ..profiles.recorded import RecordedProfile
 from ..records import hardware
 from .page import fill
@@ -58,7 +58,7 @@ class ChangedRow:
     """A size in both profiles, in a table."""
 
     name: str
-    change: Change
+    change: SizeChange
     share: float  # of the largest growth in its table, which its bar shows
     code: str = ""
 
@@ -100,7 +100,9 @@ def change_tables(found: Differences) -> list[ChangeTable]:
     return [table for table in tables if table.rows]
 
 
-def _change_table(title: str, head: str, changes: Sequence[tuple[str, Change, str]]) -> ChangeTable:
+def _change_table(
+    title: str, head: str, changes: Sequence[tuple[str, SizeChange, str]]
+) -> ChangeTable:
     most = max((abs(change.growth) for _, change, _ in changes), default=0) or 1
     rows = [
         ChangedRow(name, change, abs(change.growth) / most, code) for name, change, code in changes
@@ -127,7 +129,7 @@ def programs(before: RecordedProfile, after: RecordedProfile) -> str:
     return f"two runs of {one}" if one == other else f"{one}, then {other}"
 
 
-def _row(line: LineChange, change: Change, *, several: bool) -> tuple[str, Change, str]:
+def _row(line: LineChange, change: SizeChange, *, several: bool) -> tuple[str, SizeChange, str]:
     where = place_of(line.function, line.line) + _former(line)
     device = f"  on {line.device}" if several else ""
     return where + device, change, code_of(line.function, line.line)
@@ -142,7 +144,7 @@ def change_of(size: int) -> str:
     return signed(size, "+" if size else "")
 
 
-def percent(change: Change) -> str:
+def percent(change: SizeChange) -> str:
     """The growth of a size for its first value."""
     if not change.growth:
         return ""
@@ -180,7 +182,7 @@ def _peaks(found: Differences) -> list[str]:
     for device in found.devices:
         lines.append(f"{padded(device.name, 17)}{'before':>12}{'after':>12}{'change':>13}")
         for kind in ("active", "allocated", "reserved"):
-            change: Change = getattr(device, kind)
+            change: SizeChange = getattr(device, kind)
             lines.append(
                 f"  {'peak ' + kind:15}{prose_size(change.before):>12}"
                 f"{prose_size(change.after):>12}{change_of(change.growth):>13}"
@@ -189,7 +191,7 @@ def _peaks(found: Differences) -> list[str]:
     return lines or ["no device was in use"]
 
 
-def _lines(title: str, changes: Sequence[tuple[LineChange, Change]], rows: int) -> list[str]:
+def _lines(title: str, changes: Sequence[tuple[LineChange, SizeChange]], rows: int) -> list[str]:
     several = len({line.device for line, _ in changes}) > 1
     entries = []
     for line, change in changes:
@@ -200,7 +202,7 @@ def _lines(title: str, changes: Sequence[tuple[LineChange, Change]], rows: int) 
     return ranked(title, entries, rows) if entries else []
 
 
-def _sizes(change: Change) -> str:
+def _sizes(change: SizeChange) -> str:
     """Both sizes; a line that ends with less than it began frees."""
     if min(change.before, change.after) >= 0:
         return f"{prose_size(change.before)} -> {prose_size(change.after)}"

@@ -10,7 +10,7 @@ from .._common.text.quoted import printable
 from ..history.holders import PeakHolders
 from ..history.model import Category, device_name
 from ..profiles.changed_tests import ChangedLine, ChangedTest, MeasuredTest, changed_lines
-from ..profiles.differences import Change
+from ..profiles.differences import SizeChange
 from ..records import hardware
 from . import peak
 from .differences import change_of, percent
@@ -40,7 +40,9 @@ def over_limit(test: MeasuredTest, limit: int, holders: PeakHolders | None) -> s
     return "\n".join([*lines, *_held(holders)])
 
 
-def increased(test: MeasuredTest, change: Change, limit: str, lines: Sequence[ChangedLine]) -> str:
+def increased(
+    test: MeasuredTest, change: SizeChange, limit: str, lines: Sequence[ChangedLine]
+) -> str:
     """A test whose peak grew too much since the baseline, and the lines that did it."""
     growth = f"{prose_size(change.before)} to {prose_size(change.after)} ({percent(change)})"
     head = [

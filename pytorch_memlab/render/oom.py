@@ -18,7 +18,7 @@ from ..advice.cause import Remedy
 from ..advice.changes import EditedSource
 from ..advice.trials import Advice, Result, untried_advice
 from ..history.model import Category
-from ..history.out_of_memory import LineHolder, OutOfMemory, Place
+from ..history.out_of_memory import LineHolder, OutOfMemory, ProgramLine
 from ..profiles.recorded import ProgramError, ShownRemedy
 from .advice import lines_of, outcome, untried
 from .page import notebook_text
@@ -124,7 +124,7 @@ def _shown_remedy(remedy: Remedy, result: Result | None) -> ShownRemedy:
     return ShownRemedy(f"{remedy.why}{effect}", code, diff, tried)
 
 
-def _place_data(place: Place) -> dict[str, Any]:
+def _place_data(place: ProgramLine) -> dict[str, Any]:
     return {**asdict(place), "file": shown(place.file)}
 
 
@@ -260,5 +260,5 @@ def _largest_free(oom: OutOfMemory) -> int:
     return max(blocks, default=0)
 
 
-def _short(place: Place | None, longest: int = WIDTH) -> str:
+def _short(place: ProgramLine | None, longest: int = WIDTH) -> str:
     return "" if place is None else file_and_line(place.file, place.line, longest)

@@ -10,7 +10,7 @@ from .._common.process.ipython import file_name
 from .._common.text.prose_size import prose_size
 from .._common.text.quoted import printable
 from .._common.text.shared_paths import shown
-from ..history.holders import NO_MODULE, Call, ModuleNode, PeakHolders, Share, call_tree
+from ..history.holders import NO_MODULE, CallNode, ModuleNode, PeakHolders, Share, call_tree
 from ..history.model import Stack
 from .page import Fragment, fill, page
 from .peak import failures, head
@@ -153,7 +153,7 @@ def flame_graph(stacks: Sequence[tuple[Stack, int]], place: int = 0) -> Fragment
     )
 
 
-def _box(call: Call, total: int) -> dict[str, object]:
+def _box(call: CallNode, total: int) -> dict[str, object]:
     share = f"{prose_size(call.size)}, {call.size / total:.1%}"
     if call.frame is None:
         name, place, label, source, is_users = "all", "", "", "", True

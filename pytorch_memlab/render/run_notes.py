@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from .._common.text.prose_size import prose_size
 from .._common.text.quoted import printable
-from ..profiles.overview import DeviceVerdict, Outcome
+from ..profiles.overview import DeviceVerdict, FitOutcome
 from ..profiles.recorded import UNKNOWN_STATUS, MeasuredDevice, RecordedProfile, Run
 from ..records import hardware
 
-_WITHOUT_ROOM = (Outcome.DOES_NOT_FIT, Outcome.DOES_NOT_FIT_AS_ASSUMED, Outcome.HANDLED)
+_WITHOUT_ROOM = (FitOutcome.DOES_NOT_FIT, FitOutcome.DOES_NOT_FIT_AS_ASSUMED, FitOutcome.HANDLED)
 
 
 def run_notes(profile: RecordedProfile) -> list[str]:

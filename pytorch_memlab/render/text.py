@@ -11,7 +11,7 @@ from typing import Final, TextIO
 from .._common.process.ipython import file_name
 from .._common.text.prose_size import counted, prose_size
 from .._common.text.quoted import printable, visible
-from ..profiles.overview import Failure, Headline, Overview, Place, ShownFunction
+from ..profiles.overview import Failure, FunctionLine, Headline, Overview, ShownFunction
 from ..records import FunctionTable, Report, Section
 from .notes import table_notes, texts
 from .rows import (
@@ -237,7 +237,7 @@ def _where(headline: Headline) -> list[str]:
     ]
 
 
-def _at(line: Place) -> str:
+def _at(line: FunctionLine) -> str:
     file, _, name = place_of(line.function, line.line).partition("  ")
     return f"{file} in {name}"
 

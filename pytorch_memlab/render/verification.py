@@ -11,7 +11,7 @@ from ..history.model import device_name
 from .rows import cut_place, document, wrapped
 
 if TYPE_CHECKING:
-    from ..history.comparison import Comparison, Difference, Line
+    from ..history.comparison import Comparison, Difference, FileLine
     from ..history.model import Event
     from ..profiles.verification import Verification
 
@@ -106,7 +106,7 @@ def _mark(found: Difference, whole: Verification) -> str:
     return f"this line is marked {mark}" if mark else "this line has no mark"
 
 
-def _place(line: Line | None) -> str:
+def _place(line: FileLine | None) -> str:
     if line is None:
         return "no line of the program"
     return cut_place(printable(f"{line.file}:{line.number}"), _PLACE)

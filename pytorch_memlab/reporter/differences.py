@@ -16,7 +16,7 @@ CAME, WENT, GREW, SHRANK = KINDS = ("came", "went", "grew", "shrank")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangedName:
     """One name that two snapshots do not have alike."""
 
     device: str  # as text
@@ -39,7 +39,7 @@ class Difference(Displayed):
         changes: in the order of ``KINDS``, the largest first in each.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[ChangedName, ...]
 
     def names(self, kind: str) -> list[str]:
         """The names that ``came``, ``went``, ``grew`` or ``shrank``."""
@@ -88,7 +88,7 @@ def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
         if was != is_now:
             changed = GREW if is_now > was else SHRANK
             kind = CAME if key not in old else WENT if key not in new else changed
-            changes.append(Change(*key, was, is_now, kind))
+            changes.append(ChangedName(*key, was, is_now, kind))
     changes.sort(key=lambda change: (KINDS.index(change.kind), -abs(change.delta)))
     return Difference(tuple(changes))
 

@@ -36,8 +36,8 @@ from ..history.out_of_memory import (
     ModelFacts,
     OptimizerFacts,
     OutOfMemory,
-    Place,
     ProgramFrame,
+    ProgramLine,
     SettingsCheck,
     TensorGroup,
     UntrainedModel,
@@ -85,7 +85,7 @@ class _Search:
         self._error = error
         self._simulated = simulated
         self._device = torch.device("cuda", failed.device)
-        self._places: dict[FrameLine, Place] = {}
+        self._places: dict[FrameLine, ProgramLine] = {}
         self._missing: list[str] = []
         node = "" if simulated is None else simulated.node
         self._oom = OutOfMemory(failed, "", simulated is not None, node=node)
@@ -142,7 +142,7 @@ class _Search:
         }
         tuples = [const for const in code.co_consts if isinstance(const, tuple)]
         keywords = {name for const in tuples for name in const if isinstance(name, str)}
-        place = Place(code.co_filename, line, code.co_name, source.get(line, "").strip())
+        place = ProgramLine(code.co_filename, line, code.co_name, source.get(line, "").strip())
         return ProgramFrame(place, frozenset(code.co_names), frozenset(keywords), source)
 
     # Tensors
@@ -224,7 +224,7 @@ class _Search:
             frames = {one.address: one.frames for one in allocations}
         workspace = BlockInUse(0, Category.WORKSPACES, None)
         known = dict.fromkeys(workspaces, workspace) | dict(known)
-        origins: dict[int, tuple[Place | None, bool]] = {}
+        origins: dict[int, tuple[ProgramLine | None, bool]] = {}
         blocks = []
         for address, size in self._failed.blocks.items():
             block = known.get(address, other)._replace(size=size)
@@ -243,13 +243,13 @@ class _Search:
             blocks.append(block)
         return tuple(blocks)
 
-    def _place(self, stack: Stack) -> Place | None:
+    def _place(self, stack: Stack) -> ProgramLine | None:
         """The innermost line of the program in a stack."""
         for frame in stack:
             if is_of_user(frame[0]):
                 if frame not in self._places:
                     source = linecache.getline(frame[0], frame[1]).strip()
-                    self._places[frame] = Place(*frame, source)
+                    self._places[frame] = ProgramLine(*frame, source)
                 return self._places[frame]
         return None
 
@@ -415,8 +415,8 @@ class _Search:
 
     # Attention
 
-    def _attention(self) -> tuple[Place, ...]:
-        calls: dict[tuple[str, int], tuple[Place, int]] = {}
+    def _attention(self) -> tuple[ProgramLine, ...]:
+        calls: dict[tuple[str, int], tuple[ProgramLine, int]] = {}
         for place in (frame.place for frame in self._oom.frames):
             if _ATTENTION in place.source:
                 calls[place.file, place.line] = place, self._dimensions(place)
@@ -426,7 +426,7 @@ class _Search:
                 calls.setdefault((found.file, found.line), (found, len(block.shape)))
         return tuple(place for place, dimensions in calls.values() if dimensions == 3)
 
-    def _softmaxes(self) -> tuple[Place, ...]:
+    def _softmaxes(self) -> tuple[ProgramLine, ...]:
         # The product itself may hold nothing any more.
         places = {frame.place for frame in self._oom.frames} | set(self._places.values())
         # A module that is one may have any name.
@@ -445,7 +445,7 @@ class _Search:
         inner = takewhile(lambda one: one != (first.function, first.file), self._oom.functions)
         return {name for name, _ in inner}
 
-    def _dimensions(self, place: Place) -> int:
+    def _dimensions(self, place: ProgramLine) -> int:
         """Of the first argument of a call that failed, by the variables of its function."""
         for frame, line in traceback.walk_tb(self._error.__traceback__):
             if (frame.f_code.co_filename, line) == (place.file, place.line):
@@ -508,7 +508,7 @@ def _user_modules() -> tuple[str, ...]:
     return tuple(islice(found, _MOST_MODULES))
 
 
-def _is_near_product(place: Place) -> bool:
+def _is_near_product(place: ProgramLine) -> bool:
     lines = range(max(1, place.line - _NEAR), place.line + _NEAR + 1)
     near = " ".join(linecache.getline(place.file, line) for line in lines)
     return any(product in near for product in _PRODUCTS)

@@ -15,7 +15,6 @@ from .._common.text.shared_paths import restored, stored
 from ..history.holders import PeakHolders
 from ..history.model import (
     AllocationHistory,
-    Block,
     DeviceHistory,
     Event,
     EventLog,
@@ -23,6 +22,7 @@ from ..history.model import (
     PoolId,
     Segment,
     Stack,
+    UsedBlock,
     category_named,
 )
 from ..history.peak import Peak
@@ -327,18 +327,18 @@ def _stacks(rows: Iterable[Iterable[_FrameRow]], texts: Sequence[str]) -> list[S
     ]
 
 
-def _block_data(block: Block, texts: Texts) -> list[int | None]:
+def _block_data(block: UsedBlock, texts: Texts) -> list[int | None]:
     category, module = texts[str(block.category)], texts[block.module]
     numbers = [block.address, block.size, block.requested, block.stack, block.forward]
     return [*numbers, category, module]
 
 
-def _blocks(rows: Iterable[_BlockRow], texts: Sequence[str], stacks: int) -> Iterator[Block]:
+def _blocks(rows: Iterable[_BlockRow], texts: Sequence[str], stacks: int) -> Iterator[UsedBlock]:
     for address, size, requested, stack, forward, category, module in rows:
         if (stack is not None and stack >= stacks) or forward >= max(stacks, 1):
             raise DamagedError("a block names a stack that is not there")
         kind = category_named(_named(category, texts))
-        yield Block(address, size, requested, stack, forward, kind, _named(module, texts))
+        yield UsedBlock(address, size, requested, stack, forward, kind, _named(module, texts))
 
 
 def _named(place: int, texts: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from .._common.text.quoted import quoted
 from .._common.text.secrets_in_arguments import masked
 from ..profiles.recorded import (
-    Call,
+    CallSite,
     GrowingLoop,
     MeasuredDevice,
     ProgramError,
@@ -162,7 +162,7 @@ class _Profile:
     # function, line, device, hits, time, kept, freed, row
     lines: tuple[tuple[int, int, int, int, float, int, int, int | None], ...]
     gaps: tuple[tuple[int, Approximation], ...]  # index of a line
-    calls: tuple[Call, ...]
+    calls: tuple[CallSite, ...]
     sections: tuple[Section, ...]
     peaks: Mapping[str, PeakPart]
     failures: tuple[tuple[int, int, int], ...]  # function, line, bytes

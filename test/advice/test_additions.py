@@ -12,8 +12,8 @@ from pytorch_memlab.history.model import Category
 from pytorch_memlab.history.out_of_memory import (
     BlockInUse,
     OutOfMemory,
-    Place,
     ProgramFrame,
+    ProgramLine,
     TensorGroup,
 )
 from pytorch_memlab.simulation.allocator.out_of_memory import FailedRequest
@@ -23,7 +23,7 @@ def facts(text: str, folder: Path, names: tuple[str, ...] = ()) -> OutOfMemory:
     path = folder / "lists.py"
     path.write_text(text)
     linecache.checkcache(str(path))
-    frame = ProgramFrame(Place(str(path), 1, "<module>", ""), frozenset(), frozenset(), {})
+    frame = ProgramFrame(ProgramLine(str(path), 1, "<module>", ""), frozenset(), frozenset(), {})
     blocks = tuple(BlockInUse(1, Category.OTHERS, None, name) for name in names)
     return OutOfMemory(FailedRequest.__new__(FailedRequest), "", True, (frame,), blocks=blocks)
 

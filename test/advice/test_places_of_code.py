@@ -8,7 +8,7 @@ import pytest
 from support.remedied_programs import edited, written
 
 from pytorch_memlab.advice.program_lines import (
-    Line,
+    RunningLine,
     after_assignment,
     after_imports,
     around_statements,
@@ -32,14 +32,14 @@ from pytorch_memlab.advice.program_lines import (
 )
 def test_a_call_with_another_keyword(tmp_path, call, expected):
     path = written(tmp_path, f"x = {call}\n")
-    edit = with_keywords(Line(str(path), 1, 1), "SGD", {"fused": "True"})
+    edit = with_keywords(RunningLine(str(path), 1, 1), "SGD", {"fused": "True"})
     assert edited(path, [edit]).read_text() == f"x = {expected}\n"
 
 
 @pytest.mark.parametrize("call", ["SGD(p) or SGD(q)", "make(p)", "SGD(q for q in p)"])
 def test_a_call_that_cannot_be_told_or_changed(tmp_path, call):
     path = written(tmp_path, f"x = {call}\n")
-    assert with_keywords(Line(str(path), 1, 1), "SGD", {"fused": "True"}) is None
+    assert with_keywords(RunningLine(str(path), 1, 1), "SGD", {"fused": "True"}) is None
 
 
 PROGRAM = textwrap.dedent('''\
@@ -65,7 +65,7 @@ PROGRAM = textwrap.dedent('''\
 
 def test_code_goes_after_the_last_statement_that_makes_the_model(tmp_path):
     path = written(tmp_path, PROGRAM)
-    line = Line(str(path), 14, 13)
+    line = RunningLine(str(path), 14, 13)
     edit = after_assignment(line, "self.net", ["change(self.net)"])
     assert edited(path, [edit]).read_text().splitlines()[9:12] == [
         "        if True:",
@@ -78,7 +78,7 @@ def test_code_goes_after_the_last_statement_that_makes_the_model(tmp_path):
 
 def test_statements_up_to_another_one(tmp_path):
     path = written(tmp_path, PROGRAM)
-    first, last = Line(str(path), 14, 13), Line(str(path), 17, 13)
+    first, last = RunningLine(str(path), 14, 13), RunningLine(str(path), 17, 13)
     edit = around_statements(first, last, ["with cast:"])
     assert edited(path, [edit]).read_text().splitlines()[13:] == [
         "        with cast:",
@@ -87,7 +87,7 @@ def test_statements_up_to_another_one(tmp_path):
         "                loss = loss * scale",
         "        loss.backward()",
     ]
-    assert around_statements(first, Line(str(path), 16, 13), ["with cast:"]) is None
+    assert around_statements(first, RunningLine(str(path), 16, 13), ["with cast:"]) is None
     assert around_statements(first, first, ["with cast:"]) is None
 
 
@@ -106,5 +106,5 @@ def test_a_file_that_is_gone_or_no_python_has_no_place(tmp_path):
     path = written(tmp_path, "x = = 1\n")
     for file in (str(path), str(tmp_path / "gone.py")):
         assert after_imports(file, ["pass"]) is None
-        assert after_assignment(Line(file, 1, 1), "x", ["pass"]) is None
-        assert with_keywords(Line(file, 1, 1), "f", {"a": "1"}) is None
+        assert after_assignment(RunningLine(file, 1, 1), "x", ["pass"]) is None
+        assert with_keywords(RunningLine(file, 1, 1), "f", {"a": "1"}) is None

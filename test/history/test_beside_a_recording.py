@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytorch_memlab.history.comparison import (
-    Line,
+    FileLine,
     LineBytes,
     Peaks,
     Request,
@@ -61,8 +61,11 @@ def test_a_request_that_the_simulation_lacks_is_named_with_its_line():
     assert [
         (one.line, one.index, [event.size for event in one.recorded], one.simulated, one.nbytes)
         for one in found.differences
-    ] == [(Line("train.py", 3), 1, [2048], (), -2048), (Line("train.py", 3), 4, [2048], (), 0)]
-    assert found.lines == (LineBytes(Line("train.py", 3), 2048, 0),)
+    ] == [
+        (FileLine("train.py", 3), 1, [2048], (), -2048),
+        (FileLine("train.py", 3), 4, [2048], (), 0),
+    ]
+    assert found.lines == (LineBytes(FileLine("train.py", 3), 2048, 0),)
     assert (found.recorded.active, found.simulated.active) == (3584, 1536)
     assert not found.is_equal
 
@@ -70,8 +73,8 @@ def test_a_request_that_the_simulation_lacks_is_named_with_its_line():
 def test_a_request_that_only_the_simulation_has():
     found = compare(history((1, 512)), history((1, 512), (4, 4096)), is_whole=True)
     assert [(one.line, one.recorded, one.nbytes) for one in found.differences] == [
-        (Line("train.py", 4), (), 4096),
-        (Line("train.py", 4), (), 0),
+        (FileLine("train.py", 4), (), 4096),
+        (FileLine("train.py", 4), (), 0),
     ]
 
 

@@ -8,19 +8,19 @@ from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.history.block_lives import BlockLife, block_lives
 from pytorch_memlab.history.model import (
     AllocationHistory,
-    Block,
     Category,
     DeviceHistory,
     Event,
     EventLog,
     Segment,
+    UsedBlock,
 )
 from pytorch_memlab.history.peak import counters_of, settings_of
 from pytorch_memlab.history.timeline import timeline_of
 
 
 def test_blocks_live_from_one_moment_to_another():
-    old = Block(0, 1024, 1000, 3, 0, Category.PARAMETERS, "Net")
+    old = UsedBlock(0, 1024, 1000, 3, 0, Category.PARAMETERS, "Net")
     events = [
         Event("alloc", 2048, 700, 0, 0, 1, 2, Category.GRADIENTS, "Net.a"),
         Event("free_requested", 2048, 700, 0, 0, 1),
@@ -28,7 +28,7 @@ def test_blocks_live_from_one_moment_to_another():
         Event("alloc", 2048, 512, 0, 0, 1),
         Event("free_completed", 0, 1000, 0, 0, 1),
     ]
-    segments = [Segment(0, 4096, False, (Block(2048, 512, 512, 1),))]
+    segments = [Segment(0, 4096, False, (UsedBlock(2048, 512, 512, 1),))]
     first = [Segment(0, 4096, False, (old,))]
     device = DeviceHistory(0, EventLog(events), segments, first)
     found = block_lives(AllocationHistory([device], [(), (), (), ()]), 0, 9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytorch_memlab.history.holders import Call, call_tree
+from pytorch_memlab.history.holders import CallNode, call_tree
 from pytorch_memlab.history.model import Frame
 
 MAIN, MODEL, STEP = (
@@ -14,20 +14,20 @@ OTHER = Frame("train.py", 4, "main")
 def test_calls_nest_and_the_largest_comes_first():
     stacks = [((STEP, MAIN), 10), ((MODEL, MAIN), 30), ((MAIN,), 5), ((MODEL, OTHER), 7), ((), 1)]
     assert call_tree(stacks) == [
-        Call(None, 0, 0, 53),
-        Call(MAIN, 1, 0, 45),
-        Call(MODEL, 2, 0, 30),
-        Call(STEP, 2, 30, 10),
-        Call(OTHER, 1, 45, 7),
-        Call(MODEL, 2, 45, 7),
+        CallNode(None, 0, 0, 53),
+        CallNode(MAIN, 1, 0, 45),
+        CallNode(MODEL, 2, 0, 30),
+        CallNode(STEP, 2, 30, 10),
+        CallNode(OTHER, 1, 45, 7),
+        CallNode(MODEL, 2, 45, 7),
     ]
 
 
 def test_no_stack_is_a_root_alone():
-    assert call_tree([]) == [Call(None, 0, 0, 0)]
+    assert call_tree([]) == [CallNode(None, 0, 0, 0)]
 
 
 def test_a_recursion_deeper_than_pythons_own_limit():
     deep = call_tree([((STEP,) * 5000, 2)])
     assert len(deep) == 5001
-    assert deep[-1] == Call(STEP, 5000, 0, 2)
+    assert deep[-1] == CallNode(STEP, 5000, 0, 2)

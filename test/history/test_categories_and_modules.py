@@ -6,7 +6,7 @@ import pytest
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.history.holders import ModuleNode, PeakHolders, Share, peak_holders
-from pytorch_memlab.history.model import Block, Category, Frame
+from pytorch_memlab.history.model import Category, Frame, UsedBlock
 from pytorch_memlab.history.peak import Peak
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.reporter.snapshot import CATEGORIES
@@ -18,7 +18,7 @@ def holders_of(*blocks):
 
 
 def block(address, size, module, category=Category.UNKNOWN):
-    return Block(address, size, size, 0, 0, category, module)
+    return UsedBlock(address, size, size, 0, 0, category, module)
 
 
 HOLDERS = holders_of(
@@ -48,11 +48,11 @@ def test_the_shares_of_categories_and_modules_add_up_to_the_peak():
 def test_each_line_has_its_categories_and_modules():
     first, second = Frame("/a/train.py", 3, "main"), Frame("/a/train.py", 4, "main")
     blocks = (
-        Block(0, 512, 512, 1, 0, Category.SAVED, "GPT.0"),
-        Block(512, 1024, 1024, 1, 0, Category.SAVED, "GPT.1"),
-        Block(2048, 2048, 2048, 1, 0, Category.TEMPORARIES, "GPT.1"),
-        Block(4096, 1024, 1024, 2),
-        Block(8192, 512, 512, None),
+        UsedBlock(0, 512, 512, 1, 0, Category.SAVED, "GPT.0"),
+        UsedBlock(512, 1024, 1024, 1, 0, Category.SAVED, "GPT.1"),
+        UsedBlock(2048, 2048, 2048, 1, 0, Category.TEMPORARIES, "GPT.1"),
+        UsedBlock(4096, 1024, 1024, 2),
+        UsedBlock(8192, 512, 512, None),
     )
     holders = PeakHolders(Peak(0, 5120, 5120, 0, 1, blocks), [(), (first,), (second,)])
     details = holders.line_details()
@@ -113,8 +113,8 @@ def test_a_snapshot_says_category_module_and_forward_line_itself():
         (Category.GRADIENTS, "Net.fc")
     ]
     assert history.devices[0].segments[0].blocks == (
-        Block(0, 512, 7, 1, 0, Category.UNKNOWN, "Net"),
-        Block(512, 512, 512, 1, 1, Category.GRADIENTS, "Net.fc"),
+        UsedBlock(0, 512, 7, 1, 0, Category.UNKNOWN, "Net"),
+        UsedBlock(512, 512, 512, 1, 1, Category.GRADIENTS, "Net.fc"),
     )
     shares = peak_holders(history).by_category()
     assert [(share.name, share.size) for share in shares] == [("gradients", 512), ("unknown", 512)]

@@ -13,13 +13,13 @@ from pytorch_memlab import LineProfiler
 from pytorch_memlab.errors import SnapshotError
 from pytorch_memlab.history.model import (
     AllocationHistory,
-    Block,
     Category,
     DeviceHistory,
     Event,
     EventLog,
     Frame,
     Segment,
+    UsedBlock,
 )
 from pytorch_memlab.history.peak import find_peak
 from pytorch_memlab.history.recorder import Recording
@@ -50,7 +50,7 @@ def test_the_bands_of_a_recording_add_up_and_its_peak_is_the_one_found(name):
 MAIN = Frame("/home/me/train.py", 3, "main")
 STEP = Frame("/home/me/train.py", 9, "step")
 STACKS = [(), (MAIN,), (STEP, MAIN)]
-INITIAL = [Segment(0, 20 * MIB, False, (Block(0, 2 * MIB, 2 * MIB, None),))]
+INITIAL = [Segment(0, 20 * MIB, False, (UsedBlock(0, 2 * MIB, 2 * MIB, None),))]
 
 
 def event(action, address, size, stack=0, category=Category.UNKNOWN, time=0):

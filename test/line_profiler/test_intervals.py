@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 from pytorch_memlab.devices import NO_APPROXIMATIONS
 from pytorch_memlab.line_profiler.intervals import FrameIntervals
-from pytorch_memlab.line_profiler.line_store import Line
+from pytorch_memlab.line_profiler.line_store import LineTotals
 
 
 def test_a_line_is_found_while_other_threads_add_lines():
-    lines = {number: Line() for number in range(1, 4)}
+    lines = {number: LineTotals() for number in range(1, 4)}
 
     def add_line(*_):
-        lines[len(lines) + 1] = Line()
+        lines[len(lines) + 1] = LineTotals()
         return add_line
 
     no_devices = SimpleNamespace(now=tuple, approximations_before_use=lambda: NO_APPROXIMATIONS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from support.sample_reports import CUDA0, CUDA1, INNER, MIB, OUTER, entry
 
-from pytorch_memlab.profiles.differences import Change, DeviceChange, LineChange, compare
-from pytorch_memlab.profiles.recorded import Call, MeasuredDevice, RecordedProfile
+from pytorch_memlab.profiles.differences import DeviceChange, LineChange, SizeChange, compare
+from pytorch_memlab.profiles.recorded import CallSite, MeasuredDevice, RecordedProfile
 from pytorch_memlab.records import FunctionInfo
 
 # The second line is another one, and a comment stands above the function.
@@ -26,7 +26,7 @@ BEFORE = profile(
         entry(0, 10, 6 * MIB, delta=2 * MIB),
         entry(1, 5, 6 * MIB, delta=2 * MIB),
     ),
-    (Call(1, 0, "sample.py", "outer", 10, 1, {"cuda:0": 2 * MIB}),),
+    (CallSite(1, 0, "sample.py", "outer", 10, 1, {"cuda:0": 2 * MIB}),),
     CUDA0,
     *(6 * MIB, 5 * MIB, 20 * MIB),
 )
@@ -48,14 +48,14 @@ def test_lines_are_compared_where_they_match_and_are_new_or_gone_elsewhere():
     assert found.devices == (
         DeviceChange(
             "cuda:1",
-            Change(6 * MIB, 7 * MIB),
-            Change(5 * MIB, 4 * MIB),
-            Change(20 * MIB, 22 * MIB),
+            SizeChange(6 * MIB, 7 * MIB),
+            SizeChange(5 * MIB, 4 * MIB),
+            SizeChange(20 * MIB, 22 * MIB),
         ),
     )
 
     def line(function, number, former, is_new, is_gone, kept, own, peak, calls=False):
-        sizes = (Change(*(size * MIB for size in each)) for each in (kept, own, peak))
+        sizes = (SizeChange(*(size * MIB for size in each)) for each in (kept, own, peak))
         return LineChange(function, number, "cuda:1", former, is_new, is_gone, *sizes, calls)
 
     same, new, gone = (False, False), (True, False), (False, True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pytorch_memlab.history.model import (
     AllocationHistory,
-    Block,
     DeviceHistory,
     Event,
     EventLog,
     Frame,
     Segment,
+    UsedBlock,
 )
 from recorded_programs.streams import FOLDER
 
@@ -33,7 +33,7 @@ def history_of_recording(trace):
             one["size"],
             False,
             tuple(
-                Block(address, size, requested[0], None)
+                UsedBlock(address, size, requested[0], None)
                 for address, size, allocated, *requested in one["blocks"]
                 if allocated
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from timelines import HOSTILE
 
 from pytorch_memlab.history.holders import PeakHolders
-from pytorch_memlab.history.model import Block, Category, Frame
+from pytorch_memlab.history.model import Category, Frame, UsedBlock
 from pytorch_memlab.history.peak import Peak
 
 MIB = 2**20
@@ -24,7 +24,7 @@ def holders_of(blocks, stacks=STACKS, device=0):
 
 
 def block(address, mib, stack, category=Category.UNKNOWN, module="", forward=0):
-    return Block(address, mib * MIB, mib * MIB, stack, forward, category, module)
+    return UsedBlock(address, mib * MIB, mib * MIB, stack, forward, category, module)
 
 
 SMALL = holders_of(

@@ -15,7 +15,7 @@ from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice.cause import Remedy
 from pytorch_memlab.advice.trials import Advice, Result
 from pytorch_memlab.history.model import Category
-from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, Place, ProgramFrame
+from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, ProgramFrame, ProgramLine
 from pytorch_memlab.render.oom import data, fragment, text
 from pytorch_memlab.simulation.allocator.out_of_memory import FailedRequest, FreeBlock
 
@@ -122,7 +122,7 @@ def facts(**changes: object) -> OutOfMemory:
         blocks={1: 20 * GIB},
         free_blocks=(FreeBlock(GIB, 0), FreeBlock(GIB, 0)),
     )
-    place = Place("/home/me/train.py", 7, "train", "x = f(y)")
+    place = ProgramLine("/home/me/train.py", 7, "train", "x = f(y)")
     frame = ProgramFrame(place, frozenset(), frozenset(), {7: place.source})
     block = BlockInUse(20 * GIB, Category.PARAMETERS, place, name="model.weight", shape=(5, 5))
     return replace(OutOfMemory(request, "GPU", False, (frame,), blocks=(block,)), **changes)
@@ -161,7 +161,7 @@ no single cause stands out
 
 
 def test_twenty_four_lines_of_eighty_columns_whatever_the_names():
-    places = [Place(f"/{'x' * 90}{n}.py", 10**6 + n, "f" * 200, "y" * 300) for n in range(50)]
+    places = [ProgramLine(f"/{'x' * 90}{n}.py", 10**6 + n, "f" * 200, "y" * 300) for n in range(50)]
     blocks = [
         BlockInUse(MIB * n, category, places[n], name="z" * 200)
         for n in range(50)
@@ -175,7 +175,7 @@ def test_twenty_four_lines_of_eighty_columns_whatever_the_names():
 
 
 def test_names_of_a_report_stay_text_in_a_notebook():
-    at = Place(f"/nowhere/{HOSTILE}.py", 3, HOSTILE, f"x = '{HOSTILE}'")
+    at = ProgramLine(f"/nowhere/{HOSTILE}.py", 3, HOSTILE, f"x = '{HOSTILE}'")
     frame = ProgramFrame(at, frozenset(), frozenset(), {})
     block = BlockInUse(MIB, Category.SAVED, at, name=HOSTILE)
     remedy = Remedy(HOSTILE, MIB, HOSTILE, (f"x = '{HOSTILE}'",))
@@ -188,7 +188,7 @@ def test_names_of_a_report_stay_text_in_a_notebook():
 
 
 def test_long_remedies_are_whole_and_leave_two_lines_that_hold_most():
-    places = [Place("/home/me/train.py", n, "f", f"x{n} = f(y)") for n in (1, 2, 3)]
+    places = [ProgramLine("/home/me/train.py", n, "f", f"x{n} = f(y)") for n in (1, 2, 3)]
     blocks = [BlockInUse(MIB * place.line, Category.SAVED, place) for place in places]
     code = tuple(f"step_{n}()" for n in range(30))
     remedy = Remedy("much code", GIB, "the code is long", code)
@@ -260,7 +260,7 @@ def test_code_to_copy_is_whole_and_goes_on_in_brackets_alone():
 
 
 def test_names_of_the_program_cannot_change_the_terminal():
-    place = Place("/home/\x1b[31mred.py", 7, "f\x1b[0m", "x = 1  # \x1b]0;title\x07")
+    place = ProgramLine("/home/\x1b[31mred.py", 7, "f\x1b[0m", "x = 1  # \x1b]0;title\x07")
     frame = ProgramFrame(place, frozenset(), frozenset(), {})
     assert "\x1b" not in text(facts(frames=(frame,), blocks=()))
 
@@ -283,7 +283,7 @@ def test_data_has_bytes_as_numbers():
 
 def test_a_line_of_a_library_keeps_its_number():
     file = "/site-packages/transformers/models/modeling_qwen3_omni_moe_thinker.py"
-    place = Place(file, 1234, "forward", "return self.attention(hidden, mask)")
+    place = ProgramLine(file, 1234, "forward", "return self.attention(hidden, mask)")
     block = BlockInUse(20 * GIB, Category.SAVED, place, name="hidden", node="MulBackward0")
     lines = text(facts(blocks=(block,), node="MulBackward0")).splitlines()
     assert lines[2:4] == [
@@ -305,7 +305,7 @@ def test_a_line_of_a_library_keeps_its_number():
     ],
 )
 def test_names_in_brackets_lead_to_most_of_the_bytes(sizes, names, shown):
-    place = Place("/home/me/train.py", 7, "train", "x = f(y)")
+    place = ProgramLine("/home/me/train.py", 7, "train", "x = f(y)")
     blocks = [
         BlockInUse(size * MIB, Category.GRADIENTS, place, name=name)
         for size, name in zip(sizes, names, strict=True)
@@ -323,7 +323,7 @@ def test_names_in_brackets_lead_to_most_of_the_bytes(sizes, names, shown):
     ],
 )
 def test_a_line_that_made_many_blocks_is_told_in_words(sizes, line):
-    place = Place("/home/me/train.py", 7, "train", "x = f(y)")
+    place = ProgramLine("/home/me/train.py", 7, "train", "x = f(y)")
     blocks = tuple(BlockInUse(size * MIB, Category.SAVED, place) for size in sizes)
     lines = text(facts(blocks=blocks)).splitlines()
     assert [one for one in lines if "many blocks" in one] == [line] * bool(line)

@@ -8,7 +8,7 @@ from peaks import SMALL
 from read_page import read
 
 from pytorch_memlab.history.holders import PeakHolders
-from pytorch_memlab.history.model import Block
+from pytorch_memlab.history.model import UsedBlock
 from pytorch_memlab.render.peak_html import notebook_fragment as fragment
 
 
@@ -37,7 +37,7 @@ def test_more_than_twenty_lines_are_added_up():
     stacks = SMALL.stacks
     frame = stacks[1][0]
     many = [(replace_line(frame, number),) for number in range(1, 26)]
-    blocks = tuple(Block(512 * number, 512, 512, number, 0) for number in range(25))
+    blocks = tuple(UsedBlock(512 * number, 512, 512, number, 0) for number in range(25))
     peak = replace(SMALL.peak, active=25 * 512, blocks=blocks, failures=())
     rows = rows_of(fragment(PeakHolders(peak, many)))
     assert len(rows) == 22

@@ -29,17 +29,17 @@ from pytorch_memlab.errors import HistoryError, ProfileError, UsageError
 from pytorch_memlab.history.holders import PeakHolders
 from pytorch_memlab.history.model import (
     AllocationHistory,
-    Block,
     Category,
     DeviceHistory,
     Event,
     EventLog,
     Frame,
     Segment,
+    UsedBlock,
 )
 from pytorch_memlab.history.peak import Peak
 from pytorch_memlab.profiles.recorded import (
-    Call,
+    CallSite,
     GrowingLoop,
     MeasuredDevice,
     ProgramError,
@@ -71,8 +71,8 @@ HOLDERS = PeakHolders(
         3,
         9,
         (
-            Block(2**63 + 512, 1024, 600, 1, 2, Category.GRADIENTS, "Net.a"),
-            Block(2**63 + 1536, 512, 4, None),
+            UsedBlock(2**63 + 512, 1024, 600, 1, 2, Category.GRADIENTS, "Net.a"),
+            UsedBlock(2**63 + 1536, 512, 4, None),
         ),
     ),
     [(), (Frame("train.py", 7, "step"), Frame("train.py", 3, "ü\udc80")), ()],
@@ -89,8 +89,8 @@ PROFILE = RecordedProfile(
         replace(entry(2, 1, 0, 0), stats={"active_bytes.all.peak": 0, "num_ooms": 1}),
     ),
     (
-        Call(1, 0, "sample.py", "outer", 10, 3, {"cuda:0": -5}),
-        Call(0, None, "main.py", "<module>", 2, 1),
+        CallSite(1, 0, "sample.py", "outer", 10, 3, {"cuda:0": -5}),
+        CallSite(0, None, "main.py", "<module>", 2, 1),
     ),
     ("hits", "active_bytes.all.peak"),
     (1, 0),

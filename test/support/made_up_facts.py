@@ -6,23 +6,23 @@ import linecache
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, Place, ProgramFrame
+from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, ProgramFrame, ProgramLine
 from pytorch_memlab.simulation.allocator.out_of_memory import FailedRequest
 
 MIB = 2**20
 
 
-def place(text: str, folder: Path, source: str) -> Place:
+def place(text: str, folder: Path, source: str) -> ProgramLine:
     """The line of a program with this text."""
     path = folder / "program.py"
     path.write_text(text)
     linecache.checkcache(str(path))
     lines = [line.strip() for line in text.splitlines()]
-    return Place(str(path), lines.index(source) + 1, "<module>", source)
+    return ProgramLine(str(path), lines.index(source) + 1, "<module>", source)
 
 
 def made_up_facts(
-    at: Place,
+    at: ProgramLine,
     blocks: Sequence[BlockInUse],
     *,
     requested: int = 0,

@@ -26,7 +26,7 @@ from ..torch.library_errors import library_without_memory
 from .ipython import ipython_shell
 
 
-class Report:
+class ErrorReport:
     """The report of one error."""
 
     def __init__(self, facts: Any, text: str) -> None:
@@ -52,11 +52,11 @@ class _Uncaught:
 
     def __init__(self) -> None:
         self._watching = 0
-        self._reports: dict[int, tuple[weakref.ref[Any], Report]] = {}
+        self._reports: dict[int, tuple[weakref.ref[Any], ErrorReport]] = {}
         self._lock = threading.RLock()
         self._hooks: list[tuple[Any, Any, Any]] = []
         self._cells: Any = None  # of the notebook, to which this listens
-        self.told: list[Callable[[BaseException, Report], object]] = []
+        self.told: list[Callable[[BaseException, ErrorReport], object]] = []
         """Called with an error that was shown and its report, which may be shown already."""
 
     def watch(self) -> None:
@@ -70,7 +70,7 @@ class _Uncaught:
             self._watching -= 1
             self._uninstall()
 
-    def add(self, error: BaseException, *, is_asked_for: bool = False) -> Report | None:
+    def add(self, error: BaseException, *, is_asked_for: bool = False) -> ErrorReport | None:
         """The report of an error that leaves a block, made now and shown later."""
         origin = _origin(error)
         if origin is None:
@@ -90,7 +90,7 @@ class _Uncaught:
             report.is_asked_for |= is_asked_for
             return report
 
-    def explained(self, error: BaseException) -> Report | None:
+    def explained(self, error: BaseException) -> ErrorReport | None:
         """The report of an error, for a caller that shows it now."""
         with self._lock:
             report = self.add(error)

@@ -16,7 +16,7 @@ from ..evidence import is_score_matrix
 if TYPE_CHECKING:
     from ...simulation.inspect import attention_backends
 
-_Select = Callable[["attention_backends.Call"], "attention_backends.Backend"]
+_Select = Callable[["attention_backends.AttentionCall"], "attention_backends.Backend"]
 
 _SWITCHES: Final = {
     "FLASH_ATTENTION": "flash_sdp",
@@ -66,7 +66,7 @@ class AttentionBackend(AroundProgram):
         return does_not_apply("the program chooses the kernel of attention itself")
 
     def _choose(
-        self, original: _Select, call: attention_backends.Call
+        self, original: _Select, call: attention_backends.AttentionCall
     ) -> attention_backends.Backend:
         from ...simulation.inspect import attention_backends
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..._common.text.prose_size import prose_size
-from ...history.out_of_memory import BlockInUse, OutOfMemory, Place
+from ...history.out_of_memory import BlockInUse, OutOfMemory, ProgramLine
 from ..around_program import Edit
 from ..cause import Cause, Remedy, Results, at_line
 from ..changes import edited_source
@@ -40,7 +40,7 @@ class AttentionMatrices(Cause):
         self,
         oom: OutOfMemory,
         matrices: list[BlockInUse],
-        place: Place,
+        place: ProgramLine,
         shape: tuple[int, int],
     ) -> Remedy | None:
         alike = [block for block in matrices if block.shape[-2:] == shape]
@@ -64,7 +64,7 @@ class AttentionMatrices(Cause):
         )
 
 
-def _made_in(edit: Edit, softmax: Place, matrices: list[BlockInUse]) -> list[BlockInUse]:
+def _made_in(edit: Edit, softmax: ProgramLine, matrices: list[BlockInUse]) -> list[BlockInUse]:
     """The matrices of the lines that the edit replaces; others may have the shape by chance."""
     # The last line multiplies by the values. Its result stays, whatever computes it.
     last = max(softmax.line, edit.last - 1)
@@ -77,7 +77,7 @@ def _made_in(edit: Edit, softmax: Place, matrices: list[BlockInUse]) -> list[Blo
     ]
 
 
-def _beside(place: Place, matrices: list[BlockInUse]) -> list[BlockInUse]:
+def _beside(place: ProgramLine, matrices: list[BlockInUse]) -> list[BlockInUse]:
     """The matrices of the function of a softmax, as large as its result where that is there."""
     made = [
         block
@@ -89,11 +89,11 @@ def _beside(place: Place, matrices: list[BlockInUse]) -> list[BlockInUse]:
     return [block for block in made if not sizes or block.size in sizes]
 
 
-def _made_at(place: Place, matrices: list[BlockInUse]) -> list[BlockInUse]:
+def _made_at(place: ProgramLine, matrices: list[BlockInUse]) -> list[BlockInUse]:
     return [block for block in matrices if block.place == place]
 
 
-def _in_file_of(place: Place, matrices: list[BlockInUse]) -> list[BlockInUse]:
+def _in_file_of(place: ProgramLine, matrices: list[BlockInUse]) -> list[BlockInUse]:
     """The first softmax holds nothing while it runs: the scores do."""
     return [
         block

@@ -19,7 +19,7 @@ from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Edit, Finding, already_used, applied, does_not_apply
 from ..cause import Basis, Cause, NamedChange, Remedy, Results, saves
 from ..evidence import is_much
-from ..program_lines import Line, around_statements, has_name, runs_module, user_lines
+from ..program_lines import RunningLine, around_statements, has_name, runs_module, user_lines
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _OPENING: Final = 'with torch.autocast("cuda", dtype=torch.bfloat16):'
 _CODE: Final = (_OPENING, "    loss = ...  # the forward pass, without backward()")
 
-_Lines = tuple[Line, ...]
+_Lines = tuple[RunningLine, ...]
 
 
 class _Region(threading.local):

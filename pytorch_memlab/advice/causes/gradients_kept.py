@@ -15,7 +15,7 @@ from ..around_program import AroundProgram, Finding, already_used, applied, does
 from ..cause import Cause, NamedChange, Remedy, Results
 from ..changes import EditedSource
 from ..evidence import is_in_optimizer
-from ..program_lines import Line, user_lines, with_keywords
+from ..program_lines import RunningLine, user_lines, with_keywords
 from ..rewriting import (
     Rewriting,
     changed_code,
@@ -40,7 +40,7 @@ class SetToNone(AroundProgram):
         import torch
 
         self._is_called = self._is_changed = False
-        self._lines: dict[Line, None] = {}
+        self._lines: dict[RunningLine, None] = {}
         for owner in (torch.optim.Optimizer, torch.nn.Module):
             patches.around(owner, _NAME)(self._zero_grad)
 

@@ -17,7 +17,7 @@ from ..around_program import AroundProgram, Finding, already_used, applied, does
 from ..cause import Cause, NamedChange, Remedy, Results
 from ..changes import EditedSource
 from ..evidence import is_in_optimizer, makes_state
-from ..program_lines import Line, user_lines, with_keywords
+from ..program_lines import RunningLine, user_lines, with_keywords
 from ..rewriting import (
     changed_code,
     changed_source,
@@ -50,7 +50,7 @@ class _Made:
     name: str
     # ``fused`` and ``foreach`` as the program gave them; those that the class takes
     given: dict[str, bool | None]
-    line: Line | None  # that made it; None if the program has no such line
+    line: RunningLine | None  # that made it; None if the program has no such line
     used: str = ""  # the implementation without the remedy, once it has stepped
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 from ..._common.text.prose_size import prose_size
 from ...history.model import Category
-from ...history.out_of_memory import OutOfMemory, Place
+from ...history.out_of_memory import OutOfMemory, ProgramLine
 from ..cause import Cause, Remedy, Results
 from ..changes import without_gradients
 from ..evidence import is_much
@@ -22,7 +22,7 @@ class UntrainedModel(Cause):
     results = Results.SAME
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
-        sizes = Counter[Place]()
+        sizes = Counter[ProgramLine]()
         for block in oom.blocks:
             if block.category is Category.SAVED and block.place is not None and not block.name:
                 sizes[block.place] += block.size
@@ -41,7 +41,7 @@ class UntrainedModel(Cause):
         return None
 
 
-def _untrained(place: Place) -> str:
+def _untrained(place: ProgramLine) -> str:
     """The model that a line calls, if no optimizer has it and no gradient runs through it."""
     tree = Rewriting(place.file).tree
     statement = statement_at(tree, place.line)

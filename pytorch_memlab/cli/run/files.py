@@ -29,7 +29,7 @@ from ...simulation.inspect import active
 from ..output import FORMATS, OutputFile, Results, is_profile, tell_headline, writer_to
 
 if TYPE_CHECKING:
-    from ..._common.process.uncaught_errors import Report
+    from ..._common.process.uncaught_errors import ErrorReport
     from ...history.model import AllocationHistory
     from ...history.timeline import Timeline
     from .profile import Profile
@@ -206,7 +206,7 @@ def _history(profile: Profile, whole_run: WholeRunHistory) -> AllocationHistory:
     return history_of(whole_run.snapshot())
 
 
-def _program_error(error: BaseException, report: Report | None) -> ProgramError | None:
+def _program_error(error: BaseException, report: ErrorReport | None) -> ProgramError | None:
     """The error that ended the program, as the terminal shows it; None for an interrupt."""
     if not isinstance(error, Exception):
         return None
@@ -251,7 +251,7 @@ class OutOfMemoryReport:
         if report is not None:
             self._write(error, report)
 
-    def _write(self, error: BaseException, report: Report) -> None:  # noqa: ARG002 - every function in told gets it
+    def _write(self, error: BaseException, report: ErrorReport) -> None:  # noqa: ARG002 - every function in told gets it
         if self._file is None or report.is_written:
             return
         report.is_written = True
@@ -259,7 +259,7 @@ class OutOfMemoryReport:
             text = self._text(report)
         self.is_written = self._file.write_or_tell(lambda: text) is not None
 
-    def _text(self, report: Report) -> str:
+    def _text(self, report: ErrorReport) -> str:
         facts, advice = report.facts, report.advice
         if facts is None or self._file is None:
             return report.text

@@ -12,7 +12,7 @@ from ..._common.process.standard_output import print_to_stdout
 from ..notices import tell, tell_in_terminal
 
 if TYPE_CHECKING:
-    from ..._common.process.uncaught_errors import Report
+    from ..._common.process.uncaught_errors import ErrorReport
     from ...advice.trials import TrialProgram
     from .profile import Profile
 
@@ -27,7 +27,7 @@ class RemedyTrials:
         self._asks_for_all = asks_for_all
         self._began = time.monotonic()
 
-    def add_to(self, report: Report) -> None:
+    def add_to(self, report: ErrorReport) -> None:
         """Put what helped into a report; a failure here never hides the report."""
         if report.facts is None or report.is_shown or not prints():
             return

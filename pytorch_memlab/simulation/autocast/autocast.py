@@ -25,7 +25,7 @@ from ..machine import active
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, tensors_in
 from ..ops.core.cuda_dispatch import cuda_dispatch_of, overload_named
-from ..ops.rnn.cudnn_rnn import Call, views
+from ..ops.rnn.cudnn_rnn import CudnnRNNCall, views
 
 OnGPU = Callable[[Args, Kwargs], Any]  # runs an op of which a tensor lives on a simulated GPU
 
@@ -291,7 +291,7 @@ def call_with_flat_casts(op: Any, args: Args, kwargs: Kwargs) -> Any:
     As ``aten/src/ATen/cudnn/AutocastRNN.cpp`` does it at each call: to float16, whatever autocast's
     dtype is, and within autograd.
     """
-    call = Call(*args)
+    call = CudnnRNNCall(*args)
     known = call.weights[0] if call.buffer is None else call.buffer
     if known.dtype != _HALF and is_eligible(known):
         buffer, weights = _flattened(call)
@@ -301,7 +301,7 @@ def call_with_flat_casts(op: Any, args: Args, kwargs: Kwargs) -> Any:
     return call_with_casts(op, _HALF, args, kwargs)
 
 
-def _flattened(call: Call) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def _flattened(call: CudnnRNNCall) -> tuple[torch.Tensor, list[torch.Tensor]]:
     flat = call.weights[0].detach().new_zeros(call.network.numel(), dtype=_HALF)
     flat_views = views(flat, call.network.parts(call.weight_stride0))
     cast = []

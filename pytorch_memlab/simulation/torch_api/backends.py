@@ -16,7 +16,7 @@ from torch._subclasses import FakeTensor
 from ..._common.patching.patches import Patches
 from ..machine.machine import Machine
 from ..machine.unsupported import refusal, unsupported
-from ..ops.attention.backends import Backend, Call, against, cudnn_version
+from ..ops.attention.backends import AttentionCall, Backend, against, cudnn_version
 from ..ops.convolution.backends import convolution_of
 from ..ops.core.memory_formats import cudnn_conv_memory_format
 from ..ops.rnn.cudnn_rnn import MODES, flatten
@@ -133,7 +133,7 @@ def _asks(machine: Machine, backend: Backend) -> Callable[..., bool]:
             return False
         tensors = params.query, params.key, params.value, params.attn_mask
         grouped = getattr(params, "enable_gqa", False)
-        call = Call(gpu.model, *tensors, params.dropout, params.is_causal, grouped)
+        call = AttentionCall(gpu.model, *tensors, params.dropout, params.is_causal, grouped)
         runs = against(backend, call) is None
         if debug and not runs:
             warnings.warn(f"{against(backend, call)}", stacklevel=2)

@@ -25,7 +25,7 @@ GONE: Final = ""
 PathLike = str | bytes | os.PathLike[Any]
 
 
-class Place(NamedTuple):
+class LayeredPath(NamedTuple):
     """A path without links, as the program has it, and where it leads to."""
 
     logical: str | None  # None for files of the system, which are as they are
@@ -158,7 +158,7 @@ class Layers:
 
     # Places
 
-    def locate(self, path: str, *, follow: bool = True) -> Place:
+    def locate(self, path: str, *, follow: bool = True) -> LayeredPath:
         """The place of a path, links followed as the system does it."""
         if not path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -177,7 +177,7 @@ class Layers:
                 continue
             if not logical and name in _SPECIAL and not _is_shared_memory(name, waiting):
                 rest = "/".join(reversed(waiting))
-                return Place(None, f"/{name}/{rest}" if rest else f"/{name}")
+                return LayeredPath(None, f"/{name}/{rest}" if rest else f"/{name}")
             logical = f"{logical}/{name}"
             moved = self.moved.get(logical)
             if moved is not None:
@@ -194,7 +194,7 @@ class Layers:
             logical = "" if target.startswith("/") else logical.rpartition("/")[0]
             real = self.real_of(logical)
             waiting.extend(reversed(target.split("/")))
-        return Place(logical or "/", "/" if real == "" else real, is_moved)
+        return LayeredPath(logical or "/", "/" if real == "" else real, is_moved)
 
     def _parts(self, path: str) -> list[str]:
         whole = path if path.startswith("/") else f"{self.working_folder()}/{path}"

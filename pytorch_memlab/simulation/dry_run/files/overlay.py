@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from ...._common.process.real_files import is_direct, on_disk
 from ...._common.process.working_folder import new_folder
-from .layers import GONE, Layers, Place, path_of_descriptor
+from .layers import GONE, LayeredPath, Layers, path_of_descriptor
 from .marks import MARK
 
 Result = TypeVar("Result")
@@ -64,7 +64,7 @@ class Overlay(Layers):
             return path
         return os.fsencode(place.real) if isinstance(path, bytes) else place.real
 
-    def place(self, path: Any, *, follow: bool = True) -> Place:
+    def place(self, path: Any, *, follow: bool = True) -> LayeredPath:
         """The place that a path leads to, with the latest of the journal."""
         self.read_journal()
         return self.locate(os.fsdecode(path), follow=follow)
@@ -132,7 +132,7 @@ class Overlay(Layers):
                 self.tell("lacking", target, True)
                 self.name(logical, path)
 
-    def _to_overwrite(self, path: Any, place: Place, *, truncates: bool, kept: bool) -> str:
+    def _to_overwrite(self, path: Any, place: LayeredPath, *, truncates: bool, kept: bool) -> str:
         """The file to write in place of one that is there."""
         logical, real, _ = place
         assert logical is not None
@@ -344,7 +344,9 @@ class Overlay(Layers):
         if self._is_lower(target.logical) or kept or (name is not None and real != target.logical):
             self.name(target.logical, dst)
 
-    def _is_nothing_to_rename(self, source: Place, target: Place, src: Any, dst: Any) -> bool:
+    def _is_nothing_to_rename(
+        self, source: LayeredPath, target: LayeredPath, src: Any, dst: Any
+    ) -> bool:
         """True if both are one file; an error where the system has one."""
         mode = None if source.real is None else _mode(source.real, follow=False)
         if mode is None:
@@ -365,7 +367,7 @@ class Overlay(Layers):
                 raise _error(errno.ENOTEMPTY, src, dst)
         return False
 
-    def _replaced(self, target: Place) -> None:
+    def _replaced(self, target: LayeredPath) -> None:
         logical, real, _ = target
         assert logical is not None
         assert real is not None

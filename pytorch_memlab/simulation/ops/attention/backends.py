@@ -45,7 +45,7 @@ _ORDER: Final = [Backend.FLASH, Backend.EFFICIENT, Backend.MATH, Backend.CUDNN, 
 _CUDNN_FIRST: Final = [Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT, Backend.MATH, _OVERRIDEABLE]
 
 
-class Call(NamedTuple):
+class AttentionCall(NamedTuple):
     """Arguments of ``scaled_dot_product_attention``, and who runs it.
 
     Args:
@@ -76,7 +76,7 @@ class Call(NamedTuple):
         )
 
 
-def select(call: Call) -> Backend:
+def select(call: AttentionCall) -> Backend:
     """The backend that CUDA chooses: ``select_sdp_backend`` of ``cuda/sdp_utils.cpp``."""
     if not is_any_enabled():
         raise RuntimeError(
@@ -97,7 +97,7 @@ def select(call: Call) -> Backend:
     raise RuntimeError("No available kernel. Aborting execution.")
 
 
-def warn_against(backend: Backend, call: Call) -> None:
+def warn_against(backend: Backend, call: AttentionCall) -> None:
     """Warn in PyTorch's words, which programs search for, that a kernel cannot run, and why."""
     warnings.warn(f"{_FUSED[backend][0]} kernel not used because:", stacklevel=2)
     warnings.warn(f"{against(backend, call)}", stacklevel=2)
@@ -116,7 +116,7 @@ def is_any_fused_enabled() -> bool:
     )
 
 
-def _priority(call: Call) -> list[int]:
+def _priority(call: AttentionCall) -> list[int]:
     """``check_prefer_cudnn_attention``: on Hopper and its successor, from cuDNN 9.15.1 on."""
     order = torch._C._get_sdp_priority_order()
     prefers_cudnn = (
@@ -139,12 +139,12 @@ def cudnn_version() -> int:
     return known[-1] if known else _CUDNN_BEFORE
 
 
-def against(backend: Backend, call: Call) -> str | None:
+def against(backend: Backend, call: AttentionCall) -> str | None:
     """Why a kernel cannot run: the first condition that fails, as later ones presume it."""
     return next(_FUSED[backend][1](call), None) if backend in _FUSED else None
 
 
-def _against_flash(call: Call) -> Iterator[str]:
+def _against_flash(call: AttentionCall) -> Iterator[str]:
     if not torch._C._get_flash_sdp_enabled():
         yield "Flash attention has been runtime disabled."
     yield from _against_dimensions(call)
@@ -174,7 +174,7 @@ def _against_flash(call: Call) -> Iterator[str]:
     yield from _against_strides(call, ignores_single=True)
 
 
-def _against_efficient(call: Call) -> Iterator[str]:
+def _against_efficient(call: AttentionCall) -> Iterator[str]:
     if not torch._C._get_mem_efficient_sdp_enabled():
         yield "Memory Efficient attention has been runtime disabled."
     yield from _against_dimensions(call)
@@ -207,7 +207,7 @@ def _against_efficient(call: Call) -> Iterator[str]:
     yield from _against_dtypes(call, torch.float16, torch.float32, *bfloat16)
 
 
-def _against_cudnn(call: Call) -> Iterator[str]:
+def _against_cudnn(call: AttentionCall) -> Iterator[str]:
     if not torch._C._get_cudnn_sdp_enabled():
         yield "cuDNN attention has been runtime disabled."
     if is_deterministic():
@@ -246,7 +246,7 @@ def _against_cudnn(call: Call) -> Iterator[str]:
         yield "a sequence of 1 key, or of 1 query with dropout"
 
 
-def _last_sizes(call: Call) -> str:
+def _last_sizes(call: AttentionCall) -> str:
     query, key, value = (tensor.shape[-1] for tensor in call[1:4])
     return f"Query.size(-1): {query}, Key.size(-1): {key}, Value.size(-1): {value}"
 
@@ -265,7 +265,7 @@ _NAMES: Final = {
 """Types of numbers as PyTorch lists what it allows, and as it names what it got."""
 
 
-def _against_dimensions(call: Call) -> Iterator[str]:
+def _against_dimensions(call: AttentionCall) -> Iterator[str]:
     if not call.query.dim() == call.key.dim() == call.value.dim() == 4:
         dims = (tensor.dim() for tensor in call[1:4])
         yield (
@@ -274,7 +274,7 @@ def _against_dimensions(call: Call) -> Iterator[str]:
         )
 
 
-def _against_dtypes(call: Call, *dtypes: torch.dtype) -> Iterator[str]:
+def _against_dtypes(call: AttentionCall, *dtypes: torch.dtype) -> Iterator[str]:
     if call.query.dtype not in dtypes:
         allowed = ", ".join(_DTYPES[dtype] for dtype in dtypes)
         query, key, value = (_NAMES.get(tensor.dtype, str(tensor.dtype)) for tensor in call[1:4])
@@ -284,12 +284,12 @@ def _against_dtypes(call: Call, *dtypes: torch.dtype) -> Iterator[str]:
         )
 
 
-def _against_empty(call: Call) -> Iterator[str]:
+def _against_empty(call: AttentionCall) -> Iterator[str]:
     if not call.query.shape[-2] or not call.key.shape[-2]:
         yield "Both fused kernels do not support zero seq_len_q or seq_len_kv."
 
 
-def _against_strides(call: Call, *, ignores_single: bool) -> Iterator[str]:
+def _against_strides(call: AttentionCall, *, ignores_single: bool) -> Iterator[str]:
     """Kernels read the last dimension as it lies in memory."""
     good = all(tensor.stride(-1) == 1 for tensor in call[1:4])
     if ignores_single:
@@ -304,7 +304,7 @@ def _against_strides(call: Call, *, ignores_single: bool) -> Iterator[str]:
         )
 
 
-def _against_heads(call: Call, *, takes_groups: bool, alike: bool = True) -> Iterator[str]:
+def _against_heads(call: AttentionCall, *, takes_groups: bool, alike: bool = True) -> Iterator[str]:
     query, key, value = (tensor.shape for tensor in call[1:4])
     if not query[0] == key[0] == value[0]:
         yield "query, key and value must have the same batch size"
@@ -318,7 +318,7 @@ def _against_heads(call: Call, *, takes_groups: bool, alike: bool = True) -> Ite
         yield "the heads of key and value must divide those of the query"
 
 
-_FUSED: Final[dict[Backend, tuple[str, Callable[[Call], Iterator[str]]]]] = {
+_FUSED: Final[dict[Backend, tuple[str, Callable[[AttentionCall], Iterator[str]]]]] = {
     Backend.EFFICIENT: ("Memory efficient", _against_efficient),
     Backend.FLASH: ("Flash attention", _against_flash),
     Backend.CUDNN: ("CuDNN attention", _against_cudnn),

@@ -22,7 +22,7 @@ from ...machine.unsupported import unsupported
 from ..core.cuda_dispatch import refuse_cpu_tensors
 from ..core.op_call import OpCall
 from ..core.registry import as_on_cpu, define, op
-from .backends import Backend, Call, is_any_enabled, is_any_fused_enabled, select
+from .backends import AttentionCall, Backend, is_any_enabled, is_any_fused_enabled, select
 
 _ALIGNMENT: Final = 8
 """Elements: flash attention's head dimension and the rows of a mask are multiples of it."""
@@ -46,7 +46,9 @@ def _attention(
         if _is_nested(query, key, value) or not _is_valid(query, key, value, attn_mask):
             return NotImplemented
         refuse_cpu_tensors(_aten.scaled_dot_product_attention.default, gpu, attn_mask)
-        call = Call(gpu.model, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+        call = AttentionCall(
+            gpu.model, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa
+        )
         return _RUN[select(call)](gpu, call, scale)
 
 
@@ -61,7 +63,7 @@ def _is_valid(
     return mask is None or mask.dtype in (torch.bool, torch.float32, query.dtype)
 
 
-def _flash(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
+def _flash(gpu: SimulatedGPU, call: AttentionCall, scale: float | None) -> Any:
     size = call.query.shape[-1]
     scale = size**-0.5 if scale is None else scale
     query, key, value = (_padded(tensor) for tensor in call[1:4])
@@ -72,7 +74,7 @@ def _flash(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
     return result if result.shape[-1] == size else result[..., :size]
 
 
-def _efficient(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
+def _efficient(gpu: SimulatedGPU, call: AttentionCall, scale: float | None) -> Any:
     mask = _added_mask(gpu, call)
     if mask is not None:
         batch, heads, queries, _ = call.query.shape
@@ -82,7 +84,7 @@ def _efficient(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
     )[0]
 
 
-def _cudnn(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
+def _cudnn(gpu: SimulatedGPU, call: AttentionCall, scale: float | None) -> Any:
     options = call.trains, call.dropout, call.causal, False
     result, *others = _aten._scaled_dot_product_cudnn_attention.default(
         *call[1:4], _added_mask(gpu, call), *options, scale=scale
@@ -91,7 +93,7 @@ def _cudnn(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
     return result
 
 
-def _math(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
+def _math(gpu: SimulatedGPU, call: AttentionCall, scale: float | None) -> Any:
     return _aten._scaled_dot_product_attention_math.default(
         *call[1:4],
         _added_mask(gpu, call),
@@ -109,7 +111,7 @@ def _drop(results: list[Any]) -> None:
         del results[0]
 
 
-def _added_mask(gpu: SimulatedGPU, call: Call) -> Any:
+def _added_mask(gpu: SimulatedGPU, call: AttentionCall) -> Any:
     """The bias of the scores: 0 where a bool mask lets a key take part."""
     mask = call.mask
     if mask is None or mask.dtype != torch.bool:
@@ -161,7 +163,7 @@ def _choice(
     """``_fused_sdp_choice_cuda``: programs ask before they prepare tensors for a backend."""
     if _is_nested(query, key, value):
         return NotImplemented
-    call = Call(gpu.model, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    call = AttentionCall(gpu.model, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     return int(select(call))
 
 
@@ -219,7 +221,7 @@ def _native_attention(
         return NotImplemented
     split = (query.shape[0], -1, num_head, embed_dim // num_head)
     heads = query.view(split).transpose(1, 2)
-    call = Call(gpu.model, heads, heads, heads, None, 0.0, False, False)
+    call = AttentionCall(gpu.model, heads, heads, heads, None, 0.0, False, False)
     if select(call) is Backend.MATH:
         return NotImplemented
     return _fused(query, split, weights), None

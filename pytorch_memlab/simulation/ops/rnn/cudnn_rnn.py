@@ -102,7 +102,7 @@ class Network(NamedTuple):
         return sum(part.numel for part in self.parts())
 
 
-class Call(NamedTuple):
+class CudnnRNNCall(NamedTuple):
     """The arguments of ``_cudnn_rnn``, in their order."""
 
     tensor: torch.Tensor
@@ -235,7 +235,7 @@ _PACKETS: Final = (
 
 
 def _meta(*args: Any) -> tuple[torch.Tensor, ...]:
-    call = Call(*args)
+    call = CudnnRNNCall(*args)
     call.check()
     tensor, hx, cx = call.tensor, call.hx, call.cx
     size = call.network.output_size * call.network.directions
@@ -249,7 +249,7 @@ def _meta(*args: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _reference(*args: Any) -> tuple[torch.Tensor, ...]:
-    call = Call(*args)
+    call = CudnnRNNCall(*args)
     if call.buffer is None:
         warnings.warn(_NOT_FLAT, stacklevel=1)
     results = _meta(*args)
@@ -267,12 +267,12 @@ def _reference(*args: Any) -> tuple[torch.Tensor, ...]:
     return results
 
 
-def _backward_call(args: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...], list[bool]]:
+def _backward_call(args: tuple[Any, ...]) -> tuple[CudnnRNNCall, tuple[Any, ...], list[bool]]:
     """The call of the forward pass, the gradients of its outputs, and those that are wanted."""
-    return Call(*args[:6], *args[10:20]), args[7:10], args[21]
+    return CudnnRNNCall(*args[:6], *args[10:20]), args[7:10], args[21]
 
 
-def _separate_gradients(call: Call) -> bool:
+def _separate_gradients(call: CudnnRNNCall) -> bool:
     """True if weights' gradients are copied out of the buffer that cuDNN writes them to."""
     return call.weight_stride0 != (5 if call.proj_size else 4)
 
@@ -312,14 +312,16 @@ def _backward_reference(*args: Any) -> tuple[Any, ...]:
     return results
 
 
-def _inputs(call: Call) -> list[torch.Tensor]:
+def _inputs(call: CudnnRNNCall) -> list[torch.Tensor]:
     """Input, states and weights, in the dtype of the arithmetic."""
     states = [call.hx] if call.cx is None else [call.hx, call.cx]
     dtype = acc_type(call.tensor.dtype)
     return [one.detach().to(dtype) for one in (call.input, *states, *call.weights)]
 
 
-def _run(call: Call, seed: int, tensor: torch.Tensor, *rest: torch.Tensor) -> list[torch.Tensor]:
+def _run(
+    call: CudnnRNNCall, seed: int, tensor: torch.Tensor, *rest: torch.Tensor
+) -> list[torch.Tensor]:
     """Output and last states of the CPU's own network."""
     count = 1 if call.cx is None else 2
     states, weights = rest[:count], rest[count:]
@@ -339,7 +341,7 @@ def _run(call: Call, seed: int, tensor: torch.Tensor, *rest: torch.Tensor) -> li
 
 
 def _layer(
-    call: Call,
+    call: CudnnRNNCall,
     tensor: torch.Tensor,
     states: list[torch.Tensor],
     weights: Sequence[torch.Tensor],
@@ -371,7 +373,7 @@ _estimated: Final = partial(estimated, source=_SOURCE)
 
 @_estimated("aten::_cudnn_rnn", reference=_reference, meta=_meta)
 def _memory(call: OpCall) -> None:
-    rnn = Call(*call.args)
+    rnn = CudnnRNNCall(*call.args)
     output, hy, cy, reserve, buffer = call.result
     call.alloc_contiguous(rnn.input)
     call.alloc_outputs(output, hy, cy)

@@ -26,7 +26,12 @@ from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import UnsupportedCUDACallError
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.gpu import GPU
-from pytorch_memlab.simulation.ops.attention.backends import Backend, Call, against, cudnn_version
+from pytorch_memlab.simulation.ops.attention.backends import (
+    AttentionCall,
+    Backend,
+    against,
+    cudnn_version,
+)
 
 CHOICES = json.loads((Path(__file__).parents[3] / "data" / "attention_choices.json").read_text())
 RECORDED = CHOICES["2.13"] if RELEASE >= (2, 13) else []
@@ -67,7 +72,7 @@ def configurations() -> Any:
         )
 
 
-def call_of(gpu: Any, configuration: Any) -> Call:
+def call_of(gpu: Any, configuration: Any) -> AttentionCall:
     """The call that a configuration stands for."""
     name, sizes, mask, (queries, keys, causal), heads, dropout, trains = configuration
     dtype = getattr(torch, name)
@@ -84,7 +89,7 @@ def call_of(gpu: Any, configuration: Any) -> Call:
         "float3": lambda: empty(heads[0], queries, keys),
         "keys": lambda: empty(1, 1, 1, keys),
     }
-    return Call(
+    return AttentionCall(
         gpu,
         empty(2, heads[0], queries, sizes[0], grad=trains),
         empty(2, heads[1], keys, sizes[0], grad=trains),
