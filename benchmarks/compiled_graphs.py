@@ -89,13 +89,14 @@ def _run_sample(op: Any, dtype: torch.dtype) -> None:
         return
     args, kwargs = placed_arguments(op, of_op[len(of_op) // 2], "cuda")
     result = torch.compile(lambda *args, **kwargs: op.op(*args, **kwargs))(*args, **kwargs)
-    roots = [
-        leaf
-        for leaf in tree_leaves(result)
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
-    ]
+    roots = [leaf for leaf in tree_leaves(result) if _is_root(leaf)]
     if roots:
         torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+
+
+def _is_root(leaf: object) -> bool:
+    """True for a tensor to begin a backward pass at: there is no sparse gradient of ones."""
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.layout is torch.strided
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
