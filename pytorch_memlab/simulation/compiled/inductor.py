@@ -31,6 +31,7 @@ from torch._inductor.fx_passes import joint_graph
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import ComputedBuffer, OperationBuffer
 from torch.fx import GraphModule
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import _triton
 
 from ..._common.frames.compiled_code import compiled_code
@@ -111,7 +112,8 @@ def install(
 
     @patches.around(compile_fx, "_compile_fx_inner")
     def compile(original: Any, module: GraphModule, *args: Any, **kwargs: Any) -> Any:
-        source = GraphModule(module, copy.deepcopy(module.graph))
+        # No Python of it is written before a graph runs eagerly.
+        source: GraphModule = _LazyGraphModule(module, copy.deepcopy(module.graph))
         sources.append(source)
         try:
             # A default device of the program is not for what Inductor computes while it lowers.
