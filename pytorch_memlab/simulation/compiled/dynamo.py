@@ -11,6 +11,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -54,6 +55,9 @@ Backend = Callable[[Any, list[Any]], Any]
 
 _MODE_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
 """Dispatch keys that every tensor has while a dispatch mode is on; guards compare them."""
+
+AOT_EAGER = ("aot_eager", "aot_eager_decomp_partition")
+"""Backends that run AOTAutograd's graphs op by op: as traced, and with Inductor's decompositions."""
 
 CONTROL_FLOW = (RestartAnalysis, SkipFrame, Unsupported, *exceptions_allowed_to_be_fallback)
 """Errors by which a backend tells Dynamo what to do."""
@@ -295,13 +299,20 @@ def is_named(backend: Any, *names: str) -> bool:
 
 
 def aot_eager(backend: Any, boxed: Callable[..., Callable[..., Any]]) -> Backend:
-    """The backend ``aot_eager``, whose graphs run as ``boxed`` lets them."""
+    """A backend of `AOT_EAGER`, whose graphs run as ``boxed`` lets them."""
     forward = boxed(debugging.boxed_nop, is_hit=True)
     backward = boxed(debugging.boxed_nop, is_hit=False)
 
     compiler, options = getattr(backend, "compiler_fn", backend), getattr(backend, "kwargs", {})
 
     def compile_graph(module: Any, inputs: list[Any]) -> Any:
-        return compiler(module, inputs, fw_compiler=forward, bw_compiler=backward, **options)
+        if is_named(backend, AOT_EAGER[0]):
+            return compiler(module, inputs, fw_compiler=forward, bw_compiler=backward, **options)
+        asked = debugging.get_nop_func
+        debugging.get_nop_func = partial(next, iter((forward, backward)))
+        try:
+            return compiler(module, inputs, **options)
+        finally:
+            debugging.get_nop_func = asked
 
     return compile_graph

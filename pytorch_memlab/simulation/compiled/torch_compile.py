@@ -200,7 +200,7 @@ class _Compilation:
 
         chosen = original
         is_modelled = is_op_by_op = dynamo.is_named(original, "eager")
-        if not is_op_by_op and dynamo.is_named(original, "aot_eager"):
+        if not is_op_by_op and dynamo.is_named(original, *dynamo.AOT_EAGER):
             is_modelled, chosen = True, dynamo.aot_eager(original, eager_graphs.boxed)
         is_inductor = getattr(original, "compiler_name", "") == "inductor"
         is_modelled = is_modelled or is_inductor
