@@ -57,7 +57,7 @@ _MODE_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapsho
 """Dispatch keys that every tensor has while a dispatch mode is on; guards compare them."""
 
 AOT_EAGER = ("aot_eager", "aot_eager_decomp_partition")
-"""Backends that run AOTAutograd's graphs op by op: as traced, and with Inductor's decompositions."""
+"""Backends that run AOTAutograd's graphs op by op: as traced, or in Inductor's ops."""
 
 CONTROL_FLOW = (RestartAnalysis, SkipFrame, Unsupported, *exceptions_allowed_to_be_fallback)
 """Errors by which a backend tells Dynamo what to do."""

@@ -56,7 +56,7 @@ def test_an_eager_chain_keeps_what_each_op_reads() -> None:
 
 @pytest.mark.parametrize("kept", range(LAYERS + 1))
 def test_a_budget_keeps_so_many_products_and_computes_the_others_again(kept: int) -> None:
-    """Of the chain's 2 * LAYERS tensors a budget keeps products; the first cosine is of an input."""
+    """The chain has 2 * LAYERS tensors; half of them are products."""
     saved, computed = saved_and_computed("aot_eager_decomp_partition", kept / (2 * LAYERS))
     again = LAYERS - kept
     assert (saved, computed) == (kept * SQUARE, (2 * LAYERS + again) * PRODUCT)
