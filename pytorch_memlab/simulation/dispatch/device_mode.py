@@ -39,7 +39,7 @@ from ..._common.frames.hidden_calls import hidden, incurious, is_incurious
 from ..._common.frames.traceback_frames import clear_internal_frames
 from ..._common.interrupts.stack_room import check_room_of_op
 from ...errors import UnsupportedCUDACallError
-from ..machine.machine import Machine
+from ..machine.machine import Machine, compute
 from ..machine.op_arguments import Args, Kwargs
 from ..machine.simulated_gpu import SimulatedGPU
 from ..ops.core.op_info import OpInfo, op_info, records
@@ -67,6 +67,8 @@ _TYPES_OF_NUMBERS = {
     complex: torch.complex128,
 }
 _untyped_storage = torch._C.TensorBase.untyped_storage
+_is_complex = torch._C.TensorBase.is_complex
+_STRIDED = torch.strided
 _current_node = torch._C._current_autograd_node
 
 
@@ -124,6 +126,12 @@ class SimulatedDeviceMode(TorchDispatchMode):
         if args and (type(args[0]) in _TYPES_OF_NUMBERS or func is _EQUAL):
             args = _with_tensors(func, args)
         info = records.get(id(func)) or op_info(func)
+        if info.is_view_of_one:
+            result = self._view(info, args, kwargs)
+            if result is not None:
+                return result
+        elif info.is_mark:
+            return func(*args, **kwargs)
         given = kwargs
         if not info.is_plain:
             result = self._run_otherwise(func, info, args, kwargs)
@@ -154,6 +162,33 @@ class SimulatedDeviceMode(TorchDispatchMode):
             if capture is not None:
                 return captured_ops.run_captured(call, capture)
         return call.run()
+
+    def _view(self, info: OpInfo, args: Args, kwargs: Kwargs) -> Any:
+        """A view of a tensor on a GPU, as half of all ops make one; None where more is asked.
+
+        It takes no memory, and is where that tensor is.
+        """
+        machine, tensor = self._machine, args[0]
+        thread = machine.thread
+        if kwargs or machine.captures.underway or thread.output_device is not None:
+            return None
+        try:
+            allocation = machine.allocations.of(_untyped_storage(tensor))
+            if allocation is None or _is_complex(tensor) or tensor.layout is not _STRIDED:
+                return None
+            if tensor.is_nested:
+                return None
+            node = _current_node()
+            if node is not None:
+                self._gradients.enter(node)
+            if machine.execute is compute:
+                result = info.op._op(*args)
+            else:
+                result = machine.execute(info.op, info.op, args, kwargs, True)
+        except (NotImplementedError, RuntimeError, ValueError):
+            return None  # the same error comes again, and is told in the words of CUDA
+        thread.last_gpu = allocation.gpu
+        return result
 
     def _run_otherwise(self, func: Any, info: OpInfo, args: Args, kwargs: Kwargs) -> Any:
         """Run an op by other ops, or refuse it; NotImplemented if it runs as a whole."""

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensor
 
 from ..._common.frames.hidden_calls import CAN_HIDE
 from ..._common.frames.traceback_frames import passes_on
-from ..._common.interrupts.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..._common.interrupts.uninterrupted import STANDARD_SIGNALS, held, uninterrupted
 from ..._common.text.prose_size import prose_size
 from ..._common.torch.storages import StorageTable, host_address, storages_of
 from ..._common.torch.torch_release import RELEASE
@@ -329,14 +329,22 @@ class Machine:
     ) -> None:
         """Label a new storage as living on a GPU, and allocate its memory there."""
         stream = self.current_stream(gpu.index)
-        with uninterrupted(*STANDARD_SIGNALS):
-            nbytes = storage.nbytes()
-            allocation = gpu.allocate(nbytes, stream, is_estimate=is_estimate, is_data=True)
-            try:
-                self.allocations.add(storage, allocation)
-            except BaseException:
-                gpu.release(allocation)
-                raise
+        if held.standard:  # by the op whose output it is
+            self._put(storage, gpu, stream, is_estimate)
+        else:
+            with uninterrupted(*STANDARD_SIGNALS):
+                self._put(storage, gpu, stream, is_estimate)
+
+    def _put(
+        self, storage: torch.UntypedStorage, gpu: SimulatedGPU, stream: int, is_estimate: bool
+    ) -> None:
+        nbytes = storage.nbytes()
+        allocation = gpu.allocate(nbytes, stream, is_estimate=is_estimate, is_data=True)
+        try:
+            self.allocations.add(storage, allocation)
+        except BaseException:
+            gpu.release(allocation)
+            raise
 
     def is_in_graph_pool(self, gpu: SimulatedGPU) -> bool:
         """True if what is made now has values, behind addresses of a pool that graphs use."""

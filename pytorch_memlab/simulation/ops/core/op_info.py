@@ -77,6 +77,7 @@ class OpInfo(OpDefinition):
             and self.device_position is None
             and not (self.is_foreach or self.may_resize)
         )
+        self.is_mark = op.namespace == "profiler"  # of a profile, as each step of an optimizer has
 
         is_modelled = known.provenance is not None
         self.is_confirmed = known.provenance is Provenance.RECORDING
@@ -88,6 +89,16 @@ class OpInfo(OpDefinition):
         else:
             takes_no_more = _has_no_workspace(op) or not (self.makes_tensors or self.writes_out)
         self.is_modelled = is_modelled or takes_no_more
+        self.is_view_of_one = (  # its first argument; every call of an op without any model
+            is_view
+            and self.is_plain
+            and self.is_modelled
+            and ["Tensor" in str(a.type) for _, a in arguments].count(True) == 1
+            and str(arguments[0][1].type) == "Tensor"
+            and self.memory is self.reference is self.python_kernel is None
+            and not (self.draws or self.written or is_library)
+            and not any(kind in self.name for kind in ("nested", "sparse"))
+        )
 
     def argument(self, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The argument at a position of ``written``; None if it was not given."""
