@@ -7,8 +7,9 @@ import threading
 import pytest
 import torch
 
+from pytorch_memlab._common.frames.call_stacks import call_stacks
 from pytorch_memlab._common.torch import forward_ops
-from pytorch_memlab._common.torch.forward_ops import ForwardOps, OpStack
+from pytorch_memlab._common.torch.forward_ops import ForwardOps, NodeStacks, OpStack
 from pytorch_memlab.history.holders import peak_holders
 from pytorch_memlab.history.program import program
 from pytorch_memlab.history.recorder import Recording
@@ -92,8 +93,9 @@ def test_a_change_of_a_view_is_charged_with_what_its_backward_takes():
 
 
 def test_a_node_of_an_op_that_views_by_strides_is_its_own():
-    stacks = {5: OpStack(torch.ops.aten.as_strided.default)}
-    assert forward_ops._stack_of(5, "AsStridedBackward0", stacks) is stacks[5]
+    stacks, own = NodeStacks(), OpStack(torch.ops.aten.as_strided.default)
+    stacks.add(5, 6, own)
+    assert forward_ops._stack_of(5, "AsStridedBackward0", stacks) is own
     assert forward_ops._stack_of(6, "AsStridedBackward0", stacks) is None
 
 
@@ -162,6 +164,73 @@ def test_only_so_many_nodes_are_remembered(monkeypatch):
         outputs[0].sum().backward()
     assert ("mul", "19") in mode.found
     assert [found for name, found in mode.found if name == "mul"][1] is None
+
+
+def noted(stacks, calls):
+    """Add calls of ops, each with the number of its first node and the one after its last."""
+    for begin, end, name in calls:
+        stack = OpStack(torch.ops.aten.exp.default)
+        stack.module = name
+        stacks.add(begin, end, stack)
+
+
+def modules_of(stacks, numbers):
+    found = [stacks.get(number) for number in numbers]
+    return [None if stack is None else stack.module for stack in found]
+
+
+def test_nodes_are_found_by_their_numbers_also_after_a_gap_and_when_they_begin_again():
+    stacks = NodeStacks()
+    noted(stacks, [(10, 12, "a"), (12, 13, "b")])
+    assert modules_of(stacks, range(9, 14)) == [None, "a", "a", "b", None]
+    assert [stacks.is_second(number) for number in range(9, 14)] == [
+        *(False, False, True, False, False)
+    ]
+    noted(stacks, [(11, 14, "c")])
+    assert modules_of(stacks, range(9, 15)) == [None, "a", "c", "c", "c", None]
+    assert [stacks.is_second(number) for number in (11, 12, 13)] == [False, True, True]
+    noted(stacks, [(20, 21, "d")])
+    assert modules_of(stacks, (13, 19, 20, 21)) == [None, None, "d", None]
+    noted(stacks, [(3, 4, "e")])
+    assert modules_of(stacks, (3, 4, 20)) == ["e", None, None]
+
+
+def test_the_newest_half_of_too_many_nodes_stays(monkeypatch):
+    monkeypatch.setattr(forward_ops, "MOST_NODES", 8)
+    stacks = NodeStacks()
+    noted(stacks, [(number, number + 1, str(number)) for number in range(100, 109)])
+    assert modules_of(stacks, range(103, 110)) == [*(None, None, "105", "106", "107", "108", None)]
+
+
+def test_equal_stacks_of_a_loop_are_kept_once_when_they_were_read(monkeypatch):
+    monkeypatch.setattr(forward_ops, "_AT_ONCE", 4)
+    ops = ForwardOps()
+    x = torch.ones(2, requires_grad=True)
+
+    def step():
+        x.exp()
+        x.exp()
+        x.sin()
+
+    with NotedOps(ops):
+        for _ in range(3):
+            step()
+        nodes = ops._threads[0]
+        assert len({id(stack) for stack in nodes.values()}) == 9
+        call_stacks.read()
+        for _ in range(2):
+            step()
+    loop, first = nodes.values()[:9], step.__code__.co_firstlineno
+    assert len({id(stack) for stack in loop}) == 3
+    lines = [
+        line - first
+        for stack in loop
+        for file, line, function in call_stacks.places(stack)
+        if file == __file__ and function == "step"
+    ]
+    assert lines == [1, 2, 3] * 3
+    names = [stack.op._schema.name for stack in loop]
+    assert names == ["aten::exp", "aten::exp", "aten::sin"] * 3
 
 
 def test_a_graph_of_another_thread_finds_its_ops():

@@ -6,7 +6,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
-from itertools import count, islice
+from itertools import count
 from typing import Any, Final
 
 import torch
@@ -15,7 +15,13 @@ from ..frames.call_stacks import TakenStack, call_stacks, capture
 
 MOST_NODES: Final = 2**16
 """Nodes of one thread that are remembered: those of older ones were used, or their graph is gone.
-A node takes about 200 bytes."""
+A node takes about 10 bytes once its stack was read, and about 120 before."""
+
+_AT_ONCE: Final = 1024
+"""New nodes after which equal stacks are looked for."""
+
+_MOST_DIFFERENT: Final = 4096
+"""Different stacks that are looked for."""
 
 _MOST_THREADS: Final = 64
 """Threads that are remembered when some of them have ended: a graph may outlive its thread."""
@@ -48,6 +54,73 @@ class OpStack(TakenStack):
         call_stacks.add(self)
 
 
+class NodeStacks:
+    """The stacks of the ops that made the nodes of one thread, whose numbers follow each other.
+
+    Of a loop they are equal but for the first ones: once they were read, one stands for all.
+    """
+
+    __slots__ = ("_different", "_nodes", "_shared")
+
+    def __init__(self) -> None:
+        # Number of the first node, the stacks, and for each whether its op made the node before
+        # too. Another thread may read while this one drops the oldest: so they change as one.
+        self._nodes: tuple[int, list[OpStack], bytearray] = 0, [], bytearray()
+        self._shared = 0  # how many of them were compared
+        self._different: dict[tuple[int, int, str], OpStack] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes[1])
+
+    def get(self, number: int) -> OpStack | None:
+        first, stacks, _ = self._nodes
+        place = number - first
+        return stacks[place] if 0 <= place < len(stacks) else None
+
+    def is_second(self, number: int) -> bool:
+        """True if the op of a node made the node before it too."""
+        first, stacks, are_second = self._nodes
+        place = number - first
+        return 0 <= place < len(stacks) and bool(are_second[place])
+
+    def values(self) -> list[OpStack]:
+        return self._nodes[1].copy()
+
+    def add(self, begin: int, end: int, stack: OpStack) -> None:
+        """Note the op that made the nodes from one number to another."""
+        first, stacks, are_second = self._nodes
+        if begin != first + len(stacks):
+            self._keep(0, max(begin - first, 0) if begin < first + len(stacks) else 0, begin)
+            first, stacks, are_second = self._nodes
+        count = end - begin
+        are_second.extend(b"\0" + b"\1" * (count - 1))
+        stacks.extend([stack] * count)
+        if len(stacks) > MOST_NODES:
+            self._keep(len(stacks) - MOST_NODES // 2, len(stacks), begin)
+        elif len(stacks) - self._shared >= _AT_ONCE:
+            self._share(stacks)
+
+    def _keep(self, start: int, end: int, following: int) -> None:
+        """Keep some nodes, before that of a number if they are none."""
+        first, stacks, are_second = self._nodes
+        self._shared = max(min(self._shared, end) - start, 0)
+        kept = stacks[start:end]
+        self._nodes = first + start if kept else following, kept, are_second[start:end]
+
+    def _share(self, stacks: list[OpStack]) -> None:
+        """Let one stack stand for all that are equal, as far as they were read."""
+        different = self._different
+        for place in range(self._shared, len(stacks)):
+            stack = stacks[place]
+            if stack.raw is not None:
+                return
+            if len(different) > _MOST_DIFFERENT:
+                different.clear()
+            key = stack.number, id(stack.op), stack.module
+            stacks[place] = different.setdefault(key, stack)
+            self._shared = place + 1
+
+
 class _Notes:
     """Notes of one thread on the nodes that it made."""
 
@@ -57,14 +130,14 @@ class _Notes:
         self.last = _next_number()  # that of the next node when the thread noted last
         self.newest: OpStack | None = None  # of the op that began last, if it made a node
         self.modes = 0  # how many dispatch modes waited then for ops of the thread
-        self.of_nodes: dict[int, OpStack] = {}  # by the number of the node
+        self.of_nodes = NodeStacks()
 
 
 class _Threads:
     """The notes of all threads. Those of a thread that runs stay, however many others end."""
 
     def __init__(self) -> None:
-        self.nodes: list[dict[int, OpStack]] = []
+        self.nodes: list[NodeStacks] = []
         self._owners: list[weakref.ref[_Notes]] = []
         self._lock = threading.Lock()
 
@@ -114,12 +187,9 @@ class ForwardOps:
         notes.last = number
         notes.newest = stack = self._stack_of(op)
         notes.modes = _modes_that_wait()
-        of_nodes = notes.of_nodes
-        for made in range(max(last, number - MOST_NODES), number):
-            of_nodes[made] = stack
-        if len(of_nodes) > MOST_NODES:
-            for old in list(islice(of_nodes, len(of_nodes) - MOST_NODES // 2)):
-                del of_nodes[old]
+        begin = max(last, number - MOST_NODES)
+        if begin < number:
+            notes.of_nodes.add(begin, number, stack)
 
     def makes_node(self) -> bool:
         """True if the op that runs in this thread made a node of autograd."""
@@ -169,17 +239,17 @@ class ForwardOps:
         forgotten = self._threads
         self._begin()
         for stacks in forgotten.copy():
-            for stack in list(stacks.values()):
+            for stack in stacks.values():
                 stack.drop()
 
 
-def _stack_of(number: int, name: str, stacks: dict[int, OpStack]) -> OpStack | None:
+def _stack_of(number: int, name: str, stacks: NodeStacks) -> OpStack | None:
     """The stack of a node's op. Nodes that an op makes after it ran are noted for the next one."""
     if name == _OF_CHANGED_VIEW:
         return stacks.get(number - 1)
     stack = stacks.get(number)
     if name == _OF_NEW_VIEW and stack is not None and _name_of(stack.op) != "as_strided":
-        return stacks.get(number - 2 if stacks.get(number - 1) is stack else number)
+        return stacks.get(number - 2 if stacks.is_second(number) else number)
     return stack
 
 
