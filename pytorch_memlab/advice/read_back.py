@@ -46,7 +46,8 @@ def _moved(
     around = parents.get(id(above))
     match above:
         case ast.Attribute(attr=method):
-            if method not in _TAKES or not isinstance(around, ast.Call):
+            is_dropped = isinstance(parents.get(id(around)), ast.Expr)
+            if method not in _TAKES or not isinstance(around, ast.Call) or is_dropped:
                 return 0
             file.replace(around, _applied(element, ast.unparse(around)))
             return 1

@@ -90,6 +90,13 @@ CASES = {
         "kept.append(torch.randn(1, 65536, device='cuda').cpu())",
         "score(random.choice(kept).cuda())",
     ),
+    "one of them, in a list of bounded length": (
+        LISTED,
+        'kept.append(torch.randn(1, 65536, device="cuda"))',
+        "if len(kept) > 250: kept.pop(0)\n    score(kept[-1])",
+        "kept.append(torch.randn(1, 65536, device='cuda').cpu())",
+        "if len(kept) > 250: kept.pop(0)\n    score(kept[-1].cuda())",
+    ),
     "each of them": (
         LISTED,
         'kept.append(torch.randn(1, 65536, device="cuda"))',
@@ -131,7 +138,7 @@ def test_the_other_edit_moves_what_is_read(name, tmp_path):
     assert remedy is not None
     assert remedy.otherwise is not None
     assert remedy.code == (new_push,)  # is tried first, and fails: it computes with what is read
-    assert remedy.otherwise.code == (new_push, new_sample)
+    assert remedy.otherwise.code == (new_push, new_sample.splitlines()[-1].strip())
     for edit, is_enough in ((new_sample, True), (sample, False)):
         new = HEAD + program.format(steps=30, push=new_push, sample=edit)
         if is_enough:
