@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from pytorch_memlab._common.text.quoted import quoted
-from pytorch_memlab.columns import COLUMNS, KNOWN_COLUMNS
-from pytorch_memlab.errors import UnknownColumnError, UsageError
-from pytorch_memlab.records import LineEntry
+from .._common.text.quoted import quoted
+from ..columns import COLUMNS, KNOWN_COLUMNS
+from ..errors import UnknownColumnError, UsageError
+from ..records import LineEntry
 
 DEFAULT_COLUMNS = ("active_bytes.all.peak", "reserved_bytes.all.peak")
 

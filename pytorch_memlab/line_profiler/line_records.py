@@ -13,19 +13,18 @@ from io import TextIOBase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pytorch_memlab._common.frames.call_results import is_result_dropped
-from pytorch_memlab._common.process.checked_file import CheckedFile
-from pytorch_memlab._common.process.ipython import ipython_shell
-from pytorch_memlab._common.process.ranks import path_of_rank
-from pytorch_memlab._common.process.standard_output import without_encoding_errors
-from pytorch_memlab._common.text.prose_size import counted, prose_size
-from pytorch_memlab._common.text.quoted import listed, quoted, shortened
-from pytorch_memlab._common.text.shared_paths import private_names
-from pytorch_memlab.columns import column_of, measured
-from pytorch_memlab.errors import UsageError
-from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_columns
-from pytorch_memlab.profiles.ranking import peak_of
-from pytorch_memlab.records import (
+from .._common.frames.call_results import is_result_dropped
+from .._common.process.checked_file import CheckedFile
+from .._common.process.ipython import ipython_shell
+from .._common.process.ranks import path_of_rank
+from .._common.process.standard_output import without_encoding_errors
+from .._common.text.prose_size import counted, prose_size
+from .._common.text.quoted import listed, quoted, shortened
+from .._common.text.shared_paths import private_names
+from ..columns import column_of, measured
+from ..errors import UsageError
+from ..profiles.ranking import peak_of
+from ..records import (
     OF_VALUES,
     ApproximationKind,
     DeviceInfo,
@@ -37,9 +36,10 @@ from pytorch_memlab.records import (
     Remark,
     Report,
 )
-from pytorch_memlab.render import text
-from pytorch_memlab.render.notes import kind_of
-from pytorch_memlab.render.tables import column_parts
+from ..render import text
+from ..render.notes import kind_of
+from ..render.tables import column_parts
+from .columns import DEFAULT_COLUMNS, checked_columns
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from pandas.api.extensions import ExtensionArray
 
-    from pytorch_memlab.line_profiler.profile_difference import ProfileDifference
-    from pytorch_memlab.profiles.recorded import RecordedProfile
+    from ..profiles.recorded import RecordedProfile
+    from .profile_difference import ProfileDifference
 
     Values = tuple[int | float | None, ...]
 
@@ -194,7 +194,7 @@ class RecordsDisplay:
         return text.render(self.report).removesuffix("\n")
 
     def _repr_html_(self) -> str:
-        from pytorch_memlab.render import html
+        from ..render import html
 
         return html.fragment(self.report)
 
@@ -282,7 +282,7 @@ class RecordedLines(ABC):
         Raises:
             UsageError: it is something else.
         """
-        from pytorch_memlab.line_profiler.profile_difference import ProfileDifference
+        from .profile_difference import ProfileDifference
 
         if not isinstance(other, RecordedLines):
             raise UsageError(f"diff takes a profiler or a loaded profile, not {quoted(other)}")
@@ -305,9 +305,9 @@ class RecordedLines(ABC):
         Raises:
             UsageError: there is one, or it cannot be written; the older one is as it was.
         """
-        from pytorch_memlab.profiles.privacy import without_private_facts
-        from pytorch_memlab.render.notes import in_words
-        from pytorch_memlab.saved import profile_file
+        from ..profiles.privacy import without_private_facts
+        from ..render.notes import in_words
+        from ..saved import profile_file
 
         file = CheckedFile(path_of_rank(os.fspath(path)), keeps_older=not force)
         found = self.recorded()
@@ -329,8 +329,8 @@ class RecordedLines(ABC):
         Raises:
             UsageError: it cannot be written; an older page is as it was.
         """
-        from pytorch_memlab.profiles.privacy import private_report, without_private_facts
-        from pytorch_memlab.render import report_page
+        from ..profiles.privacy import private_report, without_private_facts
+        from ..render import report_page
 
         file = CheckedFile(path_of_rank(os.fspath(path)))
         found, report = self.recorded(), self.report_of_each_device()
@@ -416,7 +416,7 @@ def _matching(
         found = named.get(item, [])
         wanted = shortened(item)
     else:
-        from pytorch_memlab.line_profiler.registration import resolve
+        from .registration import resolve
 
         functions = resolve(item)
         code_ids = [id(function.__code__) for function in functions]

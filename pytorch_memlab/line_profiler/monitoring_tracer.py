@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, FrameType
 from typing import Any
 
-from pytorch_memlab.errors import UsageError
-from pytorch_memlab.line_profiler.watched import (
+from ..errors import UsageError
+from .watched import (
     FrameListener,
     LineListener,
     WatchedCode,

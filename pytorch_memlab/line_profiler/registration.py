@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from pytorch_memlab.errors import NotAFunctionError
+from ..errors import NotAFunctionError
 
 
 def resolve(obj: object) -> list[FunctionType]:

@@ -23,8 +23,8 @@ from types import (
 )
 from typing import Any, TypeAlias
 
-from pytorch_memlab._common.frames.hidden_calls import hide_from, show_to
-from pytorch_memlab.line_profiler.watched import (
+from .._common.frames.hidden_calls import hide_from, show_to
+from .watched import (
     FrameListener,
     LineListener,
     WatchedCode,

@@ -19,8 +19,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
-from pytorch_memlab.line_profiler.function_source import source_block
-
+from .function_source import source_block
 from .line_profiler import LineProfiler
 
 

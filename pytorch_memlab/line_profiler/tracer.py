@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import CodeType, FrameType
 
-from pytorch_memlab._common.process.made_once import made_once
-from pytorch_memlab.errors import UsageError
-from pytorch_memlab.line_profiler.monitoring_tracer import MonitoringTracer, NoFreeToolError
-from pytorch_memlab.line_profiler.settrace_tracer import SettraceTracer
-from pytorch_memlab.line_profiler.watched import FrameListener, LineListener, LineTracer
+from .._common.process.made_once import made_once
+from ..errors import UsageError
+from .monitoring_tracer import MonitoringTracer, NoFreeToolError
+from .settrace_tracer import SettraceTracer
+from .watched import FrameListener, LineListener, LineTracer
 
 TRACER_VARIABLE = "PYTORCH_MEMLAB_TRACER"
 

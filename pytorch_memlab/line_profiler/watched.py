@@ -33,7 +33,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from pytorch_memlab._common.frames.thread_frames import thread_frames
+from .._common.frames.thread_frames import thread_frames
 
 
 class FrameListener(Protocol):

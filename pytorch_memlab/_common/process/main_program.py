@@ -17,8 +17,7 @@ from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
-from pytorch_memlab.errors import UsageError
-
+from ...errors import UsageError
 from ..interrupts.whole_block import whole_block
 
 

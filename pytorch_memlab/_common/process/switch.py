@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from pytorch_memlab._common.text.quoted import quoted
-from pytorch_memlab.errors import UsageError
+from ...errors import UsageError
+from ..text.quoted import quoted
 
 SWITCH = "PYTORCH_MEMLAB"
 """``0`` turns every profiler off, ``1`` or nothing leaves it on."""
