@@ -132,7 +132,11 @@ class MemReporter:
             if target is None or means(target, device)
         }
         if target is not None and not stats:
-            counted = [each for each in self._reconciliations if means(target, each)]
+            counted = [
+                reconciliation
+                for reconciliation in self._reconciliations
+                if means(target, reconciliation)
+            ]
             stats = {device: [] for device in counted or [target]}
         print(header())
         for device, rows in stats.items():
@@ -277,7 +281,9 @@ class MemReporter:
         self.collect_tensor()
         rows = self._rows(lambda wanted: names_of_variables(frame, wanted))
         records = tuple(reconciled(rows))
-        descriptions = tuple((str(each.device), description_of(each.device)) for each in records)
+        descriptions = tuple(
+            (str(record.device), description_of(record.device)) for record in records
+        )
         return MemorySnapshot(with_allocation_lines(rows), records, descriptions)
 
     def _rows(self, variables: Callable[[set[int]], dict[int, str]]) -> Rows:

@@ -183,7 +183,7 @@ def mark(approximations: Iterable[Approximation]) -> str:
     >>> mark([Approximation(ApproximationKind.ESTIMATED, "mean", 1, 512)])
     '~'
     """
-    kinds = {one.kind for one in approximations}
+    kinds = {approximation.kind for approximation in approximations}
     return "*" if kinds & OF_VALUES else "?" if kinds & NOT_COUNTED else "~" if kinds else ""
 
 
@@ -228,7 +228,7 @@ class PeakShare:
     @property
     def kinds(self) -> frozenset[ApproximationKind]:
         """The kinds of what is not known of that GPU."""
-        return frozenset(one.kind for one in self.approximations)
+        return frozenset(approximation.kind for approximation in self.approximations)
 
 
 def bound_of(sides: Iterable[str]) -> str:

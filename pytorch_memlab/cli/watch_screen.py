@@ -142,7 +142,7 @@ class WatchApp(App[None]):
     def _chosen(self) -> WatchedRank | None:
         if not self._ranks:
             return None
-        own = [one for one in self._ranks if one.digest.run.rank == self._rank]
+        own = [rank for rank in self._ranks if rank.digest.run.rank == self._rank]
         return own[0] if own else self._ranks[highest_rank(self._ranks)]
 
     def _show_headline(self, chosen: WatchedRank | None) -> None:
@@ -165,15 +165,15 @@ class WatchApp(App[None]):
         table = self.query_one("#ranks", DataTable)
         with self.prevent(DataTable.RowSelected, DataTable.RowHighlighted):
             table.clear()
-            for one in self._ranks:
-                digest = one.digest
+            for rank in self._ranks:
+                digest = rank.digest
                 table.add_row(
                     *_cells(
-                        one.name,
+                        rank.name,
                         prose_size(digest.active),
                         prose_size(digest.headroom),
-                        one.state,
-                        f"{one.age:.0f}",
+                        rank.state,
+                        f"{rank.age:.0f}",
                         digest.run.last_line[-_WHERE:],
                     )
                 )

@@ -147,7 +147,7 @@ def _left_upwards(root: Path, path: str, names: tuple[str, str, str]) -> list[in
     group = root / path.strip("/")
     groups = [root]
     if group.is_dir():  # from inside a container its own group is the root, whatever it is called
-        above = [each for each in group.parents if each.is_relative_to(root)]
+        above = [parent for parent in group.parents if parent.is_relative_to(root)]
         groups = list(dict.fromkeys([group, *above]))
     return [left for each in groups if (left := _left_in(each, *names)) is not None]
 

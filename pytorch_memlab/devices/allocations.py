@@ -129,10 +129,10 @@ def workspaces_among(
         from ..simulation.inspect import workspace_size
 
         size = workspace_size(torch.cuda.get_device_capability(device)[0])
-        return [one for one in blocks if one.requested == size], False
+        return [block for block in blocks if block.requested == size], False
     gpu = machine.gpu(device.index)
     addresses = {place.address for place in machine.workspaces.living() if place.gpu is gpu}
-    return [one for one in blocks if one.address in addresses], True
+    return [block for block in blocks if block.address in addresses], True
 
 
 def driver_view(device: torch.device) -> tuple[int | None, int | None]:

@@ -269,8 +269,8 @@ def _forget_exit_handlers() -> None:
     """Leave those of the process that was forked to it."""
     atexit._clear()
     finalizers: Any = getattr(weakref.finalize, "_registry", {})
-    for one in list(finalizers):
-        one.atexit = False
+    for finalizer in list(finalizers):
+        finalizer.atexit = False
     weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
 
 

@@ -48,7 +48,9 @@ class Run:
         self._needed: dict[int, int] = {}
         if not trial.failed:
             # A text is found by a change of a file that the program does not read.
-            self.problem = next((one for one in trial.findings if isinstance(one, str)), None)
+            self.problem = next(
+                (finding for finding in trial.findings if isinstance(finding, str)), None
+            )
             self.is_final = True
         else:
             self.problem = error_line(trial.error)
@@ -95,7 +97,7 @@ class Runs:
     def find(self, gpu: GPU, changes: tuple[Change, ...] = ()) -> Run | None:
         """The run that stands for a GPU, if there is one."""
         runs = self._found.get(_names(changes), ())
-        return next((one for one in runs if one.stands_for(gpu)), None)
+        return next((run for run in runs if run.stands_for(gpu)), None)
 
     def is_covered(self, wanted: Wanted, others: Sequence[Wanted]) -> bool:
         """True if one of some other runs will, as far as is known, stand for this one too."""

@@ -104,7 +104,7 @@ class GridSearch(Displayed):
         settings: Settings,
     ) -> None:
         self.variable = check_variables(variables)
-        self.others = tuple(one for one in variables if one is not self.variable)
+        self.others = tuple(variable for variable in variables if variable is not self.variable)
         self.program = program
         self._settings = settings
         self._runs = Runs(settings)
@@ -116,8 +116,8 @@ class GridSearch(Displayed):
             numbers = self.variable.numbers or ()
             rooms = [(name, gpu, settings.room(gpu)) for name, gpu in ordered]
             self._answers[values] = [
-                Answer(*one, values, changes, Search(numbers, one[2], slack=_SLACK))
-                for one in rooms
+                Answer(*room, values, changes, Search(numbers, room[2], slack=_SLACK))
+                for room in rooms
             ]
 
     def run(
@@ -141,7 +141,8 @@ class GridSearch(Displayed):
             if first.is_proven:
                 hints = first.points
                 wanted += [
-                    one.advance(self._runs, self.variable, self._settings, hints) for one in others
+                    other.advance(self._runs, self.variable, self._settings, hints)
+                    for other in others
                 ]
         needed: list[Wanted] = []
         for one in (runs[0] for runs in wanted if runs):
@@ -175,13 +176,13 @@ class GridSearch(Displayed):
     @property
     def problem(self) -> str | None:
         """The reason why the program runs with no value on any GPU; None if it runs with one."""
-        problems = [one.largest.problem for one in self.answers]
+        problems = [answer.largest.problem for answer in self.answers]
         return next(iter(problems), None) if all(problems) else None
 
     @property
     def has_no_effect(self) -> bool:
         """True if all values that ran need the same memory, or none at all."""
-        points = [one.points for one in self.answers]
+        points = [answer.points for answer in self.answers]
         if not any(points):
             return False
         are_flat = all(len({point.peak for point in one}) <= 1 for one in points)
@@ -224,7 +225,9 @@ class GridSearch(Displayed):
             for curve in self.curves(others)
             for name in curve.names
         }
-        return [self._row(one, lines.get((one.others, one.name))) for one in self.answers]
+        return [
+            self._row(answer, lines.get((answer.others, answer.name))) for answer in self.answers
+        ]
 
     def _row(self, answer: Answer, line: FittedLine | None) -> dict[str, object]:
         best, above = answer.best, answer.largest.above
@@ -245,18 +248,20 @@ class GridSearch(Displayed):
 
 def check_variables(variables: Sequence[Variable]) -> Variable:
     """The variable whose largest value is searched: the first range, or else the first numbers."""
-    names = [one.name for one in variables]
+    names = [variable.name for variable in variables]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{name} varies twice: give it once, with all of its values")
-    numbers = [one for one in variables if one.numbers is not None]
+    numbers = [variable for variable in variables if variable.numbers is not None]
     if not numbers:
         raise UsageError(
             f"{names[0]} has no numbers, of which the largest that fits could be searched: vary"
             " one that has, such as --batch-size=1:512"
         )
-    found = next((one for one in numbers if one.is_range), numbers[0])
-    count = math.prod(len(values_of_other(one)) for one in variables if one is not found)
+    found = next((number for number in numbers if number.is_range), numbers[0])
+    count = math.prod(
+        len(values_of_other(variable)) for variable in variables if variable is not found
+    )
     if count > _MOST_COMBINATIONS:
         raise UsageError(
             f"{count:,} combinations are too many, {_MOST_COMBINATIONS} is the most: give lists of"

@@ -101,17 +101,17 @@ class Loops:
 
     def saw_step(self, loops: Iterable[Loop]) -> None:
         """A step has ended within some loops."""
-        for one in loops:
-            one.steps += 1
-            if one.peaks is None:
-                one.peaks = StepPeaks(self._machine)
+        for loop in loops:
+            loop.steps += 1
+            if loop.peaks is None:
+                loop.peaks = StepPeaks(self._machine)
 
     def end(self, loops: list[Loop]) -> None:
         """End the innermost of some loops, and each one around it when it repeats."""
         loops[-1].is_ending = True
         self.ended += 1
-        for one in loops[:-1]:
-            one.contains_ended = True
+        for loop in loops[:-1]:
+            loop.contains_ended = True
 
     def unreached(self, *, times: int = 1) -> tuple[str, ...]:
         """The calls of branches that were taken less often so far."""

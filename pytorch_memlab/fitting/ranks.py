@@ -142,11 +142,11 @@ class RankSearch:
     @property
     def fullest(self) -> RankClass | None:
         """The ranks whose allocator leaves least: what NCCL takes no change of layers moves."""
-        return min(self.classes, key=lambda one: one.shown.verdict.room, default=None)
+        return min(self.classes, key=lambda class_: class_.shown.verdict.room, default=None)
 
     @property
     def emptiest(self) -> RankClass | None:
-        return max(self.classes, key=lambda one: one.shown.verdict.room, default=None)
+        return max(self.classes, key=lambda class_: class_.shown.verdict.room, default=None)
 
     def run(self) -> None:
         if self.only is not None:
@@ -265,7 +265,8 @@ class RankSearch:
             peers.tell_end(self._store, prefix, rank, "".join(reason))
             judged = verdict(trial, self.gpu, self.name, self.settings)
             facts = next(
-                (one for one in trial.findings if isinstance(one, PipelineFacts)), PipelineFacts()
+                (finding for finding in trial.findings if isinstance(finding, PipelineFacts)),
+                PipelineFacts(),
             )
             found[rank] = RankVerdict(rank, judged, facts, _categories(judged))
             self.runs += 1

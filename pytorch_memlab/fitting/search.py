@@ -159,7 +159,7 @@ class Search:
         lowest = self._values[0]
         if self._tried:
             accepted = (
-                next((one for one in self._values if one % number == 0), lowest)
+                next((value for value in self._values if value % number == 0), lowest)
                 for number in _FIRST_ACCEPTED
             )
             return next(((one,) for one in (lowest, *accepted) if one not in self._tried), ())
@@ -189,8 +189,8 @@ class Search:
     def _far_from(self, value: int, candidates: Sequence[int]) -> tuple[int, ...]:
         """A candidate far enough from a value for a line through both; empty without any."""
         middle = math.isqrt(max(value, 1) * max(candidates[-1], 1))
-        others = [one for one in candidates if one > value]
-        return tuple(([one for one in others if one <= middle] or others[:1])[-1:])
+        others = [candidate for candidate in candidates if candidate > value]
+        return tuple(([other for other in others if other <= middle] or others[:1])[-1:])
 
     def _near_end(self, candidates: Sequence[int]) -> int:
         """The first candidate; one farther inside each time that this did not end the search."""
@@ -208,12 +208,12 @@ class Search:
     def _moved_hints(self, own: Point) -> list[Point]:
         """Hints of other GPUs, as far off as they are at the only value tried on this one."""
         at_own = _interpolated(self.hints, own.value)
-        others = [Point(one.value, round(one.peak + own.peak - at_own)) for one in self.hints]
-        return sorted([own, *(one for one in others if one.value != own.value)])
+        others = [Point(hint.value, round(hint.peak + own.peak - at_own)) for hint in self.hints]
+        return sorted([own, *(other for other in others if other.value != own.value)])
 
     def _guessed(self, points: Sequence[Point], candidates: Sequence[int]) -> int | None:
-        fits = [one for one in points if one.peak <= self._available]
-        fails = [one for one in points if not fits or one.value > fits[-1].value]
+        fits = [point for point in points if point.peak <= self._available]
+        fails = [point for point in points if not fits or point.value > fits[-1].value]
         if fits and fails:
             ends = self._nearer(fits[-1], fails[0])
         elif fits:
@@ -223,7 +223,8 @@ class Search:
             ends = (points[0], points[1])
         base, slope = line_through(*ends)
         return max(
-            (one for one in candidates if base + slope * one <= self._available), default=None
+            (candidate for candidate in candidates if base + slope * candidate <= self._available),
+            default=None,
         )
 
     def _nearer(self, low: Point, high: Point) -> tuple[Point, Point]:
@@ -267,7 +268,7 @@ class Search:
 
 def _off_line(points: Sequence[Point], value: int) -> float:
     """The distance of the three points nearest to a value from a line."""
-    near = sorted(sorted(points, key=lambda one: abs(one.value - value))[:3])
+    near = sorted(sorted(points, key=lambda point: abs(point.value - value))[:3])
     if len(near) < 3:
         return 0
     base, slope = line_through(near[0], near[2])
@@ -276,6 +277,6 @@ def _off_line(points: Sequence[Point], value: int) -> float:
 
 def _interpolated(points: Sequence[Point], value: int) -> float:
     """The peak at a value, by a line through the two points nearest to it."""
-    ends = sorted(sorted(points, key=lambda one: abs(one.value - value))[:2])
+    ends = sorted(sorted(points, key=lambda point: abs(point.value - value))[:2])
     base, slope = line_through(ends[0], ends[1])
     return base + slope * value

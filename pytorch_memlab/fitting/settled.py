@@ -69,7 +69,7 @@ class StepPeaks:
         """Of each step that has ended."""
 
     def end_step(self) -> None:
-        ended = [one.tracker.restart(one) or one.start for one in self._windows]
+        ended = [window.tracker.restart(window) or window.start for window in self._windows]
         requested, reserved = (
             tuple(one.value(f"{name}_bytes.all.peak") for one in ended)
             for name in ("requested", "reserved")
@@ -78,8 +78,8 @@ class StepPeaks:
         self.all.append(StepPeak(requested, reserved, left))
 
     def close(self) -> None:
-        for one in self._windows:
-            one.close()
+        for window in self._windows:
+            window.close()
 
 
 def cycle_of(peaks: list[StepPeak]) -> int:
@@ -106,7 +106,7 @@ def repeats(peaks: Sequence[StepPeak]) -> bool:
     (False, True, True)
     """
     lengths = range(1, min(LONGEST_CYCLE, len(peaks) // 2) + 1)
-    return any(peaks[-one:] == peaks[-2 * one : -one] for one in lengths)
+    return any(peaks[-length:] == peaks[-2 * length : -length] for length in lengths)
 
 
 def has_stopped_growing(peaks: Sequence[StepPeak]) -> bool:
@@ -123,7 +123,7 @@ def has_stopped_growing(peaks: Sequence[StepPeak]) -> bool:
         if any(
             now > max(before)
             for now, *before in zip(
-                peaks[number].left, *(one.left for one in peaks[:number]), strict=True
+                peaks[number].left, *(peak.left for peak in peaks[:number]), strict=True
             )
         )
     ]
@@ -139,7 +139,7 @@ def have_others(stepped: Collection[Any]) -> bool:
 def _parameters(optimizers: Iterable[Any]) -> set[int]:
     return {
         id(parameter)
-        for one in optimizers
-        for group in getattr(one, "param_groups", ())
+        for optimizer in optimizers
+        for group in getattr(optimizer, "param_groups", ())
         for parameter in group["params"]
     }

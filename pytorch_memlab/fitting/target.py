@@ -145,7 +145,7 @@ class FunctionTarget:
     def used_storages(self) -> frozenset[int]:
         """``_cdata`` of the storages of all tensors that the function refers to."""
         tensors = used_tensors(self.function, self.keywords)
-        return frozenset(storage._cdata for one in tensors for storage in storages_of(one))
+        return frozenset(storage._cdata for tensor in tensors for storage in storages_of(tensor))
 
     def uses_real_gpu(self) -> bool:
         """True if the function refers to tensors of a real GPU, which no fork can use."""
@@ -161,7 +161,7 @@ class FunctionTarget:
 
     def _gpu_indices(self) -> set[int]:
         tensors = used_tensors(self.function, self.keywords)
-        return {one.device.index or 0 for one in tensors if one.is_cuda}
+        return {tensor.device.index or 0 for tensor in tensors if tensor.is_cuda}
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,11 @@ class Trial:
 
         A value that is assumed, such as that of a loss, decides no size by itself.
         """
-        return mark(one for one in self.approximations if one.kind is not ApproximationKind.ASSUMED)
+        return mark(
+            approximation
+            for approximation in self.approximations
+            if approximation.kind is not ApproximationKind.ASSUMED
+        )
 
     @property
     def needed_at_most(self) -> int:
@@ -145,7 +149,11 @@ class Trial:
     @property
     def assumed_at(self) -> tuple[str, ...]:
         """``file:line`` of each line whose sizes were assumed or given."""
-        sizes = (one.place for one in self.approximations if one.kind in SIZES_OF_VALUES)
+        sizes = (
+            approximation.place
+            for approximation in self.approximations
+            if approximation.kind in SIZES_OF_VALUES
+        )
         return tuple(dict.fromkeys(sizes))
 
 
@@ -209,8 +217,10 @@ def run_all(
         if before is None:
             os.environ.pop(_INDUCTORS, None)
     works = [
-        Work(_trial, one, partial(_lost, one), one.output, one.target.uses_real_gpu())
-        for one in requests
+        Work(
+            _trial, request, partial(_lost, request), request.output, request.target.uses_real_gpu()
+        )
+        for request in requests
     ]
     for index, trial in run_in_children(works, processes or processors()):
         # Alone: another one at the same time may be the reason.
@@ -369,7 +379,7 @@ class _Run:
             end_program()
         frame = sys._getframe(1)
         loops = self._loops.around(frame)
-        if any(one.is_ending for one in loops):
+        if any(loop.is_ending for loop in loops):
             return
         self._peaks.end_step()
         self._step_times.append(time_ns() // 1000)
@@ -480,7 +490,7 @@ class _Run:
 
 def _total(loops: Sequence[Loop]) -> int | None:
     """The steps that some loops have, at most; None if that is not known."""
-    totals = [one.total for one in loops if one.total is not None]
+    totals = [loop.total for loop in loops if loop.total is not None]
     if not loops or len(totals) < len(loops):
         return None
     return _steps_of(loops[-1], math.prod(totals))

@@ -89,7 +89,7 @@ def place_of(name: str, between: str = "=", arguments: Sequence[str] = ()) -> Va
         return _Option(variable=name, between="" if is_short or between != "=" else "=")
     if in_file is not None:
         return _file_value(name, in_file["file"], in_file["key"])
-    if "." in name or any(one.startswith(f"{name}=") for one in arguments):
+    if "." in name or any(argument.startswith(f"{name}=") for argument in arguments):
         return _Option(variable=name, between="=")
     if name.isidentifier():
         return _EnvironmentVariable(variable=name)

@@ -131,7 +131,7 @@ class FitReport(Displayed):
     def stopped(self) -> ProgramError | None:
         """The error that came after loops that ended early; None without one."""
         errors = [one.trial.stopped for one in self.fitting]
-        return next((one for one in errors if one is not None), None)
+        return next((error for error in errors if error is not None), None)
 
     @property
     def uses_no_gpu(self) -> bool:
@@ -151,7 +151,11 @@ class FitReport(Displayed):
     @property
     def approximations(self) -> tuple[Approximation, ...]:
         """Approximations of all runs, each once."""
-        found = {one.key: one for trial in self.trials for one in trial.approximations}
+        found = {
+            approximation.key: approximation
+            for trial in self.trials
+            for approximation in trial.approximations
+        }
         return tuple(found.values())
 
     def rows(self) -> list[dict[str, Any]]:
@@ -251,7 +255,7 @@ def _failed(
     failures = limited.failures
     if trial.ending is not Ending.OUT_OF_MEMORY:
         # A failure that the run on this very memory had too is one that the program went on after.
-        failures = tuple(one for one in failures if not one.was_recorded)
+        failures = tuple(failure for failure in failures if not failure.was_recorded)
     if not failures:
         return None
     last = failures[-1]
@@ -283,8 +287,8 @@ def _requests(trial: Trial) -> dict[int, list[int]]:
     """The sizes of all allocations that were made, in order, by GPU."""
     devices = [] if trial.history is None else trial.history.devices
     return {
-        one.device: [one.events.sizes[index] for index in one.events.indexes("alloc")]
-        for one in devices
+        device.device: [device.events.sizes[index] for index in device.events.indexes("alloc")]
+        for device in devices
     }
 
 

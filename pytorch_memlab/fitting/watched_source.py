@@ -81,10 +81,10 @@ class _Watched(ast.NodeTransformer):
     def _is_periodic(self, test: ast.expr) -> bool:
         """True if a condition depends on how often something happened."""
         nodes = list(ast.walk(test))
-        if any(isinstance(one, ast.Mod) for one in nodes):
+        if any(isinstance(node, ast.Mod) for node in nodes):
             return True
         counters = frozenset[str]().union(*self._counters)
-        compared = (one for one in nodes if isinstance(one, ast.Compare))
+        compared = (node for node in nodes if isinstance(node, ast.Compare))
         return any(_names(part) & counters for one in compared for part in ast.walk(one))
 
 

@@ -93,7 +93,7 @@ def mark_parameters(optimizer: torch.optim.Optimizer, note: Note) -> None:
     for group in optimizer.param_groups:
         parameters = list(group["params"])
         mark(parameters, Category.PARAMETERS, note)
-        mark((one.grad for one in parameters), Category.GRADIENTS, note)
+        mark((parameter.grad for parameter in parameters), Category.GRADIENTS, note)
 
 
 def mark_state(optimizer: torch.optim.Optimizer, note: Note) -> None:

@@ -96,7 +96,7 @@ class CudaHistory:
     def so_far(self) -> AllocationHistory:
         history = history_of(torch.cuda.memory._snapshot())
         live = address_categories()
-        devices = [self._described(one, live) for one in history.devices]
+        devices = [self._described(device, live) for device in history.devices]
         return replace(history, devices=devices)
 
     def _note(self, storages: Sequence[torch.UntypedStorage], category: Category) -> None:

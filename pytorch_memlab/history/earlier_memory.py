@@ -27,7 +27,7 @@ class EarlierMemory:
         segments = list(segments)
         # On the host each block is its own segment, which no event tells of.
         self._segments = SegmentMap(() if device == HOST else segments)
-        self._blocks = {block.address: block for one in segments for block in one.blocks}
+        self._blocks = {block.address: block for segment in segments for block in segment.blocks}
 
     def follow(
         self, log: EventLog, nbytes: Sequence[int], count: int, pools: Mapping[int, PoolId]

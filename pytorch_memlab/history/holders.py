@@ -82,7 +82,9 @@ class ModuleNode:
 
     def __repr__(self) -> str:
         """The bytes that it holds itself and in all, and the number of its modules."""
-        inner = f", with {', '.join(one.name for one in self.children)}" if self.children else ""
+        inner = (
+            f", with {', '.join(child.name for child in self.children)}" if self.children else ""
+        )
         own = f"{prose_size(self.own)} itself, {prose_size(self.total)} in all"
         return f"<{type(self).__name__} {self.path or 'of all'}: {own}{inner}>"
 

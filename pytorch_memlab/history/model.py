@@ -309,13 +309,14 @@ class AllocationHistory:
     def __repr__(self) -> str:
         """The number of events on each device."""
         devices = [
-            f"{device_name(one.device)} ({len(one.events):,} events)" for one in self.devices
+            f"{device_name(device.device)} ({len(device.events):,} events)"
+            for device in self.devices
         ]
         return f"<{type(self).__name__} of {', '.join(devices) or 'no device'}>"
 
     def used_devices(self) -> list[int]:
         """The indexes of the devices that have events or segments."""
-        return [one.device for one in self.devices if one.events or one.segments]
+        return [device.device for device in self.devices if device.events or device.segments]
 
     def of_device(self, device: int) -> DeviceHistory:
         """The history of one device, by its index and not by its place."""

@@ -75,7 +75,7 @@ def _numbers(found: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
     divisions = found.get("roundup_power2_divisions")
     if isinstance(divisions, Mapping) and len(divisions) == ROUNDUP_INTERVALS:
         steps = tuple(divisions.values())
-        if all(type(one) is int and 0 <= one <= 2**16 for one in steps):
+        if all(type(step) is int and 0 <= step <= 2**16 for step in steps):
             yield "roundup_power2_divisions", steps
 
 
@@ -157,7 +157,7 @@ class SegmentMap:
     """Segments by address; their blocks are not kept."""
 
     def __init__(self, segments: Iterable[Segment]) -> None:
-        self._segments = {one.address: replace(one, blocks=()) for one in segments}
+        self._segments = {segment.address: replace(segment, blocks=()) for segment in segments}
         self._starts = sorted(self._segments)
 
     def __iter__(self) -> Iterator[Segment]:

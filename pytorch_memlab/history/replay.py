@@ -169,7 +169,7 @@ def release_runs(
     """All runs of releases of a history, in order."""
     groups = list(_groups(log))
     begin = sum(segment.size for segment in segments)
-    reserved = list(accumulate((one.sign * one.size for one in groups), initial=begin))
+    reserved = list(accumulate((group.sign * group.size for group in groups), initial=begin))
     highest = max(reserved)
     end = _Group(0, len(log) - 1, len(log) - 1, 0)
     for before, earlier, run, later in zip(
@@ -290,7 +290,7 @@ def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
         Figures(**figures_of(done), retries=None) if done.stats else None,
         done.allocations,
         done.segments_checked,
-        len({one.index for one in done.mismatches}),
+        len({mismatch.index for mismatch in done.mismatches}),
         done.mismatches[0] if done.mismatches else None,
         done.final_matches or one.initial is not None,
         order_by_address,

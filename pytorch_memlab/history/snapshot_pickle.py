@@ -44,9 +44,9 @@ _LONGEST_KNOWN: Final = 9
 """Bytes of the opcodes of a time, which do not come again."""
 
 _PLAIN: Final = {
-    one.code.encode("latin-1"): one
-    for one in pickletools.opcodes
-    if one.name
+    opcode.code.encode("latin-1"): opcode
+    for opcode in pickletools.opcodes
+    if opcode.name
     in {
         *("EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "APPEND", "APPENDS", "MARK", "NONE"),
         *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "NEWTRUE", "NEWFALSE"),
@@ -369,7 +369,9 @@ class PickleReader:
         known = self._lists.get(value[start:])
         if known is None:
             references = re.findall(_GET, value[start:].strip(b"(")[:-1], re.DOTALL)
-            frames = [self._got(int.from_bytes(one[1:], "little")) for one in references]
+            frames = [
+                self._got(int.from_bytes(reference[1:], "little")) for reference in references
+            ]
             known = StackReference(self._sink.index_of(frames))
             self._lists[value[start:]] = known
         return known

@@ -226,10 +226,10 @@ class CpuBlocks(FollowedSource):
     def segments(self, device: int) -> Sequence[Segment]:
         """The host has none: each block is its own."""
         blocks = [
-            UsedBlock(one.address, one.size, one.requested, None)
-            for one in self.live[device].blocks()
+            UsedBlock(block.address, block.size, block.requested, None)
+            for block in self.live[device].blocks()
         ]
-        return [Segment(one.address, one.size, False, (one,)) for one in blocks]
+        return [Segment(block.address, block.size, False, (block,)) for block in blocks]
 
     def _observe(self, action: str, followed: Followed) -> None:
         live, state = self.live[HOST], program.state

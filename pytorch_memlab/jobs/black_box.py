@@ -175,7 +175,9 @@ def _warn(message: object) -> None:
 
 
 def _used_no_gpu(profile: RecordedProfile) -> bool:
-    return not any(one.peak_reserved for one in profile.devices if one.device.name != "cpu")
+    return not any(
+        device.peak_reserved for device in profile.devices if device.device.name != "cpu"
+    )
 
 
 def taken(take: Callable[[], RecordedProfile]) -> tuple[RecordedProfile, str]:

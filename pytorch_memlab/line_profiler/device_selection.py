@@ -116,7 +116,9 @@ class DeviceSelection:
         with self._lock:
             before, machine = self._answer, active.machine
             if machine is not before.machine:
-                came, waiting = _sorted_by_use([(_question(one), one) for one in find_devices()])
+                came, waiting = _sorted_by_use(
+                    [(_question(device), device) for device in find_devices()]
+                )
                 answer = _Answer(machine, came, waiting=waiting)
             else:
                 came, waiting = _sorted_by_use(before.waiting)
@@ -159,7 +161,9 @@ class DeviceSelection:
     def unmet_assumptions(self) -> tuple[str, ...]:
         """Sizes that the user gave dry runs, and that nothing asked for."""
         devices = self.devices()
-        return tuple(dict.fromkeys(name for one in devices for name in one.unmet_assumptions()))
+        return tuple(
+            dict.fromkeys(name for device in devices for name in device.unmet_assumptions())
+        )
 
     @property
     def is_dry_run(self) -> bool:

@@ -288,7 +288,7 @@ class LineProfiler(RecordedLines):
         records = self.records()
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
         entries = tuple(self._raw_line_records.entries(places))
-        known = {one.info.name: measured_now(one) for one in self._selection.devices()}
+        known = {device.info.name: measured_now(device) for device in self._selection.devices()}
         for share in self._selection.peak_shares():
             if share.device in known:
                 known[share.device] = replace(
@@ -511,9 +511,9 @@ class LineProfiler(RecordedLines):
         kinds: dict[ApproximationKind, list[Approximation]] = {
             kind: [] for kind in ApproximationKind
         }
-        for one in self._selection.approximations():
-            if one.key in in_lines:
-                kinds[one.kind].append(one)
+        for approximation in self._selection.approximations():
+            if approximation.key in in_lines:
+                kinds[approximation.kind].append(approximation)
         shares = self._selection.peak_shares() if self._raw_line_records.has_entries() else ()
         return [
             *(Approximated(tuple(found)) for found in kinds.values() if found),

@@ -94,7 +94,7 @@ class LineRecords:
         """Functions, measured lines, and the highest peak, in a few words."""
         names = listed(info.qual_name for info in self._code_infos.values()) or "no function"
         entries = tuple(self._raw_line_records)
-        lines = len({(one.code_id, one.line) for one in entries})
+        lines = len({(entry.code_id, entry.line) for entry in entries})
         text = f"{names}: {counted(lines, 'line')} recorded"
         if not entries:
             return text
@@ -134,8 +134,11 @@ class LineRecords:
         tables = _tables(shown, chosen, names, self._failures)
         notes: tuple[Note, ...] = (*self.ends, *self.notes)
         if func is not None:
-            kinds = {None, *(one.kind for entry in shown for one in entry.approximations)}
-            notes = tuple(one for one in notes if kind_of(one) in kinds)
+            kinds = {
+                None,
+                *(approximation.kind for entry in shown for approximation in entry.approximations),
+            }
+            notes = tuple(note for note in notes if kind_of(note) in kinds)
         idle = {entry.device for entry in shown} - {table.device for table in tables}
         if idle:
             in_order = sorted(idle, key=_device_order)

@@ -185,8 +185,8 @@ class LineTotals:
         """Those of all devices, none of a line that was never measured."""
         if self.devices or self.on_every_device:
             yield from self.approximations_before_use.all()
-            for one in list(self.devices.values()):
-                yield from one.approximations.all()
+            for device in list(self.devices.values()):
+                yield from device.approximations.all()
 
     def entries(
         self,
@@ -273,7 +273,11 @@ class LineStore:
 
     def approximations(self) -> set[ApproximationKey]:
         """All that a simulation approximated in any line."""
-        return {one.key for _, _, line in self._lines() for one in line.all_approximations()}
+        return {
+            approximation.key
+            for _, _, line in self._lines()
+            for approximation in line.all_approximations()
+        }
 
     def _lines(self) -> Iterator[tuple[int, int, LineTotals]]:
         for code_id, lines in list(self._functions.items()):

@@ -43,17 +43,17 @@ class ProfileDifference:
         sizes = [f"{name}_{when}" for name in kinds for when in ("before", "after")]
         rows = [
             (
-                *(one.function.qual_name, one.line),
-                *(one.function.text_of(one.line).strip(), one.device),
+                *(line.function.qual_name, line.line),
+                *(line.function.text_of(line.line).strip(), line.device),
                 *(
                     size
                     for name in kinds.values()
-                    for change in [getattr(one, name)]
+                    for change in [getattr(line, name)]
                     for size in (change.before, change.after)
                 ),
             )
-            for one in self.differences.lines
-            if one.kept.growth or one.own.growth or one.peak.growth
+            for line in self.differences.lines
+            if line.kept.growth or line.own.growth or line.peak.growth
         ]
         return pd.DataFrame(rows, columns=[*columns, *sizes])
 

@@ -161,7 +161,7 @@ def with_run_peaks(
 ) -> tuple[MeasuredDevice, ...]:
     """Devices with the peaks of a whole run, where those are higher."""
     nothing = DevicePeaks(0, 0, 0)
-    return tuple(_raised(one, peaks.get(one.device.name, nothing)) for one in devices)
+    return tuple(_raised(device, peaks.get(device.device.name, nothing)) for device in devices)
 
 
 def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> RecordedProfile:
@@ -174,10 +174,10 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
     for part in parts:
         first, known = len(functions), {one: place for place, one in enumerate(functions)}
         places = []
-        for one in part.functions:
-            places.append(known.get(one, len(functions)))
-            if one not in known:
-                functions.append(one)
+        for function in part.functions:
+            places.append(known.get(function, len(functions)))
+            if function not in known:
+                functions.append(function)
         placed = renumbered(part, places)
         entries += [entry for entry in placed.entries if entry.code_id >= first]
         calls += [call for call in placed.calls if call.callee >= first]

@@ -132,7 +132,10 @@ def is_made_otherwise_now(code: CodeType, qual_name: str, module: object) -> boo
 
 
 def _without_lines(code: CodeType) -> CodeType:
-    inner = [_without_lines(one) if isinstance(one, CodeType) else one for one in code.co_consts]
+    inner = [
+        _without_lines(constant) if isinstance(constant, CodeType) else constant
+        for constant in code.co_consts
+    ]
     return code.replace(
         co_filename="",
         co_firstlineno=1,
@@ -247,10 +250,10 @@ def _anywhere(code: CodeType) -> CodeType:
 def _changed(code: CodeType, **changes: Any) -> CodeType:
     """A code with changes, those in it too, of which each has its own name."""
     inner = [
-        _changed(one, **changes | {"co_qualname": one.co_name})
-        if isinstance(one, CodeType)
-        else one
-        for one in code.co_consts
+        _changed(constant, **changes | {"co_qualname": constant.co_name})
+        if isinstance(constant, CodeType)
+        else constant
+        for constant in code.co_consts
     ]
     return code.replace(co_consts=tuple(inner), **changes)
 
@@ -258,7 +261,8 @@ def _changed(code: CodeType, **changes: Any) -> CodeType:
 def _renamed(code: CodeType, before: str, after: str) -> CodeType:
     """A code whose qualified names, those of the codes in it too, begin with another class."""
     inner = [
-        _renamed(one, before, after) if isinstance(one, CodeType) else one for one in code.co_consts
+        _renamed(constant, before, after) if isinstance(constant, CodeType) else constant
+        for constant in code.co_consts
     ]
     named: Any = code  # only Python 3.11 and later, which IPython 9 needs, know qualified names
     changes = {"co_qualname": after + named.co_qualname.removeprefix(before)}

@@ -44,7 +44,7 @@ class SavedProfile(RecordedLines):
         if not peaks:
             raise HistoryError(f"the profile {self._recorded.why_no_peak()}")
         if device is None:
-            return max(peaks.values(), key=lambda one: one.peak.active)
+            return max(peaks.values(), key=lambda peak: peak.peak.active)
         if device not in peaks:
             raise HistoryError(f"{device} was not recorded: there is {', '.join(peaks)}")
         return peaks[device]

@@ -187,7 +187,7 @@ def _may_do_something(source: str) -> bool:
     except (SyntaxError, ValueError):
         return True
     return not all(
-        isinstance(one, ast.Pass)
-        or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
-        for one in statements
+        isinstance(statement, ast.Pass)
+        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+        for statement in statements
     )

@@ -56,9 +56,9 @@ def _times() -> _Times:
     import psutil
 
     times = []
-    for one in psutil.cpu_times(percpu=True):
+    for cpu in psutil.cpu_times(percpu=True):
         # A guest's time is part of the user's already.
-        named = {name: value for name, value in one._asdict().items() if "guest" not in name}
+        named = {name: value for name, value in cpu._asdict().items() if "guest" not in name}
         total = sum(named.values())
         times.append((total - named["idle"] - named.get("iowait", 0.0), total))
     return times

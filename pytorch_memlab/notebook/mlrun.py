@@ -188,10 +188,10 @@ class CellRun:
         if not tables.tables:
             return RecordsDisplay(tables)
         recorded = self.recorded()
-        unused = {one.device.name: self._unused_cache(one) for one in recorded.devices}
+        unused = {device.device.name: self._unused_cache(device) for device in recorded.devices}
         own = [
-            replace(one, peak_reserved=one.peak_reserved - unused[one.device.name])
-            for one in recorded.devices
+            replace(device, peak_reserved=device.peak_reserved - unused[device.device.name])
+            for device in recorded.devices
         ]
         found = verdicts(replace(recorded, devices=tuple(own)))
         simulated = [one for one in found if one.measured.device.simulated]

@@ -126,7 +126,7 @@ def _as_typed(call: ast.Call) -> tuple[str, ...] | None:
     """A magic or command as a person typed it, and its parts; None for another call."""
     match call.func:
         case ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=method):
-            parts = [str(one.value) for one in call.args if isinstance(one, ast.Constant)]
+            parts = [str(arg.value) for arg in call.args if isinstance(arg, ast.Constant)]
             if method in _SIGNS and parts:
                 text = " ".join(parts[:2]) if method == "run_line_magic" else parts[0]
                 return shortened(f"{_SIGNS[method]}{text}".strip()), *parts

@@ -61,7 +61,7 @@ def changed_tests(
     tests = [
         ChangedTest(name, before.get(name), after.get(name)) for name in sorted({**before, **after})
     ]
-    return sorted(tests, key=lambda one: -abs(one.change.growth) if one.change else 1)
+    return sorted(tests, key=lambda test: -abs(test.change.growth) if test.change else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +105,4 @@ def _by_function(holders: Sequence[HoldingLine]) -> list[list[HoldingLine]]:
 def _info(lines: Sequence[HoldingLine]) -> FunctionInfo:
     """A function of which only these lines are known: its header is line 0."""
     file, name = lines[0].file, lines[0].function
-    return FunctionInfo(name, file, 0, (f"def {name}", *(one.code for one in lines)))
+    return FunctionInfo(name, file, 0, (f"def {name}", *(line.code for line in lines)))

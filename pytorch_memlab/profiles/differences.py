@@ -161,15 +161,15 @@ def _changes(
 
 def device_names(before: RecordedProfile, after: RecordedProfile) -> dict[str, str]:
     """Names in the first profile and in the second one; single devices match under any name."""
-    left, right = ([one.device.name for one in each.devices] for each in (before, after))
+    left, right = ([device.device.name for device in each.devices] for each in (before, after))
     return dict(zip(left, right if len(left) == len(right) == 1 else left, strict=True))
 
 
 def _device_changes(
     before: RecordedProfile, after: RecordedProfile, names: Mapping[str, str]
 ) -> Iterator[DeviceChange]:
-    left = {names[one.device.name]: _peaks(one) for one in before.devices}
-    right = {one.device.name: _peaks(one) for one in after.devices}
+    left = {names[device.device.name]: _peaks(device) for device in before.devices}
+    right = {device.device.name: _peaks(device) for device in after.devices}
     for name in left | right:
         yield DeviceChange(
             name, *map(SizeChange, left.get(name, (0,) * 3), right.get(name, (0,) * 3))

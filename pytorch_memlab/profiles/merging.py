@@ -63,7 +63,7 @@ def renumbered(part: RecordedProfile, places: Sequence[int]) -> RecordedProfile:
         return replace(part, shown=tuple(shown))
     return replace(
         part,
-        entries=tuple(replace(one, code_id=places[one.code_id]) for one in part.entries),
+        entries=tuple(replace(entry, code_id=places[entry.code_id]) for entry in part.entries),
         calls=tuple(
             replace(
                 call,
@@ -168,13 +168,13 @@ def _labels(profiles: Sequence[RecordedProfile]) -> list[str]:
 def _labelled(profile: RecordedProfile, label: str) -> RecordedProfile:
     if not label:
         return profile
-    devices = [one.device for one in profile.devices]
-    names = {one: replace(one, name=f"{label} {one.name}") for one in devices}
+    devices = [device.device for device in profile.devices]
+    names = {device: replace(device, name=f"{label} {device.name}") for device in devices}
     return replace(
         profile,
         runs=tuple(replace(run, label=label) for run in profile.runs),
-        devices=tuple(replace(one, device=names[one.device]) for one in profile.devices),
-        entries=tuple(replace(one, device=names[one.device]) for one in profile.entries),
+        devices=tuple(replace(device, device=names[device.device]) for device in profile.devices),
+        entries=tuple(replace(entry, device=names[entry.device]) for entry in profile.entries),
         calls=tuple(
             replace(call, added={f"{label} {name}": size for name, size in call.added.items()})
             for call in profile.calls

@@ -74,11 +74,14 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
     if len(profile.runs) != 1:
         return ()
     known = [
-        one
-        for one in profile.devices
-        if one.capacity and one.taken is not None and one.peak_active and one.device.name != "cpu"
+        device
+        for device in profile.devices
+        if device.capacity
+        and device.taken is not None
+        and device.peak_active
+        and device.device.name != "cpu"
     ]
-    ran_out = {one.device.name for one in profile.entries if one.stats.get("num_ooms")}
+    ran_out = {entry.device.name for entry in profile.entries if entry.stats.get("num_ooms")}
     uncounted = _not_counted(profile)
     failed = _failed_devices(profile, [one.device.name for one in known], ran_out)
     ended_early = any(run.exception for run in profile.runs)
@@ -138,11 +141,11 @@ def _with_room(profile: RecordedProfile, measured: MeasuredDevice) -> int | None
 def _not_counted(profile: RecordedProfile) -> set[str]:
     """Names of devices on which a simulation did not count all memory."""
     in_lines = {
-        one.device.name
-        for one in profile.entries
-        if any(approximation.kind in NOT_COUNTED for approximation in one.approximations)
+        entry.device.name
+        for entry in profile.entries
+        if any(approximation.kind in NOT_COUNTED for approximation in entry.approximations)
     }
-    return in_lines | {one.device.name for one in profile.devices if one.is_lower_bound}
+    return in_lines | {device.device.name for device in profile.devices if device.is_lower_bound}
 
 
 def _failed_devices(profile: RecordedProfile, names: list[str], ran_out: set[str]) -> set[str]:
@@ -257,7 +260,11 @@ class Overview:
 def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overview:
     sizes = _Sizes(profile)
     headlines = tuple(_headlines(profile, sizes))
-    peaks = {(one.place, one.measured.device.name) for one in headlines if one.is_in_line}
+    peaks = {
+        (headline.place, headline.measured.device.name)
+        for headline in headlines
+        if headline.is_in_line
+    }
     functions = [_Function(table, sizes, peaks) for table in report.tables]
     listed = functions
     if choice.sort is not None or not choice.everything:
@@ -404,7 +411,8 @@ class _Function:
             return True
         approximations = self.table.approximations.get(line)
         return approximations is not None and any(
-            one.kind is not ApproximationKind.ESTIMATED for one in approximations
+            approximation.kind is not ApproximationKind.ESTIMATED
+            for approximation in approximations
         )
 
     def _is_marked(self, line: int) -> bool:
@@ -430,8 +438,8 @@ SORTS: Final = tuple(filter(None, _ORDERS))
 
 
 def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
-    in_use = [one for one in profile.devices if one.peak_active]
-    found = {one.measured.device.name: one for one in verdicts(profile)}
+    in_use = [device for device in profile.devices if device.peak_active]
+    found = {verdict.measured.device.name: verdict for verdict in verdicts(profile)}
     uncounted = _not_counted(profile)
     for measured in in_use or profile.devices[:1]:
         name = measured.device.name

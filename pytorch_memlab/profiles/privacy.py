@@ -109,6 +109,6 @@ def _mapped(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_mapped, value))
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {one.name: _mapped(getattr(value, one.name)) for one in fields(value)}
+        parts = {field.name: _mapped(getattr(value, field.name)) for field in fields(value)}
         return replace(value, **parts)
     return value

@@ -37,7 +37,9 @@ class RankDigest:
 
 def digest_of(profile: RecordedProfile) -> RankDigest:
     """The digest of the profile of one run."""
-    used = [one for one in profile.devices if one.device.name != "cpu" and one.peak_reserved]
+    used = [
+        device for device in profile.devices if device.device.name != "cpu" and device.peak_reserved
+    ]
     highest = max(used, key=lambda one: one.peak_active, default=None)
     held = None if highest is None else profile.peaks.get(highest.device.name)
     lines: dict[str, tuple[int, int]] = {}

@@ -173,9 +173,9 @@ class RecordedProfile:
         """
         which = "" if gpu is None else f" of GPU {gpu}"
         end = "" if gpu is None else f"cuda:{gpu}"
-        for one in self.devices:
-            name = one.device.name
-            if one.peak_active and "cuda:" in name and name.endswith(end):
+        for device in self.devices:
+            name = device.device.name
+            if device.peak_active and "cuda:" in name and name.endswith(end):
                 return (
                     f"does not tell what held the peak{which}: on a GPU run --history and"
                     " LineProfiler(..., history=True) record it"
@@ -189,11 +189,11 @@ class RecordedProfile:
     def summary(self) -> str:
         """Programs, how many functions and lines, and the peaks, in a few words."""
         names = dict.fromkeys(os.path.basename(run.program) or "a notebook" for run in self.runs)
-        lines = len({(one.code_id, one.line) for one in self.entries})
+        lines = len({(entry.code_id, entry.line) for entry in self.entries})
         parts = [counted(len(self.functions), "function"), counted(lines, "line")]
         parts += [
-            f"peak {prose_size(one.peak_active)} on {one.device.name}"
-            for one in self.devices
-            if one.peak_active
+            f"peak {prose_size(device.peak_active)} on {device.device.name}"
+            for device in self.devices
+            if device.peak_active
         ]
         return f"{', '.join(names) or 'no run'}: {', '.join(parts)}"

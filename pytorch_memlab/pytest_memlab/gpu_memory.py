@@ -37,7 +37,7 @@ class GPUMemory:
         self._lower_bounds: set[str] = set()
 
     def begin(self) -> None:
-        self._devices = {one.name: one for one in find_devices() if one.name != "cpu"}
+        self._devices = {device.name: device for device in find_devices() if device.name != "cpu"}
         self._before = {name: _in_use(one) for name, one in self._devices.items()}
         self._uncounted = {name: _uncounted(one) for name, one in self._devices.items()}
         self._requests = sum(map(_requests, self._devices.values()))
@@ -143,17 +143,17 @@ def _holding_lines(holders: PeakHolders | None, folder: Path) -> tuple[HoldingLi
         return ()
     lines = holders.by_line()[:_HOLDERS]
     prefix = f"{folder.as_posix()}/"  # of a path in the folder of the project
-    for file in {one.file for one in lines}:
+    for file in {line.file for line in lines}:
         linecache.checkcache(file)
     return tuple(
         HoldingLine(
-            _name_of(one.file, prefix),
-            one.line or 0,
-            one.function,
-            source_line(one.file, one.line),
-            one.size,
+            _name_of(line.file, prefix),
+            line.line or 0,
+            line.function,
+            source_line(line.file, line.line),
+            line.size,
         )
-        for one in lines
+        for line in lines
     )
 
 
@@ -199,7 +199,7 @@ class LeakCheck:
         for (index, address), one in _blocks():
             if (index, address) not in self._known:
                 new.setdefault(index, []).append(one)
-        sizes = {index: sum(one.size for one in blocks) for index, blocks in new.items()}
+        sizes = {index: sum(block.size for block in blocks) for index, blocks in new.items()}
         if not sizes:
             return Leak(0, 0, 0, None)
         device = max(sizes, key=sizes.__getitem__)
@@ -213,7 +213,7 @@ def _blocks() -> list[tuple[_Address, Allocation]]:
     for index in range(torch.cuda.device_count()):
         device = torch.device("cuda", index)
         blocks = allocations_of(device) or []
-        found += [((index, one.address), one) for one in blocks]
+        found += [((index, block.address), block) for block in blocks]
     return found
 
 
@@ -222,6 +222,6 @@ def _holders_of(device: int, addresses: set[int]) -> PeakHolders | None:
     live = live_holders(device)
     if live is None:
         return None
-    blocks = tuple(one for one in live.peak.blocks if one.address in addresses)
-    size = sum(one.size for one in blocks)
+    blocks = tuple(block for block in live.peak.blocks if block.address in addresses)
+    size = sum(block.size for block in blocks)
     return PeakHolders(replace(live.peak, active=size, blocks=blocks), live.stacks)

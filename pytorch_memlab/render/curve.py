@@ -42,9 +42,11 @@ def text(report: GridSearch, *, names_error: bool = True) -> str:
         lines += ["", *_matrix(report)]
     for combination in report.combinations:
         answers = report.of(combination)
-        if any(one.largest.tried for one in answers):
+        if any(answer.largest.tried for answer in answers):
             lines += ["", title(report, combination), _cells("GPU", HEADS, "next")]
-            lines += [_cells(one.name, cells_of(one), next_value(one)) for one in answers]
+            lines += [
+                _cells(answer.name, cells_of(answer), next_value(answer)) for answer in answers
+            ]
             lines.append("")
             for line in curve_lines(report, combination):
                 lines += wrapped(line)
@@ -80,7 +82,7 @@ def no_verdict(report: GridSearch) -> Iterator[str]:
     """The reason why the largest value cannot be told; none where it can."""
     if not report.has_no_effect:
         return
-    if any(point.peak for one in report.answers for point in one.points):
+    if any(point.peak for answer in report.answers for point in answer.points):
         yield (
             f"no verdict: the memory is the same with all values of"
             f" {printable(report.variable.name)} that ran; look whether the program uses it"
@@ -119,7 +121,7 @@ def _matrix(report: GridSearch) -> Iterator[str]:
         yield f"{'GPU':{_NAME}}" + "".join(
             f"{printable(str(one))[: _CELL - 1]:>{_CELL}}" for one in block
         )
-        for name in dict.fromkeys(one.name for one in report.answers):
+        for name in dict.fromkeys(answer.name for answer in report.answers):
             cells = [
                 _value(one) for value in block for one in report.of((value,)) if one.name == name
             ]
@@ -202,7 +204,7 @@ def notes(report: GridSearch) -> Iterator[str]:
         f"{COLUMNS}; next: the next value, which does not fit, and the memory that it needs, by"
         " replays to 0.2%"
     )
-    step = max(one.largest.step for one in report.answers)
+    step = max(answer.largest.step for answer in report.answers)
     if step > 1:
         yield f"the program takes multiples of {step} only, as far as its runs tell"
     yield from _about_refused(report, name)
@@ -223,7 +225,7 @@ def _about_refused(report: GridSearch, name: str) -> Iterator[str]:
 
 
 def _about_peaks(report: GridSearch) -> Iterator[str]:
-    unsettled = [one for one in report.trials if one.ending is Ending.UNSETTLED]
+    unsettled = [trial for trial in report.trials if trial.ending is Ending.UNSETTLED]
     if unsettled:
         yield (
             f"the peak did not repeat within {len(unsettled[0].step_peaks)} steps in"
@@ -244,7 +246,11 @@ _ABOVE: Final = 1.15
 
 def _picture(kind: str, report: GridSearch) -> bytes:
     """The curve as a picture, one for each combination of other variables."""
-    shown = [one for one in report.combinations if any(answer.points for answer in report.of(one))]
+    shown = [
+        combination
+        for combination in report.combinations
+        if any(answer.points for answer in report.of(combination))
+    ]
     heading = shortened(f"{report.program}: memory by {report.variable.name}", _LONGEST)
     return drawn(kind, heading, shown, partial(_draw, report))
 
@@ -255,10 +261,10 @@ png = partial(_picture, "png")
 
 def _draw(report: GridSearch, axes: Axes, combination: tuple[int | str, ...]) -> None:
     answers = report.of(combination)
-    values = [point.value for one in answers for point in one.points]
+    values = [point.value for answer in answers for point in answer.points]
     top = _ABOVE * max(
-        (one.room for one in answers if one.largest.value is not None),
-        default=max(one.room for one in answers),
+        (answer.room for answer in answers if answer.largest.value is not None),
+        default=max(answer.room for answer in answers),
     )
     last = _last_value(answers, top)
     axes.set_xlim(min(0, *values), last)
@@ -283,11 +289,11 @@ def _draw(report: GridSearch, axes: Axes, combination: tuple[int | str, ...]) ->
 
 def _last_value(answers: Sequence[Answer], top: float) -> float:
     """The value up to which curves are shown: the first that lies above the picture."""
-    inside = [point.value for one in answers for point in one.points if point.peak <= top]
+    inside = [point.value for answer in answers for point in answer.points if point.peak <= top]
     outside = [
         point.value
-        for one in answers
-        for point in one.points
+        for answer in answers
+        for point in answer.points
         if point.peak > top and point.value > max(inside, default=0)
     ]
     last = max(inside, default=0)
@@ -307,7 +313,7 @@ def _label(curve: Curve) -> str:
 
 def _rooms(axes: Axes, answers: Sequence[Answer], top: float, last: float) -> None:
     """Marks of each GPU's usable memory and of the largest value that fits."""
-    shown = [one for one in answers if one.largest.value is not None]
+    shown = [answer for answer in answers if answer.largest.value is not None]
     labels: list[tuple[int, list[str]]] = []
     for one in sorted(shown, key=lambda one: one.room):
         value = one.largest.value or 0

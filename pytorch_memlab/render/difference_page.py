@@ -60,8 +60,8 @@ def render_tests(names: tuple[str, str], tests: Sequence[ChangedTest]) -> str:
         "difference_of_tests.html",
         names=names,
         rows=[
-            (one.name, size_text(one.before), size_text(one.after), change_text(one))
-            for one in tests
+            (test.name, size_text(test.before), size_text(test.after), change_text(test))
+            for test in tests
         ],
     )
     return page("GPU memory of tests: what changed", [Fragment(html, "page.css", ("sortable.js",))])
@@ -117,7 +117,7 @@ def _figures(before: RecordedProfile, after: RecordedProfile) -> list[tuple[str,
     names = device_names(before, after)
     left = {names.get(name, name): drawn for name, (drawn, _) in timelines_of(before).items()}
     right = {name: drawn for name, (drawn, _) in timelines_of(after).items()}
-    used = dict.fromkeys(one.device.name for one in after.devices if one.peak_active)
+    used = dict.fromkeys(device.device.name for device in after.devices if device.peak_active)
     return [
         ("", _figure(number, name, _Pair(left[name], right[name])))
         if name in left and name in right

@@ -90,7 +90,7 @@ def change_tables(found: Differences) -> list[ChangeTable]:
         _change_table("the peaks:", "peak", peaks),
         _change_table(_OWN, "line", [_row(one, one.own, several=several) for one in found.own()]),
         _change_table(
-            _PEAKS, "line", [_row(one, one.peak, several=several) for one in found.peaks()]
+            _PEAKS, "line", [_row(peak, peak.peak, several=several) for peak in found.peaks()]
         ),
     ]
     for held in found.holders:
@@ -162,7 +162,9 @@ def warnings(before: RecordedProfile, after: RecordedProfile) -> list[str]:
     if one.is_dry_run != other.is_dry_run:
         found.append("warning: one of the runs simulated shapes only")
     kinds = [
-        dict.fromkeys(hardware(one.device.description, one.device.simulated) for one in devices)
+        dict.fromkeys(
+            hardware(device.device.description, device.device.simulated) for device in devices
+        )
         for devices in (before.devices, after.devices)
     ]
     if kinds[0] != kinds[1]:
@@ -231,15 +233,15 @@ def _holder(name: str) -> str:
 
 def _holders(found: Differences, rows: int) -> Iterator[list[str]]:
     """Tables of the changes at the peak, one for each way of adding up."""
-    for one in found.holders:
+    for holder in found.holders:
         entries = [
             (
                 change_of(change.growth),
                 f"{_sizes(change):24} {_holder(name)}",
                 "",
             )
-            for name, change in one.changes
+            for name, change in holder.changes
             if change.growth
         ]
         if entries:
-            yield ranked(f"held at the peak of {one.device}, by {one.by}:", entries, rows)
+            yield ranked(f"held at the peak of {holder.device}, by {holder.by}:", entries, rows)

@@ -61,11 +61,11 @@ def _table(report: FitReport) -> Iterator[str]:
     """A row for each GPU; narrower columns make room for the lines whose sizes were assumed."""
     name, widths, verdicts = _NAME, _WIDTHS, report.verdicts
     answers, heading = [*map(answer, verdicts)], "fits"
-    if any(_assumed_at(one, WIDTH) for one in verdicts):
+    if any(_assumed_at(verdict, WIDTH) for verdict in verdicts):
         name, widths = _NARROW_NAME, _NARROW_WIDTHS
         longest = max(map(len, (heading, *answers)))
         room = WIDTH - name - sum(widths) - longest - 3
-        places = [_assumed_at(one, room) for one in verdicts]
+        places = [_assumed_at(verdict, room) for verdict in verdicts]
         heading = f"{heading:{longest}} {_ASSUMED}"
         answers = [
             f"{one:{longest}} {at}".rstrip() for one, at in zip(answers, places, strict=True)
@@ -97,7 +97,7 @@ def _assumed_at(verdict: Verdict, room: int) -> str:
 
 def heading(report: FitReport) -> Iterator[str]:
     """The program, and the number of GPUs that it fits on."""
-    steps = max((len(one.step_peaks) for one in report.trials), default=0)
+    steps = max((len(trial.step_peaks) for trial in report.trials), default=0)
     ran = counted(steps, "step") if steps else "run"
     each = f" on {report.num_gpus} GPUs" if report.num_gpus > 1 else ""
     yield from wrapped(f"{cut(printable(report.program))}: {ran} without values{each}")
@@ -148,7 +148,7 @@ def watched(verdict: Verdict) -> str:
     if not verdict.is_so_far:
         return ""
     calls = verdict.trial.unreached
-    missed = ", ".join(printable(one) for one in calls[:_CALLS])
+    missed = ", ".join(printable(call) for call in calls[:_CALLS])
     if len(calls) > _CALLS:
         missed += f" and {len(calls) - _CALLS} more"
     parts = [counted(len(verdict.trial.step_peaks), "step")]
@@ -191,7 +191,7 @@ def error_lines(report: FitReport) -> Iterator[str]:
     problem = report.problem
     if problem is None:
         return
-    names = [one.name for one in report.verdicts if one.fits is None]
+    names = [verdict.name for verdict in report.verdicts if verdict.fits is None]
     on = f" on {', '.join(names)}" if report.known else ""
     yield from failing_line(problem, on)
     lines = problem.message.splitlines()
@@ -236,25 +236,25 @@ def failures(report: FitReport) -> Iterator[str]:
 
 def on_devices(verdicts: Iterable[Verdict]) -> Iterator[str]:
     """The parts of what ``nvidia-smi`` shows at the peak, where NCCL has one."""
-    rows = [one for one in verdicts if one.fits and one.nccl.high]
+    rows = [verdict for verdict in verdicts if verdict.fits and verdict.nccl.high]
     if not rows:
         return
     yield "what nvidia-smi shows at the peak; left is the rest"
     yield f"{'GPU':{_NARROW_NAME}}{_aligned(_ON_DEVICE, _ON_DEVICE_WIDTHS)}  NCCL from, to"
-    for one in rows:
+    for row in rows:
         cells = (
-            prose_size(one.reserved_peak) + one.trial.mark,
-            prose_size(one.taken),
-            f"{prose_size(one.nccl.estimate)}~",
-            f"{prose_size(one.on_device.estimate)}~",
+            prose_size(row.reserved_peak) + row.trial.mark,
+            prose_size(row.taken),
+            f"{prose_size(row.nccl.estimate)}~",
+            f"{prose_size(row.on_device.estimate)}~",
         )
-        bounds = f"{prose_size(one.nccl.low)}, {prose_size(one.nccl.high)}"
-        yield f"{padded(one.name, _NARROW_NAME)}{_aligned(cells, _ON_DEVICE_WIDTHS)}  {bounds}"
+        bounds = f"{prose_size(row.nccl.low)}, {prose_size(row.nccl.high)}"
+        yield f"{padded(row.name, _NARROW_NAME)}{_aligned(cells, _ON_DEVICE_WIDTHS)}  {bounds}"
 
 
 def _growing(report: FitReport) -> Iterator[str]:
     """The line whose memory grows with every step, and the step at which each GPU is full."""
-    growing = [one for one in report.verdicts if one.growth is not None]
+    growing = [verdict for verdict in report.verdicts if verdict.growth is not None]
     for one in growing[:1]:
         assert one.growth is not None
         where = (
@@ -308,9 +308,9 @@ def notes(report: FitReport) -> Iterator[str]:
     """Notes on the numbers."""
     if report.uses_no_gpu:
         return
-    if any(one.fits is not None for one in report.verdicts):
+    if any(verdict.fits is not None for verdict in report.verdicts):
         yield COLUMNS
-    graphs = sorted({one.private for one in report.verdicts if one.private})
+    graphs = sorted({verdict.private for verdict in report.verdicts if verdict.private})
     if graphs:
         sizes = " to ".join(map(prose_size, dict.fromkeys((graphs[0], graphs[-1]))))
         yield f"{sizes} of the peak: reserved by CUDA graphs; no other code gets what is free there"
@@ -336,7 +336,7 @@ def _about_steps(report: FitReport) -> Iterator[str]:
         yield f"the loops ended after --steps {report.steps}, before the peak repeated"
     if Ending.UNSETTLED in endings:
         trial = next(one for one in trials if one.ending is Ending.UNSETTLED)
-        peaks = [max(one.requested) for one in trial.step_peaks[1:]]
+        peaks = [max(step_peak.requested) for step_peak in trial.step_peaks[1:]]
         yield (
             f"the peak did not repeat within {len(trial.step_peaks)} steps: their requests are"
             f" {prose_size(min(peaks))} to {prose_size(max(peaks))}"

@@ -47,7 +47,7 @@ def text(search: RankSearch, *, names_error: bool = True) -> str:
 
 
 def _uses_no_gpu(search: RankSearch) -> bool:
-    return not any(one.shown.verdict.reserved_peak for one in search.classes)
+    return not any(class_.shown.verdict.reserved_peak for class_ in search.classes)
 
 
 def _heading(search: RankSearch) -> Iterator[str]:
@@ -64,10 +64,12 @@ def _heading(search: RankSearch) -> Iterator[str]:
     elif _uses_no_gpu(search):
         yield "no verdict: the ranks created no CUDA tensor"
     else:
-        full = [one for one in search.classes if one.shown.verdict.fits is False]
-        fitting = sum(len(one.ranks) for one in search.classes) - sum(len(o.ranks) for o in full)
+        full = [class_ for class_ in search.classes if class_.shown.verdict.fits is False]
+        fitting = sum(len(class_.ranks) for class_ in search.classes) - sum(
+            len(o.ranks) for o in full
+        )
         if not full:
-            fits = {answer(one.shown.verdict) for one in search.classes}
+            fits = {answer(class_.shown.verdict) for class_ in search.classes}
             word = "fits" if fits == {"yes"} else "fits so far"
             yield f"{word} on all ranks"
         else:
@@ -84,12 +86,12 @@ def _failed(failed: RankVerdict, *, names_error: bool) -> Iterator[str]:
 
 
 def _table(search: RankSearch) -> Table:
-    rows = [_row(one) for one in search.classes]
+    rows = [_row(class_) for class_ in search.classes]
     heads = ("", "ranks", "peak", "left", *(name for name, _ in _PARTS), "other", "fits")
     names = (*search.mesh.stages, *search.uneven)
     if search.only is not None:
         names = tuple(search.mesh.sizes)
-    if any(one.shown.facts.schedule for one in search.classes):
+    if any(class_.shown.facts.schedule for class_ in search.classes):
         heads = (*heads[:-1], "held", heads[-1])
     else:
         rows = [(*row[:-2], row[-1]) for row in rows]
@@ -186,7 +188,7 @@ def _moves(search: RankSearch) -> Iterator[str]:
             yield from wrapped(f"  {_tried(one, before)}")
     emptiest = search.emptiest
     assert emptiest is not None
-    stages = {one.place[:1] for one in search.classes}
+    stages = {class_.place[:1] for class_ in search.classes}
     gap = before - emptiest.shown.verdict.reserved_peak
     if fullest.shown.facts.schedule and len(stages) > 1 and gap > 0:
         half = prose_size(gap // 2)
@@ -214,10 +216,10 @@ def _most(bounds: Bounds) -> int:
 
 def _notes(search: RankSearch) -> Iterator[str]:
     yield COLUMNS
-    if any(one.shown.facts.schedule for one in search.classes):
+    if any(class_.shown.facts.schedule for class_ in search.classes):
         yield "held: the most micro-batches that were forward and not yet backward, of all"
     if search.mesh.world_size > 1:
-        most = max((one.nccl for one in search.verdicts), key=_most, default=NO_BOUNDS)
+        most = max((verdict.nccl for verdict in search.verdicts), key=_most, default=NO_BOUNDS)
         if not most.high:
             yield "no rank used a communicator of NCCL"
         else:
@@ -232,4 +234,4 @@ def _notes(search: RankSearch) -> Iterator[str]:
         )
     if len(search.uneven) > 1:
         yield f"ranks that are uneven in several of {', '.join(search.uneven)} did not run"
-    yield from summary_of_runs([one.trial for one in search.verdicts])
+    yield from summary_of_runs([verdict.trial for verdict in search.verdicts])

@@ -83,7 +83,9 @@ def fragment(report: Report) -> str:
                 zip(headings(report), report.tables, cells, strict=True)
             )
         ],
-        sections=[(one.title, "\n".join(section_lines(one))) for one in report.sections],
+        sections=[
+            (section.title, "\n".join(section_lines(section))) for section in report.sections
+        ],
         notes=texts(report.notes) if report.tables else no_data(report),
     )
 

@@ -118,12 +118,12 @@ def _spreads(what: str, spreads: Sequence[Spread], most: int, job: Job) -> Itera
     if not spreads:
         return
     yield f"{'max':>10} {'rank':>5} {'median':>10} {'min':>10}  {what}"
-    for one in spreads[:most]:
-        sizes = [prose_size(size) for size in (one.most, one.median, one.least)]
-        source = job.sources.get(one.name, "")
+    for spread in spreads[:most]:
+        sizes = [prose_size(size) for size in (spread.most, spread.median, spread.least)]
+        source = job.sources.get(spread.name, "")
         yield (
-            f"{sizes[0]:>10} {one.rank:>5} {sizes[1]:>10} {sizes[2]:>10}"
-            f"  {one.name}  {source}".rstrip()
+            f"{sizes[0]:>10} {spread.rank:>5} {sizes[1]:>10} {sizes[2]:>10}"
+            f"  {spread.name}  {source}".rstrip()
         )
     if spreads[most:]:
         yield f"{len(spreads) - most} more, of which none differs more between ranks"

@@ -49,7 +49,7 @@ def increased(
         *wrapped(f"GPU memory grew from {growth}, more than --memlab-fail-on-increase {limit}"),
         *wrapped(f"  {_peak(test)}"),
     ]
-    rows = [row for one in lines[:_LINES] for row in _changed(one)]
+    rows = [row for line in lines[:_LINES] for row in _changed(line)]
     return "\n".join([*head, *(["", "lines that hold more or less:", *rows] if rows else [])])
 
 
@@ -103,24 +103,25 @@ def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str
 
 def differences(names: tuple[str, str], tests: Sequence[ChangedTest], rows: int) -> str:
     """The tests of two files, those whose peak changed most first, and the lines that did it."""
-    same = [one for one in tests if one.change is not None and not one.change.growth]
-    others = [one for one in tests if one not in same]
+    same = [test for test in tests if test.change is not None and not test.change.growth]
+    others = [test for test in tests if test not in same]
     lines = [f"peak of the memory in use in each test, from {names[0]} to {names[1]}", ""]
     if others:
         cells = [
-            [size_text(one.before), size_text(one.after), *_change(one)] for one in others[:rows]
+            [size_text(other.before), size_text(other.after), *_change(other)]
+            for other in others[:rows]
         ]
         heads = ["before", "after", "change", ""]
-        lines += _table(heads, cells, [one.name for one in others[:rows]])
+        lines += _table(heads, cells, [other.name for other in others[:rows]])
         if len(others) > rows:
             lines.append(f"{len(others) - rows} more: a larger --rows shows them")
     if same:
         lines.append(f"{counted(len(same), 'test')} as before")
-    for one in others[:rows]:
-        if one.before is not None and one.after is not None and one.change is not None:
-            found = changed_lines(one.before, one.after)[:rows]
+    for other in others[:rows]:
+        if other.before is not None and other.after is not None and other.change is not None:
+            found = changed_lines(other.before, other.after)[:rows]
             if found:
-                lines += ["", f"lines that hold more or less in {printable(one.name)}:"]
+                lines += ["", f"lines that hold more or less in {printable(other.name)}:"]
                 lines += [row for line in found for row in _changed(line)]
     return document(lines)
 
@@ -179,7 +180,7 @@ def _held(holders: PeakHolders | None) -> Iterator[str]:
     yield from peak.rows(holders, _LINES)
     categories = holders.by_category()
     # On a real GPU no block has a category.
-    if any(one.name != Category.UNKNOWN.value for one in categories):
+    if any(category.name != Category.UNKNOWN.value for category in categories):
         yield from wrapped(f"as: {shares_text(categories, _PARTS)}")
     modules = [one for one in holders.by_module() if one.name]
     if modules:

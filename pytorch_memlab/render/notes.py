@@ -148,7 +148,9 @@ def line_mark(table: FunctionTable, line: int) -> str:
 
 def line_notes(approximations: Sequence[Approximation]) -> list[str]:
     """Notes on one line, a sentence for each kind of approximation."""
-    anywhere = merge_approximations(replace(one, place="") for one in approximations)
+    anywhere = merge_approximations(
+        replace(approximation, place="") for approximation in approximations
+    )
     return [
         f"{_HEADS[kind]}: {_named(found, _NAMED_IN_LINE)}"
         + (f": {_TAILS[kind]}" if kind is ApproximationKind.ASSUMED else "")
@@ -183,7 +185,13 @@ def summary_of_runs(runs: Iterable[Trial]) -> list[str]:
     names = dict.fromkeys(name for run in runs for name in run.unmet)
     unmet = [name for name in names if all(name in run.unmet for run in runs)]
     return [
-        *summary({one.key: one for run in runs for one in run.approximations}.values()),
+        *summary(
+            {
+                approximation.key: approximation
+                for run in runs
+                for approximation in run.approximations
+            }.values()
+        ),
         *texts([Remark(NoteKind.UNMET_ASSUMPTIONS, tuple(unmet))] if unmet else []),
         *texts(remarks_on_files(run.files for run in runs)),
     ]
@@ -254,7 +262,15 @@ def _by_kind(
     approximations: Iterable[Approximation],
 ) -> list[tuple[ApproximationKind, list[Approximation]]]:
     """The approximations of each kind that there is, the largest first."""
-    ordered = sorted(approximations, key=lambda one: (-one.nbytes, -one.calls, one.name, one.place))
+    ordered = sorted(
+        approximations,
+        key=lambda approximation: (
+            -approximation.nbytes,
+            -approximation.calls,
+            approximation.name,
+            approximation.place,
+        ),
+    )
     kinds = [(kind, [one for one in ordered if one.kind is kind]) for kind in ApproximationKind]
     return [(kind, found) for kind, found in kinds if found]
 

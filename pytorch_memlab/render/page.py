@@ -35,12 +35,12 @@ class Fragment:
 
     def with_parts(self) -> list[Fragment]:
         """All fragments whose style and script it needs, itself last."""
-        return [*(one for part in self.parts for one in part.with_parts()), self]
+        return [*(fragment for part in self.parts for fragment in part.with_parts()), self]
 
 
 def page(title: str, fragments: Sequence[Fragment], heading: str = "") -> str:
     """A whole page, light or dark as the system of the reader."""
-    parts = [part for one in fragments for part in one.with_parts()]
+    parts = [part for fragment in fragments for part in fragment.with_parts()]
     styles = dict.fromkeys(["page.css", *(one.style for one in parts)])
     scripts = dict.fromkeys(name for one in parts for name in one.scripts)
     return fill(
@@ -49,7 +49,7 @@ def page(title: str, fragments: Sequence[Fragment], heading: str = "") -> str:
         heading=printable(heading or title),
         styles=[asset(name) for name in styles],
         scripts=[asset(name) for name in scripts],
-        fragments=[one.html for one in fragments],
+        fragments=[fragment.html for fragment in fragments],
     )
 
 

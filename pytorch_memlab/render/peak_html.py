@@ -30,7 +30,7 @@ def render(
     peaks: Sequence[PeakHolders], title: str = "What holds the GPU memory at its peak"
 ) -> str:
     """The peaks of some GPUs as a whole page, which loads nothing from elsewhere."""
-    several_runs = len({one.peak.run for one in peaks}) > 1
+    several_runs = len({peak.peak.run for peak in peaks}) > 1
     return page(
         title,
         [

@@ -33,7 +33,7 @@ def text(found: WhatIf) -> str:
 
 def _table(found: WhatIf) -> Iterator[str]:
     rows = [("recorded", found.recorded), ("replayed", found.check.figures)]
-    rows += [(one.name or _UNNAMED, one.result) for one in found.variants]
+    rows += [(variant.name or _UNNAMED, variant.result) for variant in found.variants]
     known = [one for _, one in rows if one is not None]
     has_pages = any(one.calls.maps or one.calls.unmaps for one in known)
     pages = f"{'pages':>11}" if has_pages else ""
@@ -62,12 +62,12 @@ def _notes(found: WhatIf) -> Iterator[str]:
     if found.recorded.out_of_memory is not None:
         yield "recorded:"
         yield from _failure(found.recorded, found)
-    for one in found.variants:
-        yield from _variant(one, found)
+    for variant in found.variants:
+        yield from _variant(variant, found)
     if found.variants and found.earlier:
         size = prose_size(found.earlier)
         yield f"each row begins with the {size} of segments from before the first event"
-    if any(one.gpu is not None for one in found.variants):
+    if any(variant.gpu is not None for variant in found.variants):
         yield "the requests are the recorded ones; on another GPU, kernels may ask for more or less"
 
 

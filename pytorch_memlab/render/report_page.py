@@ -47,7 +47,7 @@ def render(profile: RecordedProfile, report: Report) -> str:
     views = _views(profile, report)
     runs = list(dict.fromkeys(command(run) for run in profile.runs))
     heading = ", ".join(runs) or "GPU memory"
-    highest = max(views, key=lambda one: one.measured.peak_active, default=None)
+    highest = max(views, key=lambda view: view.measured.peak_active, default=None)
     peak = f": peak {prose_size(highest.measured.peak_active)}" if highest else ""
     body = _body(profile, report, views, highest)
     return page(heading + peak, [body], heading)
@@ -89,7 +89,7 @@ def _body(
     )
     scripts = (
         "report_page.js",
-        *(("copy.js",) if any(one.remedies for one in profile.errors) else ()),
+        *(("copy.js",) if any(error.remedies for error in profile.errors) else ()),
     )
     return Fragment(html, "report_page.css", scripts, tuple(inner))
 
@@ -114,14 +114,14 @@ def _views(profile: RecordedProfile, report: Report) -> list[_DeviceView]:
     used = {table.device.name for table in report.tables} | profile.peaks.keys()
     tables, timelines = _measured_tables(profile, report.tables), timelines_of(profile)
     views = []
-    for one in profile.devices:
-        name = one.device.name
+    for device in profile.devices:
+        name = device.device.name
         if name in used:
             drawn, history = timelines.get(name, (None, None))
-            peak = _peak_line(profile, one, drawn)
+            peak = _peak_line(profile, device, drawn)
             of_device = tuple(tables.get(name, ()))
             holders = profile.peaks.get(name)
-            views.append(_DeviceView(one, of_device, drawn, history, holders, peak))
+            views.append(_DeviceView(device, of_device, drawn, history, holders, peak))
     return views
 
 
@@ -131,7 +131,7 @@ def _measured_tables(
     """The tables by the names of their devices, with what their lines did."""
     indexes = {function: place for place, function in enumerate(profile.functions)}
     added = own_by_line(profile)
-    entries = {(one.code_id, one.line, one.device.name): one for one in profile.entries}
+    entries = {(entry.code_id, entry.line, entry.device.name): entry for entry in profile.entries}
     found: dict[str, list[MeasuredTable]] = {}
     for table in tables:
         index, name = indexes.get(table.function, -1), table.device.name
@@ -216,12 +216,12 @@ def _facts(
     profile: RecordedProfile, report: Report, views: Sequence[_DeviceView]
 ) -> list[tuple[str, list[str]]]:
     """Facts of the runs and of the devices, name by name."""
-    shown = {one.measured.device.name for one in views}
-    found = [one for one in verdicts(profile) if one.measured.device.name in shown]
-    reserved = [prose_size(one.measured.peak_reserved) for one in views]
+    shown = {view.measured.device.name for view in views}
+    found = [verdict for verdict in verdicts(profile) if verdict.measured.device.name in shown]
+    reserved = [prose_size(view.measured.peak_reserved) for view in views]
     runs = profile.runs
     facts = [
-        ("GPU", [_device(one.measured.device) for one in views]),
+        ("GPU", [_device(view.measured.device) for view in views]),
         ("Fit", sentences(found)) if found else ("Reserved at most", _on_each(views, reserved)),
         ("Recorded", list(dict.fromkeys(map(when, runs)))),
         ("Versions", list(dict.fromkeys(printable(versions(run)) for run in runs))),
@@ -240,7 +240,7 @@ def _on_each(views: Sequence[_DeviceView], texts: Sequence[str]) -> list[str]:
     """Texts, each with its device if there are several."""
     if len(views) < 2:
         return list(texts)
-    names = [printable(one.measured.device.name) for one in views]
+    names = [printable(view.measured.device.name) for view in views]
     return [f"{name}: {text}" for name, text in zip(names, texts, strict=True)]
 
 
@@ -252,6 +252,8 @@ def when(run: Run) -> str:
 
 
 def _count(report: Report) -> str:
-    functions = len({(one.function.filename, one.function.first_line) for one in report.tables})
-    lines = len({(one.function.filename, line) for one in report.tables for line in one.rows})
+    functions = len(
+        {(table.function.filename, table.function.first_line) for table in report.tables}
+    )
+    lines = len({(table.function.filename, line) for table in report.tables for line in table.rows})
     return f"{counted(functions, 'function')}, {counted(lines, 'measured line')}"

@@ -96,8 +96,8 @@ def cut_place(text: str, longest: int) -> str:
 
 def shares_text(shares: Sequence[Share], most: int) -> str:
     """The sizes and the names of the first shares, and the size of the others."""
-    rest = sum(one.size for one in shares[most:])
-    named = [f"{prose_size(one.size)} {printable(one.name)}" for one in shares[:most]]
+    rest = sum(share.size for share in shares[most:])
+    named = [f"{prose_size(share.size)} {printable(share.name)}" for share in shares[:most]]
     return ", ".join([*named, *([f"{prose_size(rest)} more"] if rest else [])])
 
 

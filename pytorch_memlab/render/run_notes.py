@@ -104,4 +104,6 @@ def sentences(verdicts: Sequence[DeviceVerdict]) -> list[str]:
     """A sentence for each device, with its name where there are several."""
     if len(verdicts) < 2:
         return [*map(sentence, verdicts)]
-    return [f"{printable(one.measured.device.name)}: {sentence(one)}" for one in verdicts]
+    return [
+        f"{printable(verdict.measured.device.name)}: {sentence(verdict)}" for verdict in verdicts
+    ]

@@ -86,7 +86,7 @@ def fragment(
         for place, name in enumerate(columns)
         if name in asked and name not in _IN_EVERY_TABLE
     }
-    most = max((abs(size) for one in tables for size in one.own.values()), default=0)
+    most = max((abs(size) for table in tables for size in table.own.values()), default=0)
     functions = [
         (f"d{number}-{place}", one, list(_rows(one, shown, most, peak)), _notes(one.table))
         for place, one in enumerate(tables)

@@ -148,7 +148,7 @@ def table_rows(
     code_of = dict(zip(code, coloured, strict=True))
     blank = (None,) * len(names)
     room = 10**9 if width is None else width - numbers - 2 - _least_code_width(width)
-    for number, group in enumerate(fitting([one + 1 for one in columns], room)):
+    for number, group in enumerate(fitting([column + 1 for column in columns], room)):
         if number:
             yield []
         yield from _heads([(names[place], columns[place]) for place in group], numbers)

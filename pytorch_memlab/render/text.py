@@ -117,7 +117,7 @@ def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
     more = _functions_and_lines(overview.more_functions, overview.more_lines)
     idle = _functions_and_lines(overview.idle_functions, overview.idle_lines)
     folded = [f"{more} more: a larger --top shows them"] * bool(more)
-    is_used = any(one.measured.peak_active for one in overview.headlines)
+    is_used = any(headline.measured.peak_active for headline in overview.headlines)
     folded += [f"{idle} added nothing: --all shows them"] * bool(idle and is_used)
     if folded:
         yield []

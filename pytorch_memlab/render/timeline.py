@@ -38,7 +38,7 @@ _FAR: Final = 2
 
 def render(timelines: Sequence[Timeline], title: str = "GPU memory over time") -> str:
     """Timelines as a whole page, which loads nothing from elsewhere."""
-    several_runs = len({one.run for one in timelines}) > 1
+    several_runs = len({timeline.run for timeline in timelines}) > 1
     return page(
         title,
         [fragment(one, number if several_runs else None) for number, one in enumerate(timelines)],
@@ -225,7 +225,7 @@ def _data(timeline: Timeline, shown: Scene) -> dict[str, object]:
         "peak": timeline.peak,
         "phases": _spans(timeline),
         "steps": [step + 1 for step in timeline.steps],
-        "failures": [one + 1 for one in timeline.failures],
+        "failures": [failure + 1 for failure in timeline.failures],
         "capacity": timeline.capacity,
         "capacityShown": shown.capacity_shown,
     }

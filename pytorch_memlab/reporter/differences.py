@@ -53,7 +53,10 @@ class Difference(Displayed):
         """
         import pandas as pd
 
-        rows = [(one.device, one.name, one.kind, one.before, one.after) for one in self.changes]
+        rows = [
+            (change.device, change.name, change.kind, change.before, change.after)
+            for change in self.changes
+        ]
         columns = ["device", "name", "kind", "before", "after"]
         frame = pd.DataFrame(rows, columns=columns, dtype="object")
         frame = frame.astype({"before": "int64", "after": "int64"})

@@ -129,7 +129,7 @@ def _kind_of_row(row: TensorRow) -> str:
 
 def held_in_containers(frame: FrameType | None) -> Counter[str]:
     """The number of tensors on GPUs in each container of the program, by its variable."""
-    tensors = {id(one) for one in live_objects().tensors if one.is_cuda}
+    tensors = {id(tensor) for tensor in live_objects().tensors if tensor.is_cuda}
     kinds = map(kind_of, names_of_variables(frame, tensors).values())
     return Counter(kind.partition("[*]")[0] for kind in kinds if "[*]" in kind)
 

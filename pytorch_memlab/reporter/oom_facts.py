@@ -221,7 +221,7 @@ class _Search:
             found, _ = workspaces_among(allocations, self._device)
             workspaces = {one.address for one in found}
             other = BlockInUse(0, Category.UNKNOWN, None)
-            frames = {one.address: one.frames for one in allocations}
+            frames = {allocation.address: allocation.frames for allocation in allocations}
         workspace = BlockInUse(0, Category.WORKSPACES, None)
         known = dict.fromkeys(workspaces, workspace) | dict(known)
         origins: dict[int, tuple[ProgramLine | None, bool]] = {}
@@ -367,7 +367,7 @@ class _Search:
             ]
             seen.update(parameters)
             if others:
-                gradients = (one.grad for one in others if one.grad is not None)
+                gradients = (other.grad for other in others if other.grad is not None)
                 is_partly_trained = not trained.isdisjoint(parameters)
                 size = sum(map(_nbytes, others))
                 sizes = size, sum(map(_nbytes, gradients))

@@ -161,7 +161,11 @@ class MemorySnapshot(Displayed):
     def devices(self) -> list[torch.device]:
         """The devices, in the order of the report."""
         mine = [row.device for row in self.rows]
-        return list(dict.fromkeys([*mine, *(each.device for each in self.reconciliations)]))
+        return list(
+            dict.fromkeys(
+                [*mine, *(reconciliation.device for reconciliation in self.reconciliations)]
+            )
+        )
 
     def totals(self, device: torch.device) -> dict[str, int]:
         """Bytes of each category on one device, as many as were asked for."""
@@ -184,7 +188,11 @@ class MemorySnapshot(Displayed):
         if target is None:
             return self
         rows = tuple(row for row in self.rows if means(target, row.device))
-        records = tuple(each for each in self.reconciliations if means(target, each.device))
+        records = tuple(
+            reconciliation
+            for reconciliation in self.reconciliations
+            if means(target, reconciliation.device)
+        )
         if not rows and not records:
             require_device(target)
         return replace(self, rows=rows, reconciliations=records)

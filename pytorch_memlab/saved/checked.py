@@ -129,19 +129,19 @@ def data_of(one: Any) -> dict[str, Any]:
 @cache
 def _paths(kind: Any) -> tuple[str, ...]:
     hints = get_type_hints(kind, include_extras=True)
-    return tuple(one.name for one in fields(kind) if hints[one.name] == Path)
+    return tuple(field.name for field in fields(kind) if hints[field.name] == Path)
 
 
 @cache
 def _readers(kind: Any) -> dict[str, tuple[Reader, bool]]:
     hints = get_type_hints(kind, include_extras=True)
     return {
-        one.name: (
-            reader_of(hints[one.name]),
-            one.default is MISSING and one.default_factory is MISSING,
+        field.name: (
+            reader_of(hints[field.name]),
+            field.default is MISSING and field.default_factory is MISSING,
         )
-        for one in fields(kind)
-        if one.init
+        for field in fields(kind)
+        if field.init
     }
 
 

@@ -117,19 +117,21 @@ def history_data(history: AllocationHistory) -> dict[str, Any]:
         "stacks": [_stack_data(stack, texts) for stack in history.stacks],
         "devices": [
             {
-                "device": one.device,
-                "is_rounded": one.is_rounded,
-                "events": [_event_data(event, texts) for event in one.events],
-                "segments": _segments_data(one.segments, texts),
-                "initial": None if one.initial is None else _segments_data(one.initial, texts),
+                "device": device.device,
+                "is_rounded": device.is_rounded,
+                "events": [_event_data(event, texts) for event in device.events],
+                "segments": _segments_data(device.segments, texts),
+                "initial": None
+                if device.initial is None
+                else _segments_data(device.initial, texts),
                 "pools": {
-                    "events": [[index, *pool_id] for index, pool_id in one.events.pools.items()],
-                    "segments": _pools_data(one.segments),
-                    "initial": _pools_data(one.initial or ()),
+                    "events": [[index, *pool_id] for index, pool_id in device.events.pools.items()],
+                    "segments": _pools_data(device.segments),
+                    "initial": _pools_data(device.initial or ()),
                 },
-                "dropped": one.dropped,
+                "dropped": device.dropped,
             }
-            for one in history.devices
+            for device in history.devices
         ],
         "settings": json.loads(json.dumps(history.settings, default=str)),
         "steps": None if history.steps is None else list(history.steps),
@@ -144,18 +146,20 @@ def read_history(part: HistoryPart) -> AllocationHistory:
     data = _unpacked(part.zlib)
     texts, stacks = data.texts, len(data.stacks)
     devices = []
-    for one in data.devices:
-        events = _events(one.events, texts, stacks)
-        events.pools = _pool_ids(one.pools.events, len(one.events))
-        initial = one.initial
+    for device in data.devices:
+        events = _events(device.events, texts, stacks)
+        events.pools = _pool_ids(device.pools.events, len(device.events))
+        initial = device.initial
         devices.append(
             DeviceHistory(
-                one.device,
+                device.device,
                 events,
-                _segments(one.segments, one.pools.segments, texts, stacks),
-                None if initial is None else _segments(initial, one.pools.initial, texts, stacks),
-                one.is_rounded,
-                one.dropped,
+                _segments(device.segments, device.pools.segments, texts, stacks),
+                None
+                if initial is None
+                else _segments(initial, device.pools.initial, texts, stacks),
+                device.is_rounded,
+                device.dropped,
             )
         )
     if not isinstance(data.settings, dict):
@@ -188,9 +192,18 @@ def _event_data(event: Event, texts: Texts) -> list[int]:
 
 def _segments_data(segments: Iterable[Segment], texts: Texts) -> list[list[Any]]:
     rows = []
-    for one in segments:
-        blocks = [_block_data(block, texts) for block in one.blocks]
-        rows.append([one.address, one.size, one.is_expandable, one.stream, one.is_small, blocks])
+    for segment in segments:
+        blocks = [_block_data(block, texts) for block in segment.blocks]
+        rows.append(
+            [
+                segment.address,
+                segment.size,
+                segment.is_expandable,
+                segment.stream,
+                segment.is_small,
+                blocks,
+            ]
+        )
     return rows
 
 
@@ -234,7 +247,7 @@ def _column(values: Sequence[Any], low: int, high: int) -> Sequence[int]:
     """A column of events: integers from ``low`` to below ``high``."""
     if {*map(type, values)} == {int} and low <= min(values) and max(values) < high:
         return values
-    wrong = next(one for one in values if type(one) is not int or not low <= one < high)
+    wrong = next(value for value in values if type(value) is not int or not low <= value < high)
     raise refused("events", wrong, f"a whole number from {low} to below {high}")
 
 

@@ -212,7 +212,11 @@ def _of_version_2(data: dict[str, Any]) -> dict[str, Any]:
         delta = mean(number("lines", total), count("lines", hits))
         lines.append([*place, hits, time, max(delta, 0), max(-delta, 0), row_of_line])
     calls = [an_object("calls", one) for one in a_list("calls", data.get("calls", ()))]
-    return {**data, "lines": lines, "calls": [{"added": one.get("delta"), **one} for one in calls]}
+    return {
+        **data,
+        "lines": lines,
+        "calls": [{"added": call.get("delta"), **call} for call in calls],
+    }
 
 
 def _check_references(file: _Profile) -> None:
@@ -229,17 +233,17 @@ def _check_references(file: _Profile) -> None:
             raise refused("rows", list(values), f"a list of {width}")
     functions = {
         "shown": file.shown or (),
-        "lines": [one[0] for one in file.lines],
+        "lines": [line[0] for line in file.lines],
         "callee": [call.callee for call in file.calls],
         "caller": [call.caller for call in file.calls if call.caller is not None],
-        "failures": [one[0] for one in file.failures],
+        "failures": [failure[0] for failure in file.failures],
         "function": [loop.function for loop in file.growing],
     }
     for name, places in functions.items():
         _check_indexes(name, places, len(file.functions))
-    _check_indexes("lines", [one[2] for one in file.lines], len(file.devices))
-    _check_indexes("lines", [one[7] for one in file.lines if one[7] is not None], len(file.rows))
-    if len({one[:3] for one in file.lines}) < len(file.lines):
+    _check_indexes("lines", [line[2] for line in file.lines], len(file.devices))
+    _check_indexes("lines", [line[7] for line in file.lines if line[7] is not None], len(file.rows))
+    if len({line[:3] for line in file.lines}) < len(file.lines):
         raise DamagedError("a line is there twice")
     if max((place for place, _ in file.gaps), default=-1) >= len(file.lines):
         raise DamagedError("gaps name a line that is not there")
@@ -247,7 +251,9 @@ def _check_references(file: _Profile) -> None:
         raise DamagedError("a call names a device that is not there")
     if not {loop.device for loop in file.growing} <= names:
         raise DamagedError("a loop names a device that is not there")
-    if any(len(row) != len(one.columns) for one in file.sections for _, row in one.rows):
+    if any(
+        len(row) != len(section.columns) for section in file.sections for _, row in section.rows
+    ):
         raise DamagedError("a row of a section has other values than the columns")
 
 

@@ -44,13 +44,13 @@ def recording_file(
     content["versions"]["gpu"] = found.gpu
     content["verified"] = [
         {
-            "device": one.device,
-            "equal": one.equal,
-            "total": one.total,
-            "peaks_recorded": [one.recorded.active, one.recorded.reserved],
-            "peaks_simulated": [one.simulated.active, one.simulated.reserved],
+            "device": comparison.device,
+            "equal": comparison.equal,
+            "total": comparison.total,
+            "peaks_recorded": [comparison.recorded.active, comparison.recorded.reserved],
+            "peaks_simulated": [comparison.simulated.active, comparison.simulated.reserved],
         }
-        for one in found.comparisons
+        for comparison in found.comparisons
     ]
     return gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
 

@@ -108,7 +108,9 @@ class RunPeaks:
     @property
     def highest(self) -> Mapping[str, DevicePeaks]:
         """The peaks so far by the names of the devices."""
-        open_now = {one.tracker.device.name: _peaks_of(one.read()) for one in self._windows}
+        open_now = {
+            window.tracker.device.name: _peaks_of(window.read()) for window in self._windows
+        }
         return {**self._highest, **open_now}
 
 

@@ -152,7 +152,9 @@ class uninterrupted:  # noqa: N801 - reads as a state
             if self._arrived:
                 self._run_in_order(dict(handlers))
                 # A handler may have set another one.
-                handlers = tuple(one for one in handlers if _getsignal(one[0]) == self._note)
+                handlers = tuple(
+                    handler for handler in handlers if _getsignal(handler[0]) == self._note
+                )
         finally:
             _put_back(handlers)
             if self._arrived:

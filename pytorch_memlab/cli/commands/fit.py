@@ -109,8 +109,10 @@ def add_arguments(parser: CommandParser) -> None:
     add_assume(add)
     add = parser.group("remedies")
     names: dict[bool, list[str]] = {True: [], False: []}
-    for one in named_changes().values():
-        names[one.is_by_default].append(f"{one.name}[={one.unit}]" if one.unit else one.name)
+    for change in named_changes().values():
+        names[change.is_by_default].append(
+            f"{change.name}[={change.unit}]" if change.unit else change.name
+        )
     causes = ", ".join(causes_to_try())
     add(
         "--try LIST",
@@ -308,13 +310,13 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
     except KeyboardInterrupt:
         interrupted = f"interrupted: {len(known)} of {len(gpus)} GPUs are known"
     report = fit_report(target, gpus, known, settings)
-    is_known = any(one.fits is False for one in report.verdicts)
+    is_known = any(verdict.fits is False for verdict in report.verdicts)
     exit_code = DOES_NOT_FIT if is_known else NO_VERDICT
     if report.fitting:
         exit_code = _exit_code(report.fitting)
     if report.uses_no_gpu:
         exit_code = NO_VERDICT
-    kinds = {one.kind for one in report.approximations}
+    kinds = {approximation.kind for approximation in report.approximations}
     return _Found(
         fit.text(report, names_error=False),
         exit_code,
@@ -422,11 +424,11 @@ def _run_ranks(
     text = fit_ranks.text(search, names_error=False)
     if search.failed is not None:
         trial = search.failed.verdict.trial
-        assumes = any(one.kind in OF_VALUES for one in trial.approximations)
+        assumes = any(approximation.kind in OF_VALUES for approximation in trial.approximations)
         return _Found(text, NO_VERDICT, trial.error, assumes_values=assumes)
-    if not any(one.reserved_peak for one in search.verdicts):
+    if not any(verdict.reserved_peak for verdict in search.verdicts):
         return _Found(text, NO_VERDICT)
-    codes = {_exit_code([one]) for one in search.verdicts}
+    codes = {_exit_code([verdict]) for verdict in search.verdicts}
     worst = next(code for code in (NO_VERDICT, DOES_NOT_FIT, FITS_SO_FAR, 0) if code in codes)
     return _Found(text, worst)
 
@@ -437,7 +439,7 @@ def _tell_ranks(runs: int) -> None:
 
 def _exit_code(verdicts: Iterable[Verdict | None]) -> int:
     """Of the best of some verdicts."""
-    fitting = [one for one in verdicts if one is not None and one.fits]
+    fitting = [verdict for verdict in verdicts if verdict is not None and verdict.fits]
     if not fitting:
         return DOES_NOT_FIT
     if not all(one.is_so_far or one.may_not_fit for one in fitting):
@@ -482,7 +484,7 @@ def _search(
         if not search.trials:
             return _Found("", INTERRUPTED, "", "interrupted before a run of the program ended")
         interrupted = "interrupted: values with >= fit, and larger ones may fit too"
-    exit_code = _exit_code(one.best for one in search.answers)
+    exit_code = _exit_code(answer.best for answer in search.answers)
     if search.problem is not None or search.has_no_effect:
         exit_code = NO_VERDICT
     found = _Found(curve.text(search, names_error=False), exit_code, search.error, interrupted)

@@ -80,8 +80,8 @@ class RunFiles:
         self._write_report = writer_to(reports, force=force, is_private=options.private)
         self._writes_reports = bool(reports) or not jobs
         self.history = WholeRunHistory(keeps_events=bool(traces or pictures))
-        self._traces = [CheckedFile(path_of_rank(one), keeps_older=not force) for one in traces]
-        self._pictures = [TimelinePicture(one, command, options.device) for one in pictures]
+        self._traces = [CheckedFile(path_of_rank(trace), keeps_older=not force) for trace in traces]
+        self._pictures = [TimelinePicture(picture, command, options.device) for picture in pictures]
         self.black_box: BlackBox | None = None
         """What writes the profile into the folder of the job, if that is asked for."""
         if jobs:
@@ -176,7 +176,11 @@ class TimelinePicture:
 
         history = _history(profile, whole_run)
         measured = None if self._device is None else get_device(self._device).name
-        used = [one for one in history.used_devices() if measured in (None, device_name(one))]
+        used = [
+            used_device
+            for used_device in history.used_devices()
+            if measured in (None, device_name(used_device))
+        ]
         if not used:
             print("no timeline is drawn: the program used no GPU", file=sys.stderr)
             return True

@@ -169,7 +169,7 @@ class Profile:
         program_did = self._program_showed_tables and not self._are_named and not self._decorated
         if os.getpid() == self._process and (is_asked_for or not program_did):
             error = sys.exc_info()[1]
-            sections = tuple(each for other in self._others for each in other.sections())
+            sections = tuple(section for other in self._others for section in other.sections())
             recorded = self._recorded(self._decorated, *_ending(error), sections)
             self.is_critical = _is_critical(recorded)
             if self._is_private:
@@ -251,8 +251,10 @@ class Profile:
 
 def _is_critical(recorded: RecordedProfile) -> bool:
     """True if a GPU is nearly full, or a loop leaves a large part of what is in use."""
-    devices = {one.device.name: one for one in recorded.devices}
-    return any(one.peak_reserved * 10 >= one.capacity * 9 > 0 for one in devices.values()) or any(
+    devices = {device.device.name: device for device in recorded.devices}
+    return any(
+        device.peak_reserved * 10 >= device.capacity * 9 > 0 for device in devices.values()
+    ) or any(
         loop.nbytes * 10 >= devices[loop.device].peak_active
         for loop in recorded.growing
         if loop.device in devices

@@ -255,9 +255,9 @@ class ImportedFunctions:
             if not glob.means_module(module):
                 continue
             found = [
-                one
-                for one in definitions(code)
-                if fnmatchcase(typed_name(one.qual_name), glob.functions)
+                definition
+                for definition in definitions(code)
+                if fnmatchcase(typed_name(definition.qual_name), glob.functions)
             ]
             if found:
                 source = source or loader.get_source(module) or ""

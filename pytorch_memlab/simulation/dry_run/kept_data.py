@@ -60,7 +60,7 @@ class KeptData:
         if any(tensor.requires_grad or isinstance(tensor, _PARAMETER) for tensor in tensors):
             return False
         results = list(tensors_of(output.result))
-        made = [one for one in results if one.argument < 0]
+        made = [result for result in results if result.argument < 0]
         if any(one.numel > _most_elements(one.dtype) for one in made):
             return False
         if any(tensor.numel() > _most_elements(tensor.dtype) for tensor in tensors):
@@ -86,7 +86,7 @@ class KeptData:
         if info.draws:
             if info.written:
                 return False  # the weights of a model
-            draws = sum(one.numel for one in results)
+            draws = sum(result.numel for result in results)
         if info.name in _PRODUCTS:
             # The sizes of a matrix and of the other one have the inner length in common.
             products = math.prod(tensors[-1].shape) * max(math.prod(tensors[-2].shape[:-1]), 1)
@@ -111,15 +111,15 @@ def _is_cheap_on_gpu(
     """True for copies, and for ops that make few numbers, or integers, of what is not large."""
     if info.draws or info.name in _PRODUCTS:
         return False
-    numels = (*(one.numel for one in results), *(tensor.numel() for tensor in tensors))
+    numels = (*(result.numel for result in results), *(tensor.numel() for tensor in tensors))
     if any(numel > _MOST_ON_GPU for numel in numels):
         return False
     if info.name in _COPIES:
         return True
     written = tensors[:1] if info.mutates_first else ()
-    if not written and all(is_small(one.numel, one.dtype) for one in results):
+    if not written and all(is_small(result.numel, result.dtype) for result in results):
         return True
-    dtypes = {one.dtype for one in results} | {tensor.dtype for tensor in written}
+    dtypes = {result.dtype for result in results} | {tensor.dtype for tensor in written}
     return bool(dtypes) and dtypes <= INTEGERS
 
 

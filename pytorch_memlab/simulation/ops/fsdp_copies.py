@@ -29,7 +29,7 @@ def _split(call: OpCall) -> None:
     results = call.kwargs["out"]
     if not source.numel() or not is_dense(source):
         return
-    if any(not is_dense(one) or one.dtype != source.dtype for one in results):
+    if any(not is_dense(result) or result.dtype != source.dtype for result in results):
         return
     width = source.stride(dim) * source.element_size()
     chunks = source.numel() // prod(source.shape[dim:])
@@ -98,7 +98,7 @@ def _converts(tensor: torch.Tensor, result: torch.Tensor) -> bool:
 
 def _blocks(tensors: Sequence[torch.Tensor], dim: int, chunks: int, width: int) -> int:
     """Blocks of threads for a chunk of every tensor, in a result of this element size."""
-    return sum(-(-_chunk(one, dim, chunks) * width // _BYTES_PER_BLOCK) for one in tensors)
+    return sum(-(-_chunk(tensor, dim, chunks) * width // _BYTES_PER_BLOCK) for tensor in tensors)
 
 
 def _chunk(tensor: torch.Tensor, dim: int, chunks: int) -> int:

@@ -96,7 +96,7 @@ def product(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _like(tensors: TensorValues, tensor: torch.Tensor, is_coalesced: bool) -> torch.Tensor:
     parts = tensor._indices(), tensor._values()
-    made = (tensors.make(tuple(one.shape), one.dtype) for one in parts)
+    made = (tensors.make(tuple(part.shape), part.dtype) for part in parts)
     return _assembled(tensor, *made, is_coalesced=is_coalesced)
 
 

@@ -122,7 +122,7 @@ def _install_custom_functions(machine: Machine, patches: Patches) -> None:
     @patches.around(function, *names)
     def apply_there(apply: Callable[..., Any], self: Any, *gradients: Any) -> Any:
         machine.thread.zero_gradients.clear()
-        tensors = [one for one in gradients if isinstance(one, torch.Tensor)]
+        tensors = [gradient for gradient in gradients if isinstance(gradient, torch.Tensor)]
         several = len(machine.gpus) > 1 and tensors
         with torch.cuda.device_of(tensors[0]) if several else nullcontext():
             returned = apply(self, *gradients)

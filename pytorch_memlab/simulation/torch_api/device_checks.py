@@ -108,7 +108,7 @@ def _sum(verb: str, tensors: Any, other: Any, *_rest: Any, alpha: Any = 1, **_na
     """
     if not (tensors and _are_all(tensors) and _are_tensors(other) and tensors[0].is_cuda):
         return
-    kinds = {(one.device, one.dtype, is_dense(one)) for one in tensors}
+    kinds = {(tensor.device, tensor.dtype, is_dense(tensor)) for tensor in tensors}
     device, dtype = tensors[0].device, tensors[0].dtype
     in_one_kernel = kinds == {(device, dtype, True)} and other.dtype is dtype
     if not in_one_kernel or torch.result_type(tensors[0], alpha) is not dtype:

@@ -185,7 +185,7 @@ def _all_heads(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
 def _by_scores(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
     """Result and logsumexp, from the weight of each key for each query, in float32 or wider."""
     dtype = torch.promote_types(attention.query.dtype, torch.float32)
-    key, value = (one.to(dtype) for one in _all_heads(attention))
+    key, value = (head.to(dtype) for head in _all_heads(attention))
     factor = attention.query.shape[-1] ** -0.5 if attention.scale is None else attention.scale
     scores = (attention.query.to(dtype) @ key.transpose(-2, -1)) * factor
     if attention.bias is not None:

@@ -287,7 +287,9 @@ def _alloc_in_groups(
         call.alloc_outputs(*results)
     for _group in range(groups):
         if groups > 1:
-            call.alloc_temps([one.numel() // groups * one.element_size() for one in results])
+            call.alloc_temps(
+                [result.numel() // groups * result.element_size() for result in results]
+            )
         with call.scope():
             for tensor in inputs:
                 if groups == 1:

@@ -64,7 +64,7 @@ def laid_out_as(*positions: int) -> Callable[[tuple[Any, ...], Any], Any]:
 
     def correct(args: tuple[Any, ...], result: torch.Tensor) -> torch.Tensor:
         operands = (args[position] for position in positions)  # a number may stand for a tensor
-        tensors = [one for one in operands if isinstance(one, torch.Tensor)]
+        tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
         strides = compute_elementwise_output_strides(*torch.broadcast_tensors(*tensors))
         return result.new_empty_strided(result.shape, strides)
 

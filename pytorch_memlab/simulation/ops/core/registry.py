@@ -331,4 +331,8 @@ def overloads_of(op: Any) -> Iterator[Any]:
 
 
 def _inputs(op: Any) -> list[tuple[str, str]]:
-    return [(one.name, str(one.type)) for one in op._schema.arguments if not one.is_out]
+    return [
+        (argument.name, str(argument.type))
+        for argument in op._schema.arguments
+        if not argument.is_out
+    ]

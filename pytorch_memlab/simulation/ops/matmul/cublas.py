@@ -118,7 +118,7 @@ def copy_unreadable(call: OpCall, first: torch.Tensor, second: torch.Tensor) -> 
 
 def factors(call: OpCall) -> list[torch.Tensor]:
     """The two matrices that an op multiplies: the last of its tensors."""
-    return [one for one in call.args if isinstance(one, torch.Tensor)][-2:]
+    return [arg for arg in call.args if isinstance(arg, torch.Tensor)][-2:]
 
 
 def _is_readable(matrix: torch.Tensor) -> bool:

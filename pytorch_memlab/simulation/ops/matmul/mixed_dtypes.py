@@ -31,7 +31,7 @@ def _widened(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
             raise RuntimeError(
                 "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs"
             )
-        return product(*(one.to(dtype) for one in tensors), **factors)
+        return product(*(tensor.to(dtype) for tensor in tensors), **factors)
 
     return compute
 

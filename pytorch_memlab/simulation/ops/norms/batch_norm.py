@@ -53,7 +53,7 @@ def _select_backend(_gpu: SimulatedGPU, *args: Any) -> Any:
     tensor, *of_channels = args[:5]
     results = _aten.cudnn_batch_norm.default(
         tensor.contiguous(memory_format=suggest_memory_format(tensor)),
-        *(None if one is None else one.contiguous() for one in of_channels),
+        *(None if channel is None else channel.contiguous() for channel in of_channels),
         *args[5:8],
     )
     return (*results, 1)
