@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from .._common.process.host_scope import HostScope
 from ..profiles.cells import NO_CELL, NOTHING, CellReading, Usage
-from ..scopes.host_scope import HostScope
 from ..simulation.inspect import active
 from .cell_events import Cell, CellEvents, CellListener, all_listeners, cell_events
 from .shell import current_shell

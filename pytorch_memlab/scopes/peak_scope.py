@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from .._common.interrupts.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .._common.process.scope import Scope
 from ..devices import Device, find_devices, get_device
 from .peak_tracker import Window, peak_tracker
 from .row import Sample
-from .scope import Scope
 
 if TYPE_CHECKING:
     import torch

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
+from pytorch_memlab._common.process.host_process import KernelCounters, Sampler, host_process
+from pytorch_memlab._common.process.host_scope import HostPeakTracker
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.scopes import HostScope
-from pytorch_memlab.scopes.host_process import KernelCounters, Sampler, host_process
-from pytorch_memlab.scopes.host_scope import HostPeakTracker
 
 MB = 2**20
 

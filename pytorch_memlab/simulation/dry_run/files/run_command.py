@@ -13,8 +13,8 @@ def main() -> int:
     """Join the overlay that the first argument names, and carry out the others."""
     folder, name, *arguments = sys.argv[1:]
     sys.path.insert(0, _PACKAGE)
-    from . import file_commands, installed
-    from .overlay import VARIABLE
+    from pytorch_memlab.simulation.dry_run.files import file_commands, installed
+    from pytorch_memlab.simulation.dry_run.files.overlay import VARIABLE
 
     os.environ[VARIABLE] = folder
     installed.join()

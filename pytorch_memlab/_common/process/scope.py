@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from .._common.interrupts.uninterrupted import STANDARD_SIGNALS, uninterrupted
-from .._common.interrupts.whole_exit import WholeExit
-from ..errors import UsageError
+from ...errors import UsageError
+from ..interrupts.uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..interrupts.whole_exit import WholeExit
 
 if TYPE_CHECKING:
     from typing import Self

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from .._common.process.made_once import made_once
 from .host_process import HostProcess, host_process
+from .made_once import made_once
 from .scope import Scope
 
 
