@@ -55,6 +55,7 @@ def _unpad(call: OpCall) -> None:
 
 def _is_searched(call: OpCall, dense: torch.Tensor, offsets: list[torch.Tensor]) -> bool:
     """True if rows are found by a search of offsets that fit in two thirds of shared memory."""
+    # ``jagged_dense_dense_elementwise_jagged_output_matches_opt`` in ``_SOURCE``, after FBGEMM.
     shared = call.model.shared_memory_per_multiprocessor // 1024 * 2 // 3 // 16 * 16
     strides = (dense.stride(-2), call.result.stride(-2), dense.storage_offset())
     return (

@@ -35,6 +35,9 @@ _MOST_DROPPED_BATCHES: Final = 65_535
 _MOST_IN_REGISTERS: Final = 128
 
 _ANY: Final = 65_536
+# The heuristic for splits of keys in ``_efficient_attention_backward`` of
+# ``aten/src/ATen/native/transformers/cuda/attention_backward.cu``: 200 splits of all heads where
+# gradients of keys need room, and one split of short keys from 256 blocks on.
 _MOST_SPLITS: Final = 200
 _ENOUGH_BLOCKS: Final = 256
 _LOCK_BYTES: Final = 16

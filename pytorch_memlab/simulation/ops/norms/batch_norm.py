@@ -41,6 +41,7 @@ _TILE: Final = 32
 _BLOCK: Final = 512
 _MOST_ROWS: Final = 128
 _FEWEST_ROWS: Final = 8
+"""Blocks below which a reduction over rows takes one: ``grid_y < 8`` there."""
 _RUNNING: Final = (3, 4)
 """Positions of the running mean and variance, which the schemas do not mark as written."""
 

@@ -20,10 +20,11 @@ _SMALL: Final = 4096
 """Longest slice that one block of threads sorts in place."""
 
 _LONG: Final = 1_000_000
-"""Length of a slice that keeps a GPU busy in a separate sort."""
+"""Length of a slice that keeps a GPU busy in a separate sort: ``launch_stable_sort_kernel`` in
+``aten/src/ATen/native/cuda/SortStable.cu``."""
 
 _FEW: Final = 128
-"""Slices from which on a segmented sort is faster than two sorts of everything."""
+"""Slices from which on a segmented sort is faster than two sorts of everything: the same place."""
 
 _THREADS: Final = 256
 _DIGITS: Final = 256
