@@ -67,8 +67,14 @@ TRACING_ERRORS = (InternalTorchDynamoError, TorchRuntimeError)
 
 
 def make_tables() -> None:
-    """Let Dynamo make what it makes once, of functions of torch by their identity."""
-    torch_variables.TorchInGraphFunctionVariable._get_handlers()
+    """Let Dynamo make what it makes once, of functions of torch by their identity.
+
+    A program that imports Dynamo may have let it look at what the simulation has replaced.
+    """
+    trace_rules.clear_lru_cache()
+    handlers = torch_variables.TorchInGraphFunctionVariable._get_handlers
+    handlers.cache_clear()
+    handlers()
     trace_rules.get_torch_obj_rule_map()
 
 
