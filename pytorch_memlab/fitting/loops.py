@@ -48,12 +48,19 @@ class Loop:
         self.total = total  # iterations that it has; None if it is not known
         self.iterations = 0  # that have begun
         self.steps = 0  # of optimizers, in all of them
+        self.stepped = 0, 0  # the last two iterations with a step
         self.is_ending = False
         self.contains_ended = False  # whether a loop in it was ended
         self.peaks: StepPeaks | None = None  # of its iterations; None before its first step
         self.ends: list[int] = []  # times at which these ended, in microseconds
         self.frame = id(frame)  # a frame itself would keep what the program drops
         self.number = next(_numbers)  # that no other loop has
+
+    @property
+    def interval(self) -> int:
+        """Iterations from a step to the next one, as it was last; 0 before the first step."""
+        before, last = self.stepped
+        return last - before
 
     def is_around(self, frame: FrameType) -> bool:
         return (
@@ -103,6 +110,8 @@ class Loops:
         """A step has ended within some loops."""
         for loop in loops:
             loop.steps += 1
+            if loop.iterations != loop.stepped[1]:
+                loop.stepped = loop.stepped[1], loop.iterations
             if loop.peaks is None:
                 loop.peaks = StepPeaks(self._machine)
 

@@ -493,6 +493,9 @@ def _total(loops: Sequence[Loop]) -> int | None:
     totals = [loop.total for loop in loops if loop.total is not None]
     if not loops or len(totals) < len(loops):
         return None
+    if len(loops) == 1:  # its first step may come late, such as after a buffer is filled
+        [loop], [total] = loops, totals
+        return loop.steps + _steps_of(loop, max(total - loop.iterations, 0))
     return _steps_of(loops[-1], math.prod(totals))
 
 
@@ -508,7 +511,7 @@ def _steps_of(loop: Loop, iterations: int) -> int:
     begun = max(loop.iterations, 1)
     if loop.steps >= begun:
         return iterations * -(-loop.steps // begun)
-    return iterations // -(-begun // max(loop.steps, 1))
+    return iterations // max(loop.interval, 1)
 
 
 def _behind(frame: FrameType | None) -> tuple[str, ...]:
