@@ -18,7 +18,7 @@ from .._common.process.version import __version__
 from .._common.text.secrets_in_arguments import masked
 from ..devices.device import Device, private_bytes
 from ..profiles.merging import renumbered
-from ..profiles.recorded import CallSite, MeasuredDevice, RecordedProfile, Run
+from ..profiles.recorded import MeasuredDevice, RecordedCall, RecordedProfile, Run
 from ..records import DeviceInfo, FunctionInfo, LineEntry, NoteKind, Remark, bound_of
 from ..scopes import DevicePeaks
 from .line_store import CodeLines
@@ -168,7 +168,7 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
     """The data of several profilers; a function of several counts as the first has it."""
     functions: list[FunctionInfo] = []
     entries: list[LineEntry] = []
-    calls: list[CallSite] = []
+    calls: list[RecordedCall] = []
     shown: dict[int, None] = {}
     failures: dict[tuple[int, int], int] = {}
     for part in parts:
@@ -231,7 +231,7 @@ def _highest(parts: Iterable[RecordedProfile]) -> dict[str, PeakHolders]:
 
 def calls_between(
     store: LineStore, codes: Mapping[int, CodeType], index: Mapping[int, int]
-) -> Iterator[CallSite]:
+) -> Iterator[RecordedCall]:
     """The calls of registered functions, from each place; indexes by the ids of codes."""
     lines: dict[int, CodeLines] = {}  # by the id of the calling code, which its sites keep alive
     for code_id, callee in index.items():
@@ -243,7 +243,7 @@ def calls_between(
                 if id(code) not in lines:
                     lines[id(code)] = CodeLines(code)
                 where = (code.co_filename, name, lines[id(code)].at(site.offset))
-                yield CallSite(callee, caller, *where, site.hits, site.added.copy())
+                yield RecordedCall(callee, caller, *where, site.hits, site.added.copy())
 
 
 def _command() -> tuple[str, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from .._common.text.quoted import listed
 from ..columns import OverHits, column_of
 from ..errors import UsageError
 from ..records import FunctionInfo, FunctionTable, Report, merge_approximations
-from .recorded import CallSite, RecordedProfile
+from .recorded import RecordedCall, RecordedProfile
 
 
 def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
@@ -78,9 +78,9 @@ def renumbered(part: RecordedProfile, places: Sequence[int]) -> RecordedProfile:
     )
 
 
-def added_up(calls: Iterable[CallSite]) -> tuple[CallSite, ...]:
+def added_up(calls: Iterable[RecordedCall]) -> tuple[RecordedCall, ...]:
     """The calls, those of one line of one function together."""
-    sums: dict[tuple[int, int | None, str, str, int], CallSite] = {}
+    sums: dict[tuple[int, int | None, str, str, int], RecordedCall] = {}
     for call in calls:
         key = (call.callee, call.caller, call.filename, call.function, call.line)
         known = sums.get(key)

@@ -84,7 +84,7 @@ class MeasuredDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class CallSite:
+class RecordedCall:
     """A line of the user's code that called a recorded function."""
 
     callee: int  # index of the function that was called
@@ -143,7 +143,7 @@ class RecordedProfile:
     # all that were profiled; lines and calls name them by their index
     functions: tuple[FunctionInfo, ...]
     entries: tuple[LineEntry, ...]  # the lines, whose ``code_id`` is the index of their function
-    calls: tuple[CallSite, ...]
+    calls: tuple[RecordedCall, ...]
     columns: tuple[str, ...]
     shown: tuple[int, ...] | None = None  # indexes of the functions that it shows; None for all
     notes: tuple[Note, ...] = ()

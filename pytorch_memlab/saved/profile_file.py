@@ -17,10 +17,10 @@ from typing import Any, Final
 from .._common.text.quoted import quoted
 from .._common.text.secrets_in_arguments import masked
 from ..profiles.recorded import (
-    CallSite,
     GrowingLoop,
     MeasuredDevice,
     ProgramError,
+    RecordedCall,
     RecordedProfile,
     Run,
 )
@@ -162,7 +162,7 @@ class _Profile:
     # function, line, device, hits, time, kept, freed, row
     lines: tuple[tuple[int, int, int, int, float, int, int, int | None], ...]
     gaps: tuple[tuple[int, Approximation], ...]  # index of a line
-    calls: tuple[CallSite, ...]
+    calls: tuple[RecordedCall, ...]
     sections: tuple[Section, ...]
     peaks: Mapping[str, PeakPart]
     failures: tuple[tuple[int, int, int], ...]  # function, line, bytes

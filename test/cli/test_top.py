@@ -10,7 +10,7 @@ from support.sample_reports import CUDA0, CUDA1, MIB, entry
 
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.profiles.ranking import lines_that_add, lines_with_peaks
-from pytorch_memlab.profiles.recorded import CallSite, MeasuredDevice, RecordedProfile
+from pytorch_memlab.profiles.recorded import MeasuredDevice, RecordedCall, RecordedProfile
 from pytorch_memlab.records import FunctionInfo, LineEntry
 
 SCRIPT = """\
@@ -107,7 +107,7 @@ def test_what_cannot_be_ranked_is_said_in_one_line(
     assert capsys.readouterr() == ("", f"pytorch-memlab top: error: {message}\n")
 
 
-def profile(entries: tuple[LineEntry, ...], *calls: CallSite) -> RecordedProfile:
+def profile(entries: tuple[LineEntry, ...], *calls: RecordedCall) -> RecordedProfile:
     functions = tuple(
         FunctionInfo(name, "f.py", first, ("a", "b", "c")) for name, first in [("f", 1), ("g", 11)]
     )
@@ -134,7 +134,7 @@ def test_each_line_ranks_on_the_device_where_it_is_largest() -> None:
 
 def test_a_line_that_calls_and_peaks_higher_itself_has_its_row() -> None:
     entries = (entry(0, 2, 9 * MIB, delta=10), entry(1, 12, 8 * MIB, delta=4))
-    call = CallSite(1, 0, "f.py", "f", 2, 1, {"cuda:0": 4})
+    call = RecordedCall(1, 0, "f.py", "f", 2, 1, {"cuda:0": 4})
     found = profile(entries, call)
     assert [(one.line, one.own) for one in lines_that_add(found)] == [(2, 6), (12, 4)]
     assert [one.line for one in lines_with_peaks(found)] == [2, 12]
@@ -144,7 +144,7 @@ def test_a_line_that_calls_and_peaks_higher_itself_has_its_row() -> None:
 
 def test_a_function_that_calls_itself_keeps_the_row_of_its_highest_line() -> None:
     entries = (entry(0, 2, 8 * MIB, delta=6), entry(0, 3, 5 * MIB))
-    call = CallSite(0, 0, "f.py", "f", 2, 3, {"cuda:0": 4})
+    call = RecordedCall(0, 0, "f.py", "f", 2, 3, {"cuda:0": 4})
     found = profile(entries, call)
     assert [one.line for one in lines_with_peaks(found)] == [2, 3]
     assert [(one.line, one.own) for one in lines_that_add(found)] == [(2, 2)]

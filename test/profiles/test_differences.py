@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.sample_reports import CUDA0, CUDA1, INNER, MIB, OUTER, entry
 
 from pytorch_memlab.profiles.differences import DeviceChange, LineChange, SizeChange, compare
-from pytorch_memlab.profiles.recorded import CallSite, MeasuredDevice, RecordedProfile
+from pytorch_memlab.profiles.recorded import MeasuredDevice, RecordedCall, RecordedProfile
 from pytorch_memlab.records import FunctionInfo
 
 # The second line is another one, and a comment stands above the function.
@@ -26,7 +26,7 @@ BEFORE = profile(
         entry(0, 10, 6 * MIB, delta=2 * MIB),
         entry(1, 5, 6 * MIB, delta=2 * MIB),
     ),
-    (CallSite(1, 0, "sample.py", "outer", 10, 1, {"cuda:0": 2 * MIB}),),
+    (RecordedCall(1, 0, "sample.py", "outer", 10, 1, {"cuda:0": 2 * MIB}),),
     CUDA0,
     *(6 * MIB, 5 * MIB, 20 * MIB),
 )

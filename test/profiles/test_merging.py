@@ -11,7 +11,7 @@ from pytorch_memlab.errors import UsageError
 from pytorch_memlab.history.holders import PeakHolders
 from pytorch_memlab.history.peak import Peak
 from pytorch_memlab.profiles.merging import merged
-from pytorch_memlab.profiles.recorded import CallSite, MeasuredDevice, RecordedProfile, Run
+from pytorch_memlab.profiles.recorded import MeasuredDevice, RecordedCall, RecordedProfile, Run
 from pytorch_memlab.records import Section
 
 HELD = PeakHolders(Peak(0, MIB, 2 * MIB, 3, 4, ()), ((),))
@@ -38,7 +38,7 @@ FIRST = profile(
     0,
     (OUTER, INNER),
     (entry(0, 8, 1), entry(1, 5, 2)),
-    (CallSite(1, 0, "sample.py", "outer", 10, 1, {"cuda:0": 7}),),
+    (RecordedCall(1, 0, "sample.py", "outer", 10, 1, {"cuda:0": 7}),),
     failures={(0, 8): 5},
 )
 SECOND = profile(
@@ -46,8 +46,8 @@ SECOND = profile(
     (INNER, OUTER, INNER),
     (entry(0, 5, 3), entry(1, 8, 4), entry(2, 5, 5)),
     (
-        CallSite(0, 1, "sample.py", "outer", 10, 2, {"cuda:0": 9}),
-        CallSite(2, None, "sample.py", "<module>", 1, 1),
+        RecordedCall(0, 1, "sample.py", "outer", 10, 2, {"cuda:0": 9}),
+        RecordedCall(2, None, "sample.py", "<module>", 1, 1),
     ),
     failures={(0, 5): 6, (2, 4): 7},
     shown=(2,),
@@ -72,8 +72,8 @@ def test_lines_calls_and_failures_keep_their_function_and_devices_get_the_rank()
             entry(2, 5, 5, device=other),
         ),
         (
-            CallSite(1, 0, "sample.py", "outer", 10, 3, {"rank0 cuda:0": 7, "rank1 cuda:0": 9}),
-            CallSite(2, None, "sample.py", "<module>", 1, 1),
+            RecordedCall(1, 0, "sample.py", "outer", 10, 3, {"rank0 cuda:0": 7, "rank1 cuda:0": 9}),
+            RecordedCall(2, None, "sample.py", "<module>", 1, 1),
         ),
         ("active_bytes.all.peak",),
         shown=(0, 1, 2),

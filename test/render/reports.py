@@ -21,9 +21,9 @@ from pytorch_memlab.history.model import (
 from pytorch_memlab.line_profiler.saved_profile import SavedProfile
 from pytorch_memlab.profiles.merging import merged
 from pytorch_memlab.profiles.recorded import (
-    CallSite,
     MeasuredDevice,
     ProgramError,
+    RecordedCall,
     RecordedProfile,
     Run,
     ShownRemedy,
@@ -104,7 +104,7 @@ PROFILE = RecordedProfile(
         line(1, 11, 16, hits=3),
         line(2, 1, 0, hits=0),
     ),
-    (CallSite(1, 0, "/nowhere/train.py", "main", 3, 3, {"cuda:0": 6 * MIB}),),
+    (RecordedCall(1, 0, "/nowhere/train.py", "main", 3, 3, {"cuda:0": 6 * MIB}),),
     ("active_bytes.all.peak", "reserved_bytes.all.peak"),
     notes=("simulated GPU: H100",),
     peaks={"cuda:0": PEAK},

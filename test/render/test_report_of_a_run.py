@@ -10,7 +10,7 @@ from rich.text import Text
 from support.terminal import coloured
 
 from pytorch_memlab.profiles.overview import COLUMNS, Choice, Overview, overview
-from pytorch_memlab.profiles.recorded import CallSite, MeasuredDevice, RecordedProfile, Run
+from pytorch_memlab.profiles.recorded import MeasuredDevice, RecordedCall, RecordedProfile, Run
 from pytorch_memlab.records import (
     Approximation,
     ApproximationKind,
@@ -124,7 +124,7 @@ def test_a_capacity_that_is_not_known_gives_no_share_and_no_verdict() -> None:
 def test_the_peak_is_that_of_the_called_line_and_its_caller_is_not_charged() -> None:
     functions = [function(1), function(2)]
     entries = [entry(0, 11, 9 * MIB, 6 * MIB, 3 * MIB), entry(1, 21, 9 * MIB, 6 * MIB, 3 * MIB)]
-    call = CallSite(1, 0, "/home/me/model.py", "part1", 11, 1, {"cuda:0": 6 * MIB})
+    call = RecordedCall(1, 0, "/home/me/model.py", "part1", 11, 1, {"cuda:0": 6 * MIB})
     found = report_of(functions, entries, calls=(call,))
 
     assert [one.table.function.qual_name for one in found.functions] == ["part2", "part1"]

@@ -39,10 +39,10 @@ from pytorch_memlab.history.model import (
 )
 from pytorch_memlab.history.peak import Peak
 from pytorch_memlab.profiles.recorded import (
-    CallSite,
     GrowingLoop,
     MeasuredDevice,
     ProgramError,
+    RecordedCall,
     RecordedProfile,
     Run,
     ShownRemedy,
@@ -89,8 +89,8 @@ PROFILE = RecordedProfile(
         replace(entry(2, 1, 0, 0), stats={"active_bytes.all.peak": 0, "num_ooms": 1}),
     ),
     (
-        CallSite(1, 0, "sample.py", "outer", 10, 3, {"cuda:0": -5}),
-        CallSite(0, None, "main.py", "<module>", 2, 1),
+        RecordedCall(1, 0, "sample.py", "outer", 10, 3, {"cuda:0": -5}),
+        RecordedCall(0, None, "main.py", "<module>", 2, 1),
     ),
     ("hits", "active_bytes.all.peak"),
     (1, 0),
