@@ -1,4 +1,4 @@
-# gpu: 225MiB
+# gpu: 244MiB
 # cause: optimizer_temporaries
 import torch
 from torch import nn
