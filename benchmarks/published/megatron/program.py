@@ -41,6 +41,7 @@ class _FusedAdam(torch.optim.Optimizer):
 
     def __init__(self, params: Any, **settings: Any) -> None:
         super().__init__(params, settings)
+        self.overflow = torch.zeros(1, dtype=torch.int32, device="cuda")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -72,11 +73,13 @@ def _with_kernels() -> None:
 def _start(tensor: int, pipeline: int) -> None:
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+    from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 
     torch.cuda.set_device(0)
     init_process_group("nccl")
     parallel_state.initialize_model_parallel(tensor, pipeline, create_gloo_process_groups=False)
     model_parallel_cuda_manual_seed(1234)
+    MoEAuxLossAutoScaler.set_loss_scale(torch.ones(1, device="cuda"))
     barrier()
 
 
@@ -174,18 +177,23 @@ def train(
     if kernels:
         _with_kernels()
     _start(tensor, pipeline)
+    started = torch.zeros(1, dtype=torch.float64, device="cuda")
     dtype: torch.dtype = getattr(torch, half)
     multiple = 128 * tensor
     padded = -(-_VOCABULARY // multiple) * multiple
     model, optimizer = _prepared(tensor, pipeline, dtype, kernels, padded, sharded)
-    first = 0
+    first, after, total = 0, 0, torch.zeros(1, device="cuda")
     for step in range(_STEPS):
-        _step(model, optimizer, tensor * pipeline)
+        loss = _step(model, optimizer, tensor * pipeline)
+        total = total + loss
+        after = torch.cuda.memory_allocated()
+        total = torch.zeros(1, device="cuda")
         if step == 0:
             first = torch.cuda.max_memory_allocated()
             if sharded:
                 model.enable_forward_pre_hook()
-    return {"first": first}
+    del started
+    return {"first": first, "after": after}
 
 
 def _prepared(
@@ -231,13 +239,13 @@ def _prepared(
     return model.train(), optimizer
 
 
-def _step(model: Any, optimizer: Any, ranks: int) -> None:
+def _step(model: Any, optimizer: Any, ranks: int) -> torch.Tensor:
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
     model.zero_grad_buffer()
     optimizer.zero_grad()
     data = int(os.environ["WORLD_SIZE"]) // ranks
-    get_forward_backward_func()(
+    reports = get_forward_backward_func()(
         forward_step_func=_forward,
         data_iterator=_batches(),
         model=[model],
@@ -248,3 +256,6 @@ def _step(model: Any, optimizer: Any, ranks: int) -> None:
         forward_only=False,
     )
     optimizer.step()
+    whole = torch.vstack([report["lm loss"] for report in reports]).sum(dim=0)
+    loss: torch.Tensor = whole[0] / whole[1]
+    return loss
