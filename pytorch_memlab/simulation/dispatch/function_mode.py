@@ -16,11 +16,14 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.overrides import TorchFunctionMode
 
 from ..._common.frames.traceback_frames import clear_internal_frames
+from ..machine import active
 from ..machine.machine import Machine
-from ..machine.op_arguments import Args, Kwargs
+from ..machine.op_arguments import Args, Kwargs, tensors_in
 from . import fake_tensors, higher_order
 from .fake_tensors import FAKE, mode_of_kind
 
+_is_autocast_enabled = torch.is_autocast_enabled
+_AUTOCAST_OF_THE_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _PLAIN = frozenset(
     {
         *(OpOverload, FunctionType, BuiltinFunctionType),
@@ -58,7 +61,11 @@ class SimulatedFunctionMode(TorchFunctionMode):
                 fake_tensors.check(args, kwargs)
             if kind is not OpOverload or not _belongs_to_another(outer, args):
                 thread.call = (args, kwargs)
-            return self._replacements.get(func, func)(*args, **kwargs)
+            run = self._replacements.get(func, func)
+            if _is_autocast_enabled("cpu") and _has_gpu_tensor(args, kwargs):
+                with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_OF_THE_CPU):
+                    return run(*args, **kwargs)
+            return run(*args, **kwargs)
         except BaseException as error:
             clear_internal_frames(error)
             del args, kwargs
@@ -66,6 +73,11 @@ class SimulatedFunctionMode(TorchFunctionMode):
         finally:
             thread.call = outer
             del outer
+
+
+def _has_gpu_tensor(args: Args, kwargs: Kwargs) -> bool:
+    """True if the CPU's autocast leaves the call alone; C++ takes GPU tensors for its own."""
+    return any(map(active.holds, tensors_in(args, kwargs)))
 
 
 def _belongs_to_another(outer: Any, args: Args) -> bool:

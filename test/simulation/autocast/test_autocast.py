@@ -169,6 +169,23 @@ def test_doubles_and_the_hosts_tensors_are_left_alone():
             assert torch.ones(2, dtype=BFLOAT).exp().dtype == BFLOAT
 
 
+def test_autocast_of_the_cpu_leaves_gpu_tensors_alone():
+    """Its list has ops that CUDA's has not, and CUDA's autocast is off."""
+    layer, x = torch.nn.Linear(4, 4, device="cuda"), on_gpu(2, 4)
+    host = torch.nn.Linear(4, 4)
+    image = on_gpu(1, 1, 4, 4)
+    x @ x.t()  # takes the workspace of cuBLAS
+    before = torch.cuda.memory_allocated()
+    with torch.autocast("cpu", BFLOAT):
+        results = layer(x), x @ x.t(), F.avg_pool2d(image.half(), 2), F.softmax(x, 0)
+        assert [result.dtype for result in results] == [SINGLE, SINGLE, HALF, SINGLE]
+        assert torch.cuda.memory_allocated() - before == 4 * 512
+        results[0].sum().backward()
+        assert host(torch.ones(2, 4)).dtype == BFLOAT
+        assert torch.is_autocast_enabled("cpu")
+    assert layer.weight.grad.dtype == SINGLE
+
+
 @pytest.mark.skipif(
     not torch.__version__.startswith("2.13."), reason="the lists are those of torch 2.13"
 )
