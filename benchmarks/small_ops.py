@@ -37,8 +37,10 @@ def processor_seconds(work: Callable[[], object], times: int, rounds: int = ROUN
     return best / times
 
 
-def tiny_step(device: str) -> Callable[[], object]:
-    """A training step of two small linear layers."""
+def tiny_step(
+    device: str, keep: Callable[[torch.Tensor], object] = lambda _loss: None
+) -> Callable[[], object]:
+    """A training step of two small linear layers; a leak keeps the loss."""
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     x, y = torch.randn(32, 64, device=device), torch.randint(0, 10, (32,), device=device)
@@ -47,6 +49,7 @@ def tiny_step(device: str) -> Callable[[], object]:
         loss = functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
+        keep(loss)
         optimizer.step()
 
     return step
@@ -97,16 +100,33 @@ torch.set_num_threads(1)
 print(processor_seconds(tiny_step("cuda"), int(sys.argv[1])), file=open(sys.argv[2], "w"))
 """
 
+STEPS = 64
 
-def under_run(times: int, *options: str) -> float:
+_FIRST_STEPS = f"""
+import sys
+import time
+import torch
+from benchmarks.small_ops import tiny_step
+torch.set_num_threads(1)
+
+kept = []
+step = tiny_step("cuda", *([kept.append] if sys.argv[1] == "leak" else ()))
+begun = time.process_time()
+for _ in range({STEPS}):
+    step()
+print((time.process_time() - begun) / {STEPS}, file=open(sys.argv[2], "w"))
+"""
+
+
+def under_run(argument: object, *options: str, source: str = _PROGRAM) -> float:
     """Processor seconds of a training step of the tiny MLP under ``run``."""
     with tempfile.TemporaryDirectory() as folder:
         program, result = Path(folder, "program.py"), Path(folder, "result")
-        program.write_text(_PROGRAM)
+        program.write_text(source)
         subprocess.run(
             [
                 *(sys.executable, "-m", "pytorch_memlab", "run", *options),
-                *(str(program), str(times), str(result)),
+                *(str(program), str(argument), str(result)),
             ],
             env={**os.environ, "PYTHONPATH": os.getcwd()},
             capture_output=True,
@@ -131,8 +151,10 @@ def main() -> None:
     for options in ((), ("--dry-run",)):
         what = " ".join(("run", *options))
         row(f"a training step of a tiny MLP, {what}", under_run(100, *options) * MILLISECONDS, "ms")
-    seconds = under_run(8, "--dry-run", "--leaks")
-    row("    with --leaks, each of the first 64 steps", seconds * MILLISECONDS, "ms")
+    for argument, which in (("clean", "of a loop"), ("leak", "of one with a leak")):
+        seconds = under_run(argument, "--dry-run", "--leaks", source=_FIRST_STEPS)
+        what = f"    with --leaks, each of the first {STEPS} steps {which}"
+        row(what, seconds * MILLISECONDS, "ms")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from types import FrameType
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from .._common.text.displayed import Displayed
 from .._common.text.prose_size import prose_size
@@ -25,6 +24,9 @@ _INDEX = re.compile(r"""\[(?:\d+|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|<\w+>)\]"""
 _ONE_OF_MANY = re.compile(r"#\d+(?=\.|$)")
 _NUMBER = re.compile(r"^([A-Z]\w*?)\d+(?![^.])")
 _ALL = "all tensors"
+
+_Kind: TypeAlias = tuple[str, str]
+"""A device, as text, and a kind of name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,10 @@ class LeakWatch(Displayed, Generic[T]):
     def __init__(self, items: Iterable[T], look: Callable[[], MemorySnapshot]) -> None:
         self._items = items
         self._look = look
-        self._history: list[dict[tuple[str, str], int]] = []
-        self._lines: dict[tuple[str, str], SourceLine] = {}
+        self._iterations = 0
+        self._kinds: dict[_Kind, tuple[int, ...]] = {}  # that grew with every iteration so far
+        self._devices: dict[_Kind, tuple[int, ...]] = {}
+        self._lines: dict[_Kind, SourceLine] = {}
 
     def __iter__(self) -> Iterator[T]:
         for item in self._items:
@@ -71,20 +75,44 @@ class LeakWatch(Displayed, Generic[T]):
             self.look()
 
     def look(self) -> None:
-        """Look at the memory: what the end of each iteration calls."""
+        """Look at the memory: what the end of each iteration calls.
+
+        Once no name and no device has grown with every iteration, none ever will have: then this
+        counts the iteration, and looks at nothing.
+        """
+        self._iterations += 1
+        if self._iterations > 1 and not self._kinds and not self._devices:
+            return
         snapshot = self._look()
-        self._history.append(sizes_by(_kind_of_row, snapshot))
+        kinds = sizes_by(_kind_of_row, snapshot)
+        self._kinds = self._that_grew(self._kinds, kinds)
+        self._devices = self._that_grew(self._devices, _of_devices(kinds))
         # Of a graph, the line that saved most.
         self._lines = {
-            (str(row.device), _kind_of_row(row)): row.line
+            key: row.line
             for row in sorted(snapshot.rows, key=lambda row: row.nbytes if row.holder else 0)
             if row.line and row.nbytes
+            if (key := (str(row.device), _kind_of_row(row))) in self._kinds
+        }
+
+    def _that_grew(
+        self, before: Mapping[_Kind, tuple[int, ...]], now: Mapping[_Kind, int]
+    ) -> dict[_Kind, tuple[int, ...]]:
+        """The sizes after each iteration of what has grown with all of them, this one included."""
+        if self._iterations == 1:
+            return {key: (size,) for key, size in now.items()}
+        # What the second iteration has first took nothing before: later it is too late to come.
+        first = (0,) if self._iterations == 2 else ()
+        return {
+            key: (*sizes, size)
+            for key, size in now.items()
+            if (sizes := before.get(key, first)) and size > sizes[-1]
         }
 
     @property
     def iterations(self) -> int:
         """The number of iterations so far."""
-        return len(self._history)
+        return self._iterations
 
     @property
     def growing(self) -> tuple[Growth, ...]:
@@ -94,10 +122,11 @@ class LeakWatch(Displayed, Generic[T]):
         Where no name grew but the memory of a device did, as each iteration makes new names, there
         is one entry ``all tensors`` for the device.
         """
-        if self.iterations < self.fewest:
+        if self._iterations < self.fewest:
             return ()
-        found = _growing(self._history, self._lines)
-        return found or _growing([_of_devices(each) for each in self._history], {})
+        found = [Growth(*key, sizes, self._lines.get(key)) for key, sizes in self._kinds.items()]
+        found = found or [Growth(*key, sizes) for key, sizes in self._devices.items()]
+        return tuple(sorted(found, key=lambda each: -each.per_iteration))
 
     def __repr__(self) -> str:
         """The names that grew, in a few words."""
@@ -134,19 +163,8 @@ def held_in_containers(frame: FrameType | None) -> Counter[str]:
     return Counter(kind.partition("[*]")[0] for kind in kinds if "[*]" in kind)
 
 
-def _growing(
-    history: list[dict[tuple[str, str], int]], lines: Mapping[tuple[str, str], SourceLine]
-) -> tuple[Growth, ...]:
-    found = [
-        Growth(*key, tuple(each.get(key, 0) for each in history), lines.get(key))
-        for key in history[-1]
-    ]
-    growing = [one for one in found if all(more > less for less, more in pairwise(one.sizes))]
-    return tuple(sorted(growing, key=lambda each: -each.per_iteration))
-
-
-def _of_devices(sizes: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-    sums = Counter[tuple[str, str]]()
+def _of_devices(sizes: Mapping[_Kind, int]) -> Mapping[_Kind, int]:
+    sums = Counter[_Kind]()
     for (device, _), nbytes in sizes.items():
         sums[device, _ALL] += nbytes
     return sums

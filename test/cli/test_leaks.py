@@ -148,12 +148,11 @@ def test_a_long_run_looks_at_fewer_and_fewer_steps(capsys, monkeypatch):
     looks = []
     look = LeakWatch.look
     monkeypatch.setattr(LeakWatch, "look", lambda self: (looks.append(self), look(self)))
-    monkeypatch.setattr(run_sections, "_EVERY_STEP", 4)
     said = run(LEAKING.replace("range(5)", "range(40)"), capsys).splitlines()
 
-    assert len(looks) == 10  # after steps 1, 2, 3, 4, 6, 8, 12, 16, 24 and 32
-    assert said[0] == f"{TITLE}, 40 optimizer steps, up to step 32"
-    assert said[3].split()[-2:] == ["3.91K", "125.00K"]
+    assert len(looks) == 13  # after each of the first 6 steps, and 8, 10, 13, 17, 22, 29 and 38
+    assert said[0] == f"{TITLE}, 40 optimizer steps, up to step 38"
+    assert said[3].split()[-2:] == ["3.91K", "148.44K"]
 
 
 def test_the_hook_is_gone_after_the_run(capsys):
@@ -198,7 +197,10 @@ def test_files_have_it_too(monkeypatch):
     assert "cuda:0 losses[*] (script.py:14)" in Path("out.html").read_text()
 
 
-def test_a_step_looks_once_at_all_objects(tmp_path, capsys):
+@pytest.mark.parametrize(("program", "looks"), [(LEAKING, 5), (CLEAN, 2)])
+def test_a_step_looks_once_at_all_objects_while_something_can_have_grown(
+    tmp_path, capsys, program, looks
+):
     counting = """\
 import gc
 
@@ -206,6 +208,6 @@ ask, asked = gc.get_objects, []
 gc.get_objects = lambda *given, **named: (asked.append(0), ask(*given, **named))[1]
 """
     script = tmp_path / "script.py"
-    script.write_text(counting + CLEAN + "print('asked', len(asked)); gc.get_objects = ask\n")
+    script.write_text(counting + program + "print('asked', len(asked)); gc.get_objects = ask\n")
     main(["run", "--gpu", "24GiB", "--leaks", str(script)])
-    assert "asked 15\n" in capsys.readouterr().out  # each of three generations, in five steps
+    assert f"asked {3 * looks}\n" in capsys.readouterr().out  # of each of three generations

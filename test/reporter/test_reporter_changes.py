@@ -169,6 +169,51 @@ def test_growth_that_pauses_is_no_leak():
     assert watch.growing == ()
 
 
+def snapshots_of(monkeypatch):
+    """A list that gets an entry for each snapshot from now on."""
+    taken = []
+    snapshot = MemReporter._snapshot
+    monkeypatch.setattr(
+        MemReporter, "_snapshot", lambda self, frame: (taken.append(0), snapshot(self, frame))[1]
+    )
+    return taken
+
+
+def test_a_loop_in_which_nothing_can_have_grown_any_more_is_looked_at_no_more(monkeypatch):
+    taken, kept = snapshots_of(monkeypatch), []
+    watch = MemReporter().leaks(50)
+    for step in watch:
+        kept += [on_gpu(512)] * (step != 4)
+
+    assert len(taken) == 5  # the last is of the iteration that kept nothing
+    assert watch.growing == ()
+    assert repr(watch) == "<LeakWatch: nothing grew with every one of 50 iterations>"
+
+
+def test_a_loop_whose_names_are_always_new_is_looked_at_to_its_end(monkeypatch):
+    taken, model = snapshots_of(monkeypatch), torch.nn.Module()
+    watch = MemReporter(model).leaks(10)
+    for step in watch:
+        model.register_buffer(f"mask_{step}", on_gpu(1000))
+
+    assert len(taken) == 10
+    assert [(each.name, each.sizes[-1]) for each in watch.growing] == [("all tensors", 10_000)]
+
+
+@pytest.mark.parametrize(("first", "found"), [(1, [(0, 512, 1024, 1536, 2048)]), (2, [])])
+def test_what_grows_from_the_second_iteration_on_is_a_leak_and_later_is_not(first, found):
+    late, always = [], []
+    watch = MemReporter().leaks(5)
+    for step in watch:
+        always.append(on_gpu(8))
+        late += [on_gpu(512)] * (step >= first)
+
+    assert [each.sizes for each in watch.growing if each.name == "late[*]"] == found
+    assert [each.sizes for each in watch.growing if each.name == "always[*]"] == [
+        (8, 16, 24, 32, 40)
+    ]
+
+
 def test_a_tensor_that_has_another_name_now_did_not_change():
     reporter = MemReporter()
     model = torch.nn.Linear(10, 10, device="cuda")

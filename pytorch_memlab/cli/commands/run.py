@@ -153,7 +153,7 @@ def add_arguments(parser: CommandParser) -> None:
     add(
         "--leaks",
         "show the variables whose memory grows with every step of the optimizer, with the"
-        " line that allocates it; looking takes time after each step",
+        " line that allocates it; looking takes time after the first steps, then ever less often",
         action="store_true",
     )
     add(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..._common.text.prose_size import counted
 from ..._common.torch.optimizer_steps import after_each_step
@@ -91,9 +91,9 @@ def _at_peak(holders: PeakHolders) -> dict[str, int]:
     }
 
 
-_EVERY_STEP = 64
-"""Steps each of which is looked at; of the later ones, every second of as many, then every fourth,
-and so on: the time and the memory of a long run stay small."""
+_THIRD: Final = 3
+"""The next look comes after a third more steps, which is after each of the first six: looking takes
+little of the time of a long run."""
 
 _TITLE = "memory that grows from step to step"
 
@@ -107,7 +107,7 @@ class StepLeaks:
     def __init__(self) -> None:
         self._looked_at: list[int] = []
         self._steps = 0
-        self._stride = 1
+        self._next_look = 1
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
 
     def start(self, process: ExitStack) -> None:
@@ -140,11 +140,10 @@ class StepLeaks:
         if self._optimizer() is not optimizer:
             return
         self._steps += 1
-        if self._steps % self._stride == 0:
+        if self._steps == self._next_look:
             self._watch.look()
             self._looked_at.append(self._steps)
-            if self._steps >= _EVERY_STEP * self._stride:
-                self._stride *= 2
+            self._next_look += max(1, self._steps // _THIRD)
 
 
 def _name(growth: Growth) -> str:
