@@ -158,3 +158,57 @@ def test_a_number_beside_the_batch_that_is_equal_by_chance_stays(tmp_path):
     number = number_of(tmp_path, "", rest)
     assert number is not None
     assert number.changed_to(16).code == ("x, y = torch.rand(16, 64, 1000), torch.ones(16, 64)",)
+
+
+def unit_of(folder, *blocks: BlockInUse) -> str:
+    """The word for what the program has 64 of at a time."""
+    text = "batch = 64\nfor x in load(batch):\n    model(x.cuda())\n"
+    kept = BlockInUse(100 * MIB, Category.SAVED, None, "", (64, 500, 1000), "float32")
+    remedy = Batch().remedy(made_up_facts(place(text, folder, "model(x.cuda())"), [kept, *blocks]))
+    assert remedy is not None
+    number, unit, rest = remedy.why.split(maxsplit=2)
+    assert number == "64"
+    assert rest.startswith("at a time take ")
+    return unit
+
+
+def block(*shape: int, dtype: str = "float32", node: str = "") -> BlockInUse:
+    category = Category.SAVED if node else Category.OTHERS
+    return BlockInUse(MIB, category, None, "", shape, dtype, node)
+
+
+WORDS = block(64, 500, dtype="int64")
+SAVED_WORDS = block(64, 500, dtype="int64", node="EmbeddingBackward0")
+
+
+@pytest.mark.parametrize(
+    ("unit", "blocks"),
+    [
+        ("sequences", [WORDS]),
+        ("sequences", [SAVED_WORDS]),
+        ("sequences", [block(64, 500, dtype="int32")]),
+        # Masks, scores and heads of attention beside them.
+        ("sequences", [WORDS, block(64, 1, 500, 500)]),
+        ("sequences", [WORDS, block(64, 4, 500, 500)]),
+        ("sequences", [SAVED_WORDS, block(64, 12, 500, 64, node="SoftmaxBackward0")]),
+        ("sequences", [SAVED_WORDS, block(64, 4, 500, 64, node="SoftmaxBackward0")]),
+        ("sequences", [WORDS, block(64, 1, 500, 500, dtype="bool")]),
+        ("images", [block(64, 3, 224, 224)]),
+        ("images", [block(64, 1, 28, 28), block(64, dtype="int64")]),
+        ("images", [block(64, 4, 64, 64, dtype="bfloat16")]),
+        ("images", [block(64, 3, 224, 224, dtype="uint8")]),
+        ("images", [block(64, 3, 224, 224, node="ConvolutionBackward0")]),
+        ("images", [block(64, 3, 224, 224), block(64, 224, 224, dtype="int64")]),  # a mask each
+        ("samples", [block(64, 3, 224, 224), block(64, 77, dtype="int64")]),  # with captions
+        ("samples", [block(64, 64, 56, 56, node="ConvolutionBackward0")]),  # of any layer
+        ("samples", [block(64, 12, 500, 500)]),
+        ("samples", [block(64, 4, 500, 500)]),
+        ("samples", [block(64, 4, 500, 64, node="SoftmaxBackward0")]),
+        ("samples", [block(64, 500)]),
+        ("samples", [block(64, 1, dtype="int64")]),  # a class each
+        ("samples", [block(32, 500, dtype="int64")]),  # of something else
+        ("samples", [block(64, 16, 3, 112, 112)]),  # films
+    ],
+)
+def test_the_unit_of_a_batch_is_that_of_its_inputs(unit, blocks, tmp_path):
+    assert unit_of(tmp_path, *blocks) == unit

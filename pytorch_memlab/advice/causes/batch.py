@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
+from typing import Final
 
 from ..._common.text.prose_size import prose_size
 from ...history.model import Category
-from ...history.out_of_memory import OutOfMemory
+from ...history.out_of_memory import BlockInUse, OutOfMemory
 from ..batch_size import BatchNumber, batch_number
 from ..cause import Basis, Cause, Remedy
 from ..evidence import FIXED
+
+_OF_WORDS: Final = ("int64", "int32")
+_CHANNELS: Final = (1, 3, 4)  # of grey, of colours, of latents or of colours that let light through
+_TAKES_IMAGES: Final = ("Conv", "CudnnConv")  # beginnings of names of nodes of autograd
 
 
 class Batch(Cause):
@@ -64,13 +70,29 @@ def _unit(oom: OutOfMemory, number: BatchNumber, batch: int) -> str:
     """The name of what a batch has several of."""
     if number.is_of_tokens:
         return "tokens"
-    inputs = [
+    lengths = {one.shape[1] for one in oom.blocks if len(one.shape) == 3 and "float" in one.dtype}
+    of_batch = [
         block
         for block in oom.blocks
-        if block.category is Category.OTHERS and block.shape[:1] == (batch,)
+        if block.category not in FIXED and block.shape[:1] in ((batch,), (number.value,))
     ]
-    if any(len(block.shape) == 4 for block in inputs):
-        return "images"
-    if any(len(block.shape) == 2 and block.dtype == "int64" for block in inputs):
-        return "sequences"
-    return "samples"
+    has_sequences = any(map(_is_of_sequences, of_batch))
+    has_images = any(_is_of_images(block, lengths) for block in of_batch)
+    if has_sequences == has_images:  # none, or images and their captions
+        return "samples"
+    return "sequences" if has_sequences else "images"
+
+
+def _is_of_sequences(block: BlockInUse) -> bool:
+    """True for numbers of words, as rows."""
+    return len(block.shape) == 2 and block.shape[1] > 1 and block.dtype in _OF_WORDS
+
+
+def _is_of_images(block: BlockInUse, lengths: Container[int]) -> bool:
+    """True for colours or latents; False for scores and masks of attention, which are square."""
+    if len(block.shape) != 4 or block.shape[1] not in _CHANNELS:
+        return False
+    if block.shape[2] == block.shape[3] and block.shape[2] in lengths:
+        return False
+    is_input = block.category is Category.OTHERS or block.node.startswith(_TAKES_IMAGES)
+    return is_input and ("float" in block.dtype or block.dtype == "uint8")
