@@ -8,6 +8,7 @@ from support.ran_out import edited, facts_of, peak_of
 from pytorch_memlab.advice.causes.attention_matrices import AttentionMatrices
 from pytorch_memlab.advice.causes.full_precision_base import FullPrecisionBase
 from pytorch_memlab.advice.causes.growing_buffer import GrowingBuffer
+from pytorch_memlab.advice.causes.model_twice import ModelTwice
 from pytorch_memlab.advice.causes.no_grad import NoGrad
 from pytorch_memlab.advice.causes.optimizer_temporaries import OptimizerTemporaries
 
@@ -202,3 +203,72 @@ def test_a_function_whose_other_result_is_trained_with_gets_none(tmp_path):
     assert remedy is not None
     line = 1 + text.splitlines().index("second = statistics(images(12))")
     assert remedy.code == (f"with torch.no_grad():  # around line {line}",)
+
+
+COPIES = """\
+import copy
+import torch
+from torch import nn
+
+net = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(4))).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+best, least, copies = None, 0, []
+for epoch in range(3):
+    loss = net(torch.randn(8, 1024, device="cuda")).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    {keep}
+out = net(torch.randn(4096, 1024, device="cuda"))
+{use}
+"""
+COPY = "least, best = float(loss), copy.deepcopy({})"
+
+
+@pytest.mark.parametrize(
+    ("keep", "use", "why", "changed", "copies"),
+    [
+        (
+            COPY.format("net.state_dict()"),
+            "net.load_state_dict(best)",
+            "best (line 13) is a second copy of the parameters: 16.0 MiB",
+            "least, best = float(loss), {key: value.cpu() for key, value in"
+            " net.state_dict().items()}",
+            1,
+        ),
+        (
+            COPY.format("net"),
+            "net.load_state_dict(best.state_dict())",
+            "best (line 13) is a second copy of the parameters: 16.0 MiB",
+            COPY.format("net") + ".cpu()",
+            1,
+        ),
+        (
+            "copies.append(copy.deepcopy(net))",
+            "net.load_state_dict(copies[0].state_dict())",
+            "copies (line 13) keeps copies of the parameters: 48.0 MiB",
+            "copies.append(copy.deepcopy(net).cpu())",
+            3,
+        ),
+    ],
+)
+def test_copies_of_a_model_go_to_host_memory(keep, use, why, changed, copies, tmp_path):
+    text = COPIES.format(keep=keep, use=use)
+    # Parameters and gradients of 16 MiB each, workspaces of 16.25; activations of 16 do not fit.
+    remedy = ModelTwice().remedy(facts_of(text, f"{92 + 16 * copies}MiB", tmp_path))
+    assert remedy is not None
+    assert (remedy.why, remedy.size) == (why, copies * 16 * MIB)
+    assert "".join(line.strip() + " " for line in remedy.code).strip() == changed
+    assert peak_of(text) - peak_of(edited(text, remedy)) == copies * 16 * MIB
+
+
+@pytest.mark.parametrize("gpu", ["76MiB", "92MiB"])  # for no copy, and for one
+def test_a_copy_that_is_being_made_is_named(gpu, tmp_path):
+    program = COPIES.replace("4096", "8")
+    text = program.format(keep=COPY.format("net.state_dict()"), use="net.load_state_dict(best)")
+    remedy = ModelTwice().remedy(facts_of(text, gpu, tmp_path))
+    assert remedy is not None
+    assert remedy.why.startswith("best (line 13) is a second copy of the parameters: ")
+    copied = {"76MiB": 1, "92MiB": 2}[gpu] * 16 * MIB
+    assert copied - 16 * MIB < remedy.size < copied
+    assert peak_of(edited(text, remedy)) == peak_of(program.format(keep="pass", use="pass"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from ..._common.text.prose_size import prose_size
 from ...history.model import Category
@@ -27,6 +28,7 @@ from ..rewriting import (
 )
 
 _COPIES = ("deepcopy", "clone", "copy", "load", "AveragedModel")
+_COPIED = "memo["  # of the table in which deepcopy keeps what it has copied
 _PARAMETERS = ("parameters", "named_parameters", "buffers", "named_buffers", "state_dict")
 
 
@@ -43,10 +45,11 @@ class ModelTwice(Cause):
             return None
         name, size = copy
         change = _on_cpu(oom, name)
+        words = "keeps copies" if _keeps_models(oom, name) else "is a second copy"
         line = min((edit.first for edit in change.edits), default=0) if change else 0
         return self.found(
             size,
-            f"{named_with_line(name, line)} is a second copy of the parameters: {prose_size(size)}",
+            f"{named_with_line(name, line)} {words} of the parameters: {prose_size(size)}",
             *(changed_code(change) or [f'{name} on the CPU: map_location="cpu", or .cpu()']),
             change=change,
         )
@@ -57,7 +60,9 @@ def second_copy(oom: OutOfMemory) -> tuple[str, int] | None:
     parameters = Counter(
         (block.shape, block.dtype)
         for block in oom.blocks
-        if block.category is Category.PARAMETERS and block.shape
+        if block.category is Category.PARAMETERS
+        and block.shape
+        and not block.name.startswith(_COPIED)
     )
     for name, blocks in _containers(oom).items():
         shapes = Counter((block.shape, block.dtype) for block in blocks)
@@ -72,21 +77,35 @@ def second_copy(oom: OutOfMemory) -> tuple[str, int] | None:
             owner = re.split(r"[.\[]", block.name)[0]
             owners.setdefault(owner, Counter())[block.shape] += 1
             sizes[owner] += block.size
-    for name, own in owners.items():
-        others = [other for other, theirs in owners.items() if other != name and theirs <= own]
-        if others and is_much(sizes[name], oom) and _is_copied(oom, name):
-            return name, sizes[name]
+    for is_copy in (_is_copied, _is_loaded):
+        for name, own in owners.items():
+            others = [other for other, theirs in owners.items() if other != name and theirs <= own]
+            if others and is_much(sizes[name], oom) and is_copy(oom, name):
+                return name, sizes[name]
     return None
 
 
+def _keeps_models(oom: OutOfMemory, name: str) -> bool:
+    return any(
+        block.category is Category.PARAMETERS and block.name.startswith(f"{name}[")
+        for block in oom.blocks
+    )
+
+
 def _is_copied(oom: OutOfMemory, name: str) -> bool:
-    """True if a variable is made as a copy, or gets the parameters of something else."""
+    """True if a variable is made as a copy, or holds copies."""
+    return any(
+        name_of_call(call) in _COPIES
+        for file in program_files(oom)
+        for call in _calls_in(_values_of(Rewriting(file).tree, name))
+    )
+
+
+def _is_loaded(oom: OutOfMemory, name: str) -> bool:
+    """True if a variable gets the parameters of another one."""
     for file in program_files(oom):
-        for node in ast.walk(Rewriting(file).tree):
-            match node:
-                case ast.Assign(value=value) if last_name(node.targets[0]) == name:
-                    if any(name_of_call(one) in _COPIES for one in nodes_of(value, ast.Call)):
-                        return True
+        for call in nodes_of(Rewriting(file).tree, ast.Call):
+            match call:
                 case ast.Call(
                     func=ast.Attribute(value=owner, attr="load_state_dict"), args=[value]
                 ):
@@ -103,15 +122,35 @@ def _containers(oom: OutOfMemory) -> dict[str, list[BlockInUse]]:
         name, bracket, _ = block.name.partition("[")
         if bracket and block.category in (Category.OTHERS, Category.SAVED):
             containers.setdefault(name, []).append(block)
+    target = _name_of_deepcopy(oom)
+    if target:  # while it is made only the table of deepcopy leads to its tensors
+        known = (_COPIED, f"{target}.", f"{target}[")
+        containers.pop(_COPIED[:-1], None)
+        containers[target] = [block for block in oom.blocks if block.name.startswith(known)]
     if any("serialization" in file for _, file in oom.functions) and oom.frames:
-        target = re.match(r"\s*(\w+)\s*=", oom.frames[0].place.source)
-        if target is not None:  # while it is read nothing leads to it
-            containers[target[1]] = [
+        loaded = re.match(r"\s*(\w+)\s*=", oom.frames[0].place.source)
+        if loaded is not None:  # while it is read nothing leads to it
+            containers[loaded[1]] = [
                 block
                 for block in oom.blocks
                 if block.category is Category.OTHERS and block.shape and not block.name
             ]
     return containers
+
+
+def _name_of_deepcopy(oom: OutOfMemory) -> str:
+    """The variable that gets the copy which ``deepcopy`` was making; empty if it made none."""
+    if not any(function == "deepcopy" for function, _ in oom.functions) or not oom.frames:
+        return ""
+    place = oom.frames[0].place
+    for file in program_files(oom):
+        if file != place.file:
+            continue
+        for name, value in _given(Rewriting(file).tree):
+            is_here = value.lineno <= place.line <= (value.end_lineno or value.lineno)
+            if is_here and any(name_of_call(call) == "deepcopy" for call in _calls_in([value])):
+                return name
+    return ""
 
 
 def _on_cpu(oom: OutOfMemory, name: str) -> EditedSource | None:
@@ -130,15 +169,13 @@ def _on_cpu(oom: OutOfMemory, name: str) -> EditedSource | None:
 def _make_on_cpu(file: Rewriting, name: str) -> bool:
     """Rewrite the statements that make a copy; True if there are any."""
     count = 0
-    for node in nodes_of(file.tree, ast.Assign):
-        if last_name(node.targets[0]) != name:
-            continue
-        for call in nodes_of(node.value, ast.Call):
+    for value in _values_of(file.tree, name):
+        for call in nodes_of(value, ast.Call):
             match call.func:
-                case ast.Attribute(value=value, attr="clone"):
-                    file.replace(call, f"{ast.unparse(value)}.cpu()")
+                case ast.Attribute(value=cloned, attr="clone"):
+                    file.replace(call, f"{ast.unparse(cloned)}.cpu()")
                 case ast.Attribute(attr="deepcopy") | ast.Name(id="deepcopy"):
-                    file.insert_after(call, ".cpu()")
+                    _copy_to_cpu(file, call)
                 case ast.Attribute(value=ast.Name(id="torch"), attr="load"):
                     set_keywords(file, call, map_location='"cpu"')
                 case ast.Attribute(attr="AveragedModel") | ast.Name(id="AveragedModel"):
@@ -147,6 +184,39 @@ def _make_on_cpu(file: Rewriting, name: str) -> bool:
                     continue
             count += 1
     return count > 0
+
+
+def _calls_in(nodes: Iterable[ast.expr]) -> Iterator[ast.Call]:
+    return (call for node in nodes for call in nodes_of(node, ast.Call))
+
+
+def _values_of(tree: ast.AST, name: str) -> Iterator[ast.expr]:
+    """The values that a variable gets, and those that are appended to it."""
+    return (value for given, value in _given(tree) if given == name)
+
+
+def _given(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """The variables that statements give a value or append one to, and the value."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(
+                targets
+            ) == len(values):
+                yield from zip(map(last_name, targets), values, strict=True)
+            case ast.Assign(targets=[target, *_], value=value):
+                yield last_name(target), value
+            case ast.Call(func=ast.Attribute(value=owner, attr="append"), args=[value]):
+                yield last_name(owner), value
+
+
+def _copy_to_cpu(file: Rewriting, deepcopy: ast.Call) -> None:
+    """Rewrite a ``deepcopy`` so that its result is in host memory."""
+    match deepcopy.args:
+        case [ast.Call(func=ast.Attribute(attr="state_dict")) as state]:
+            items = f"{ast.unparse(state)}.items()"
+            file.replace(deepcopy, f"{{key: value.cpu() for key, value in {items}}}")
+        case _:
+            file.insert_after(deepcopy, ".cpu()")
 
 
 def _is_called(tree: ast.AST, name: str) -> bool:
