@@ -84,6 +84,26 @@ def edited_source(*edits: Edit | None) -> EditedSource | None:
     return EditedSource(known) if known and len(known) == len(edits) else None
 
 
+def at_once(changes: Sequence[Change]) -> list[Change] | None:
+    """Several changes of one program; None if two of them change the same lines."""
+    sources = [change for change in changes if isinstance(change, EditedSource)]
+    edits = sorted(
+        dict.fromkeys(edit for source in sources for edit in source.edits),
+        key=lambda edit: (edit.file, edit.first, edit.last),
+    )
+    if not all(map(_are_apart, edits, edits[1:])):
+        return None
+    others = [change for change in changes if not isinstance(change, EditedSource)]
+    return [*([EditedSource(edits)] if edits else []), *others]
+
+
+def _are_apart(edit: Edit, later: Edit) -> bool:
+    if edit.file != later.file:
+        return True
+    are_inserted = edit.last < edit.first and later.last < later.first
+    return edit.last < later.first and (edit.first < later.first or are_inserted)
+
+
 def without_gradients(file: str, line: int, *, is_function: bool) -> EditedSource | None:
     """A function with the decorator ``torch.no_grad()``, or a statement within it."""
     place = RunningLine(file, line, 0)

@@ -41,6 +41,7 @@ from .at_peak import FactsAtPeak
 from .batch_size import SmallerBatch
 from .catalogue import candidates, faults, most_helpful, most_likely
 from .cause import Cause, Remedy, Results
+from .changes import EditedSource, at_once
 from .compared_values import Comparison, RecordedValues, Values, compared
 
 _WORTH: Final = 50
@@ -88,12 +89,21 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Together:
+    """Several remedies at once."""
+
+    numbers: tuple[int, ...]  # of the remedies, from 1
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
     """Remedies for a program, the best one first, and what came of trying them."""
 
     remedies: tuple[Remedy, ...]
     results: tuple[Result | None, ...]  # of each remedy; None if it was not tried
     untried: str = ""  # why nothing was tried; empty if something was
+    together: Together | None = None  # where none is enough alone, and several were tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +217,7 @@ def _advise(request: _Request) -> Advice:
             known = candidates(oom)
             trials.try_all(faults(known) if request.only_faults else known)
             trials.run_whole()
+            trials.run_together()
     reason = trials.reason(request.seconds)
     if oom is None:
         return Advice((), (), reason)
@@ -242,6 +253,7 @@ class _Trials:
         self._ended: dict[int, _Ended] = {}  # 0 for the program as it is, then each of the remedies
         self._values: dict[int, Values] = {}
         self._batches: dict[int, SmallerBatch] = {}  # the largest that fits, where one was searched
+        self._together: Together | None = None
 
     def facts_at_peak(self) -> OutOfMemory | None:
         unchanged = self._ended[0]
@@ -302,6 +314,34 @@ class _Trials:
             self._program = _whole(self._program)
             self._ended.update(dict(self._ends(changes)))
 
+    def run_together(self) -> None:
+        """Run the program with the first two remedies, or with all, where none is enough alone."""
+        advice = self.advice("")
+        if not self._has_error or any(map(_makes_it_fit, advice.results)):
+            return
+        tried = {
+            number: (remedy.change, result.saved)
+            for number, (remedy, result) in enumerate(
+                zip(advice.remedies, advice.results, strict=True), 1
+            )
+            if result is not None and isinstance(remedy.change, (EditedSource, AroundProgram))
+        }
+        groups = [tuple(tried)[:count] for count in range(2, len(tried) + 1)]
+        possible = [(those, at_once([tried[each][0] for each in those])) for those in groups]
+        requests = [self._request(*changes) for _, changes in possible if changes]
+        groups = [those for those, changes in possible if changes]
+        ends: dict[int, _Ended] = {}
+        with closing(run_all(requests)) as running:
+            for index, trial in running:
+                if all(map(_is_applied, trial.findings)):
+                    ends[index] = self._end_of(self._with_room(requests[index], trial))
+        for index, end in sorted(ends.items()):
+            result = self._result_of(end)
+            if result is not None and result.saved > max(saved for _, saved in tried.values()):
+                self._together = Together(groups[index], result)
+                if result.fits:
+                    return
+
     def _ends(self, changes: Mapping[int, Change | None]) -> Iterator[tuple[int, _Ended]]:
         requests = [
             self._request(*([] if change is None else [change])) for change in changes.values()
@@ -309,11 +349,14 @@ class _Trials:
         numbers = list(changes)
         with closing(run_all(requests)) as running:
             for index, trial in running:
-                if trial.asked_for_memory:
-                    again = replace(requests[index], is_limited=True)
-                    [(_, limited)] = run_all([again])
-                    trial = with_room(limited, trial)
-                yield numbers[index], self._end_of(trial)
+                yield numbers[index], self._end_of(self._with_room(requests[index], trial))
+
+    def _with_room(self, request: TrialRequest, trial: Trial) -> Trial:
+        """A trial, which runs again with the GPU's own memory if the program asked for it."""
+        if not trial.asked_for_memory:
+            return trial
+        [(_, limited)] = run_all([replace(request, is_limited=True)])
+        return with_room(limited, trial)
 
     def _search_batch(self, index: int, guess: SmallerBatch) -> None:
         """Find the largest batch that fits, by runs of the program."""
@@ -440,27 +483,34 @@ class _Trials:
             tuple(named.get(id(remedy), remedy) for remedy in remedies),
             tuple(results.get(id(remedy)) for remedy in remedies),
             reason,
+            self._together,
         )
 
     def _result(self, index: int) -> Result | None:
         """The outcome of a remedy; None if it failed, does not apply or is not worth its words."""
-        end, before = self._ended.get(index), self._ended[0].peak
-        if end is None or end.fits is None:
-            return None
-        if end.finding is not None and end.finding.outcome is not Outcome.APPLIED:
-            return None
-        if end.is_stopped and not self._ended[0].is_stopped:
+        end = self._ended.get(index)
+        if end is None or not _is_applied(end.finding):
             return None
         values = [self._values.get(number) for number in (0, _SECOND, index)]
         first, again, edited = values
         comparison = None
         if first is not None and again is not None and edited is not None:
             comparison = compared(first, again, edited)
+        return self._result_of(end, comparison)
+
+    def _result_of(self, end: _Ended, comparison: Comparison | None = None) -> Result | None:
+        before = self._ended[0].peak
+        if end.fits is None or (end.is_stopped and not self._ended[0].is_stopped):
+            return None
         is_exact = end.is_exact and self._ended[0].is_exact
         result = Result(before, end.peak, bool(end.fits), end.is_whole, comparison, is_exact)
         part = _WORTH if self._has_error else _WORTH_WITHOUT_ERROR
         is_worth_it = (self._has_error and result.fits) or result.saved * part >= result.before
         return result if is_worth_it else None
+
+
+def _is_applied(finding: Finding | None) -> bool:
+    return finding is None or finding.outcome is Outcome.APPLIED
 
 
 def _makes_it_fit(result: Result | None) -> bool:

@@ -12,7 +12,7 @@ from ..advice.batch_size import SmallerBatch
 from ..advice.cause import Remedy, Results, saves
 from ..advice.changes import EditedSource
 from ..advice.compared_values import Comparison
-from ..advice.trials import Advice, Result
+from ..advice.trials import Advice, Result, Together
 from .rows import WIDTH, cut
 
 _STRING_COMMENT_OR_CHARACTER: Final = re.compile(
@@ -58,6 +58,23 @@ def without_error(advice: Advice, most: int | None) -> str:
 
 def outcome(remedy: Remedy, result: Result) -> list[str]:
     """The outcome of a second run of the program with the remedy, and what is known of results."""
+    values = remedy.results.value
+    if result.values is not None:
+        values = _difference(result.values, remedy.results)
+    return [f"tried: {_peaks(result)}", *([values] if values else [])]
+
+
+def together(several: Together) -> str:
+    """The outcome of several remedies at once.
+
+    >>> together(Together((1, 2), Result(4 << 20, 1 << 20, fits=True, is_whole=False)))
+    '1 and 2 together: tried: peak 4.0 MiB -> 1.0 MiB, fits'
+    """
+    *first, last = map(str, several.numbers)
+    return f"{', '.join(first)} and {last} together: tried: {_peaks(several.result)}"
+
+
+def _peaks(result: Result) -> str:
     verdict = "still does not fit"
     if result.fits:
         verdict = "runs to its end" if result.is_whole else "fits"
@@ -65,10 +82,7 @@ def outcome(remedy: Remedy, result: Result) -> list[str]:
     if not result.is_exact:  # a part of it did not run, which needs more as it is
         peaks = f"{peaks} so far, frees at least {prose_size(result.saved)}"
         verdict = verdict.replace("fits", "fits so far")
-    values = remedy.results.value
-    if result.values is not None:
-        values = _difference(result.values, remedy.results)
-    return [f"tried: peak {peaks}, {verdict}", *([values] if values else [])]
+    return f"peak {peaks}, {verdict}"
 
 
 def _difference(values: Comparison, results: Results) -> str:

@@ -20,7 +20,7 @@ from ..advice.trials import Advice, Result, untried_advice
 from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, ProgramLine
 from ..profiles.recorded import ProgramError, ShownRemedy
-from .advice import lines_of, outcome, untried
+from .advice import lines_of, outcome, together, untried
 from .page import notebook_text
 from .private_pools import keepers, made_at
 from .rows import WIDTH, cut, file_and_line, filled, wrapped
@@ -99,6 +99,7 @@ def data(oom: OutOfMemory, tried: Advice | None = None) -> dict[str, Any]:
             }
             for remedy, result in zip(advice.remedies, advice.results, strict=True)
         ],
+        "together": None if advice.together is None else asdict(advice.together),
         "missing": list(oom.missing),
     }
 
@@ -249,7 +250,8 @@ def _advice(oom: OutOfMemory, advice: Advice) -> list[str]:
 
 
 def _notes(oom: OutOfMemory, advice: Advice) -> list[str]:
-    notes = [f"not tried: {advice.untried}"] * bool(advice.untried and advice.remedies)
+    notes = [] if advice.together is None else [together(advice.together)]
+    notes += [f"not tried: {advice.untried}"] * bool(advice.untried and advice.remedies)
     notes += [f"settings of the allocator were not checked: {oom.unchecked}"] * bool(oom.unchecked)
     notes += [f"could not find out: {', '.join(oom.missing)}"] * bool(oom.missing)
     return notes
