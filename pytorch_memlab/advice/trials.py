@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -209,9 +209,8 @@ def _advise(request: _Request) -> Advice:
     program.target.show_sources()
     trials = _Trials(program, has_error=oom is not None)
     with _interrupted_at(min(time.time() + request.seconds, request.latest)):
-        trials.run({0: None})
-        trials.run_longer()
         if oom is None:
+            trials.run({0: None})
             oom = trials.facts_at_peak()
         if oom is not None:
             known = candidates(oom)
@@ -267,8 +266,12 @@ class _Trials:
     def try_all(self, known: Sequence[tuple[Cause, Remedy]]) -> None:
         self._known = list(known)
         self._tried = _to_try(known)
+        self._run_beside_unchanged()
+        if self._runs_longer:
+            self._program = _whole(self._program)
+            self._ended.clear()
+            self._run_beside_unchanged()
         if self._reproduces:
-            self.run({index: remedy.change for index, remedy in enumerate(self._tried, 1)})
             while self._try_otherwise():
                 pass
             for index, remedy in enumerate(self._tried, 1):
@@ -297,12 +300,25 @@ class _Trials:
         for number, end in self._ends(changes):
             self._ended[number] = end
 
-    def run_longer(self) -> None:
-        """Run the program whole, if it runs out of memory after more steps than a trial has."""
+    def _run_beside_unchanged(self) -> None:
+        """Try all remedies; the program as it is runs first, and beside them, if it did not yet.
+
+        The trials end with it if it does not end as it did before.
+        """
+        changes: dict[int, Change | None] = {} if 0 in self._ended else {0: None}
+        if changes or self._reproduces:
+            changes |= {index: remedy.change for index, remedy in enumerate(self._tried, 1)}
+        with closing(self._ends(changes)) as ends:
+            for number, end in ends:
+                self._ended[number] = end
+                if 0 in self._ended and not self._reproduces:
+                    return
+
+    @property
+    def _runs_longer(self) -> bool:
+        """True if the program runs out of memory after more steps than a trial has."""
         unchanged = self._ended[0]
-        if self._has_error and unchanged.fits and not unchanged.is_exact:
-            self._program = _whole(self._program)
-            self.run({0: None})
+        return bool(self._has_error and unchanged.fits and not unchanged.is_exact)
 
     def run_whole(self) -> None:
         """Run the program whole where its end is not known: what is saved is exact then."""
@@ -342,7 +358,9 @@ class _Trials:
                 if result.fits:
                     return
 
-    def _ends(self, changes: Mapping[int, Change | None]) -> Iterator[tuple[int, _Ended]]:
+    def _ends(
+        self, changes: Mapping[int, Change | None]
+    ) -> Generator[tuple[int, _Ended], None, None]:
         requests = [
             self._request(*([] if change is None else [change])) for change in changes.values()
         ]
