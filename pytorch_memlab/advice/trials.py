@@ -39,7 +39,7 @@ from ..simulation.inspect import GPU
 from .around_program import AroundProgram, Finding, Outcome
 from .at_peak import FactsAtPeak
 from .batch_size import SmallerBatch
-from .catalogue import candidates, faults, most_helpful, most_likely
+from .catalogue import candidates, faults, most_helpful, most_likely, names_fault
 from .cause import Cause, Remedy, Results
 from .changes import EditedSource, at_once
 from .compared_values import Comparison, RecordedValues, Values, compared
@@ -331,21 +331,30 @@ class _Trials:
             self._ended.update(dict(self._ends(changes)))
 
     def run_together(self) -> None:
-        """Run the program with the first two remedies, or with all, where none is enough alone."""
+        """Run the program with the first two remedies, or more, where none is enough alone.
+
+        Those for faults come first, also where what lowers the peak of any program is enough.
+        """
         advice = self.advice("")
-        if not self._has_error or any(map(_makes_it_fit, advice.results)):
-            return
         tried = {
-            number: (remedy.change, result.saved)
+            number: (remedy.change, result)
             for number, (remedy, result) in enumerate(
                 zip(advice.remedies, advice.results, strict=True), 1
             )
             if result is not None and isinstance(remedy.change, (EditedSource, AroundProgram))
         }
-        groups = [tuple(tried)[:count] for count in range(2, len(tried) + 1)]
-        possible = [(those, at_once([tried[each][0] for each in those])) for those in groups]
-        requests = [self._request(*changes) for _, changes in possible if changes]
-        groups = [those for those, changes in possible if changes]
+        for_faults = [number for number in tried if names_fault(advice.remedies[number - 1])]
+        is_enough = {number for number, (_, result) in tried.items() if result.fits}
+        if not self._has_error or is_enough.intersection(for_faults):
+            return
+        wanted = for_faults if is_enough else [*dict.fromkeys([*for_faults, *tried])]
+        groups = [tuple(sorted(wanted[:count])) for count in range(2, len(wanted) + 1)]
+        changes = [[tried[number][0] for number in those] for those in groups]
+        possible = [
+            (those, at_once(several)) for those, several in zip(groups, changes, strict=True)
+        ]
+        requests = [self._request(*several) for _, several in possible if several]
+        groups = [those for those, several in possible if several]
         ends: dict[int, _Ended] = {}
         with closing(run_all(requests)) as running:
             for index, trial in running:
@@ -353,7 +362,8 @@ class _Trials:
                     ends[index] = self._end_of(self._with_room(requests[index], trial))
         for index, end in sorted(ends.items()):
             result = self._result_of(end)
-            if result is not None and result.saved > max(saved for _, saved in tried.values()):
+            alone = (tried[number][1].saved for number in groups[index])
+            if result is not None and result.saved > max(alone):
                 self._together = Together(groups[index], result)
                 if result.fits:
                     return

@@ -35,7 +35,8 @@ def lines_of(advice: Advice, most: int | None = None) -> list[str]:
         )
         lines += [*(cut(visible(line)) for line in why[:2]), *_code(remedy)]
         if result is not None:
-            lines += [f"       {line}" for line in outcome(remedy, result)]
+            for line in outcome(remedy, result):
+                lines += _in_width(f"{' ' * 7}{line}")
         elif said := untried(remedy, is_tried=is_tried):
             lines.append(f"       {said}")
     return lines
@@ -72,6 +73,12 @@ def together(several: Together) -> str:
     """
     *first, last = map(str, several.numbers)
     return f"{', '.join(first)} and {last} together: tried: {_peaks(several.result)}"
+
+
+def _in_width(line: str) -> list[str]:
+    """A line, or two if it is too long: the second one begins behind the last comma."""
+    first, comma, last = line.rpartition(", ")
+    return [f"{first},", " " * 11 + last] if comma and len(line) > WIDTH else [line]
 
 
 def _peaks(result: Result) -> str:

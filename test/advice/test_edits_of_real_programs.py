@@ -232,8 +232,10 @@ COPY = "least, best = float(loss), copy.deepcopy({})"
             COPY.format("net.state_dict()"),
             "net.load_state_dict(best)",
             "best (line 13) is a second copy of the parameters: 16.0 MiB",
-            "least, best = float(loss), {key: value.cpu() for key, value in"
-            " net.state_dict().items()}",
+            COPY.format("net.state_dict()").replace(
+                "copy.deepcopy(net.state_dict())",
+                "{key: value.cpu() for key, value in net.state_dict().items()}",
+            ),
             1,
         ),
         (

@@ -13,11 +13,16 @@ from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
+from pytorch_memlab.advice import trials
+from pytorch_memlab.advice.around_program import Edit
 from pytorch_memlab.advice.catalogue import candidates
-from pytorch_memlab.advice.changes import EditedSource, sum_of_numbers
+from pytorch_memlab.advice.causes.gradients_kept import SetToNone
+from pytorch_memlab.advice.changes import EditedSource, at_once, sum_of_numbers
 from pytorch_memlab.advice.compared_values import Comparison
 from pytorch_memlab.advice.trials import (
     Advice,
+    Result,
+    Together,
     TrialProgram,
     advice_without_error,
     tried_advice,
@@ -30,6 +35,7 @@ from pytorch_memlab.simulation.hardware.presets import find_gpu
 pytestmark = pytest.mark.usefixtures("short_search")
 
 
+MIB = 2**20
 KEEPS = """\
 import torch
 net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256))
@@ -161,6 +167,90 @@ def test_what_does_not_help_is_not_shown(tmp_path):
     assert "fragmentation" in [remedy.cause for _, remedy in candidates(facts)]
     advice = tried_advice(facts, again, 120)
     assert "fragmentation" not in [remedy.cause for remedy in advice.remedies]
+
+
+TWO_FAULTS = """\
+import copy
+import torch
+net = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(8))).cuda()
+best = copy.deepcopy(net)
+outputs = []
+for step in range(8):
+    with torch.no_grad():
+        outputs.append(net(torch.randn(1024, 1024, device="cuda")))
+net(torch.randn(4096, 1024, device="cuda")).sum().backward()
+net.load_state_dict(best.state_dict())
+"""
+
+
+def test_several_remedies_are_tried_together_where_none_is_enough_alone(tmp_path):
+    one = OomProgram("two_faults", {"gpu": "230MiB"}, TWO_FAULTS, "")
+    advice = tried_advice(*failed(one, tmp_path), 120)
+    sources = [remedy.change for remedy in advice.remedies[:2]]
+    alone = [peak_of(edited(one, source), "two_faults.py") for source in sources]
+    both = peak_of(edited(one, at_once(sources)[0]), "two_faults.py")
+    before = peak_of(TWO_FAULTS, "two_faults.py")
+    assert sorted(before - peak for peak in alone) == [32 * MIB, 32 * MIB]
+    assert before - both == 64 * MIB
+    assert [result.after for result in advice.results[:2]] == alone
+    assert [result.fits for result in advice.results[:2]] == [False, False]
+    assert advice.together == Together((1, 2), Result(before, both, fits=True, is_whole=True))
+
+
+def test_edits_of_the_same_lines_are_not_made_together():
+    first, second = Edit("a.py", 3, 5, ("x",)), Edit("a.py", 6, 6, ("y",))
+    before, inside = Edit("a.py", 3, 2, ("import torch",)), Edit("a.py", 5, 5, ("z",))
+    [both] = at_once([EditedSource([second]), EditedSource([first, first])])
+    assert both.edits == (first, second)
+    [both] = at_once([EditedSource([before]), EditedSource([before, second])])
+    assert both.edits == (before, second)
+    assert at_once([EditedSource([first]), EditedSource([inside])]) is None
+    assert at_once([EditedSource([first]), EditedSource([before])]) is None
+    assert [type(change) for change in at_once([SetToNone(), EditedSource([first])])] == [
+        EditedSource,
+        SetToNone,
+    ]
+
+
+def test_remedies_run_beside_the_program_as_it_is(tmp_path, monkeypatch):
+    one = program("running_sum")
+    facts, again = failed(one, tmp_path)
+    begun = []
+
+    def counted(requests):
+        begun.append([len(request.changes) for request in requests])
+        return run_all(requests)
+
+    run_all = trials.run_all
+    monkeypatch.setattr(trials, "run_all", counted)
+    tried = trials._Trials(again, has_error=True)
+    tried.try_all(candidates(facts))
+    assert begun[0][:2] == [0, 1]
+    assert tried.advice("").results[0].fits
+
+
+LATE = """\
+import torch
+net = torch.nn.Linear(256, 256, device="cuda")
+kept = []
+for step in range(60):
+    x = net(torch.randn(64, 256, device="cuda"))
+    x.sum().backward()
+    net.zero_grad()
+    if step > 40:
+        kept.append(net(torch.randn(16384, 256, device="cuda")).sum())
+"""
+
+
+def test_a_program_that_fails_after_many_steps_gets_tried_remedies(tmp_path):
+    one = OomProgram("late", {"gpu": "64MiB"}, LATE, "")
+    advice = tried_advice(*failed(one, tmp_path), 120)
+    change, result = advice.remedies[0].change, advice.results[0]
+    assert result.fits
+    assert (result.before, result.after) == (
+        peak_of(LATE, "late.py"),
+        peak_of(edited(one, change), "late.py"),
+    )
 
 
 def test_a_program_that_cannot_run_again_says_why(tmp_path):

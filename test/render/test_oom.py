@@ -13,7 +13,7 @@ from timelines import HOSTILE
 from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice.cause import Remedy
-from pytorch_memlab.advice.trials import Advice, Result
+from pytorch_memlab.advice.trials import Advice, Result, Together
 from pytorch_memlab.history.model import Category
 from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, ProgramFrame, ProgramLine
 from pytorch_memlab.render.oom import data, fragment, text
@@ -227,9 +227,32 @@ def test_what_does_not_fit_alone_or_is_no_fault_is_not_said_to_be_the_remedy():
         "no fault stands out; what makes the program smaller",
         "  1. 64 images",
         "       batch = 32",
-        "       tried: peak 4.00 GiB -> 1.00 GiB so far, frees at least 3.00 GiB, fits so far",
+        "       tried: peak 4.00 GiB -> 1.00 GiB so far, frees at least 3.00 GiB,",
+        "           fits so far",
     ]
     assert _headed((remedy, longer), (remedy, None))[0] == "what helps, the most likely cause first"
+
+
+def test_what_several_remedies_do_together_follows_them():
+    remedies = tuple(Remedy("a list of results", GIB, f"why {n}", ()) for n in (1, 2, 3))
+    short = Result(4 * GIB, 3 * GIB, fits=False, is_whole=True)
+    enough = Result(4 * GIB, GIB, fits=True, is_whole=True)
+    advice = Advice(remedies, (short,) * 3, together=Together((1, 2, 3), enough))
+    assert text(facts(), advice).splitlines()[-1] == (
+        "  1, 2 and 3 together: tried: peak 4.00 GiB -> 1.00 GiB, runs to its end"
+    )
+    assert data(facts(), advice)["together"] == {
+        "numbers": (1, 2, 3),
+        "result": {
+            "before": 4 * GIB,
+            "after": GIB,
+            "fits": True,
+            "is_whole": True,
+            "values": None,
+            "is_exact": True,
+        },
+    }
+    assert data(facts(), Advice(remedies, (short,) * 3))["together"] is None
 
 
 def test_code_to_copy_is_whole_and_goes_on_in_brackets_alone():

@@ -68,7 +68,8 @@ def second_copy(oom: OutOfMemory) -> tuple[str, int] | None:
         shapes = Counter((block.shape, block.dtype) for block in blocks)
         same = sum((shapes & parameters).values())
         size = sum(block.size for block in blocks)
-        if same >= 2 and 2 * same > sum(shapes.values()) and is_much(size, oom):
+        is_like_parameters = same >= 2 and 2 * same > sum(shapes.values())
+        if is_like_parameters and is_much(size, oom) and not _gets_results(oom, name):
             return name, size
     owners: dict[str, Counter[tuple[int, ...]]] = {}
     sizes = Counter[str]()
@@ -83,6 +84,21 @@ def second_copy(oom: OutOfMemory) -> tuple[str, int] | None:
             if others and is_much(sizes[name], oom) and is_copy(oom, name):
                 return name, sizes[name]
     return None
+
+
+def _gets_results(oom: OutOfMemory, name: str) -> bool:
+    """True if what is appended to a variable are no copies: it has the shape of parameters."""
+    last = name.rpartition(".")[2]
+    appended = [
+        call.args[0]
+        for file in program_files(oom)
+        for call in nodes_of(Rewriting(file).tree, ast.Call)
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr == "append"
+        and last_name(call.func.value) == last
+        and len(call.args) == 1
+    ]
+    return bool(appended) and not any(name_of_call(call) in _COPIES for call in _calls_in(appended))
 
 
 def _keeps_models(oom: OutOfMemory, name: str) -> bool:
