@@ -132,6 +132,7 @@ class ProgramError:
     explanation: str = ""
     remedies: tuple[ShownRemedy, ...] = ()
     notes: tuple[str, ...] = ()  # what is not known of the remedies
+    heading: str = ""  # of the remedies; empty in files of older releases
 
 
 @dataclass(frozen=True, slots=True)

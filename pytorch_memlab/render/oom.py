@@ -113,6 +113,7 @@ def program_error(oom: OutOfMemory, tried: Advice | None, traceback: str) -> Pro
         "".join(f"{line}\n" for line in _fitted(lines)),
         tuple(map(_shown_remedy, advice.remedies, advice.results)),
         tuple(_notes(oom, advice)),
+        _heading(advice),
     )
 
 
@@ -238,15 +239,19 @@ def _advice(oom: OutOfMemory, advice: Advice) -> list[str]:
     for note in _notes(oom, advice):
         wrapped = textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
         lines += _fitted(wrapped[:2])
+    return [_heading(advice), *lines]
+
+
+def _heading(advice: Advice) -> str:
     if not advice.remedies:
-        return ["no single cause stands out", *lines]
+        return "no single cause stands out"
     is_tried = any(advice.results)
     head = "what helps, the most likely cause first"
     if not any(map(names_fault, advice.remedies)):
         head = "no fault stands out; what makes the program smaller"
     elif is_tried and not any(result is None or result.fits for result in advice.results):
         head = "what lowers the peak, the most likely cause first; none is enough alone"
-    return [f"{head}{'' if is_tried else ' (not tried)'}", *lines]
+    return f"{head}{'' if is_tried else ' (not tried)'}"
 
 
 def _notes(oom: OutOfMemory, advice: Advice) -> list[str]:

@@ -16,7 +16,7 @@ from pytorch_memlab.advice.cause import Remedy
 from pytorch_memlab.advice.trials import Advice, Result, Together
 from pytorch_memlab.history.model import Category
 from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, ProgramFrame, ProgramLine
-from pytorch_memlab.render.oom import data, fragment, text
+from pytorch_memlab.render.oom import data, fragment, program_error, text
 from pytorch_memlab.simulation.allocator.out_of_memory import FailedRequest, FreeBlock
 
 GIB, MIB = 2**30, 2**20
@@ -207,9 +207,11 @@ def test_long_remedies_are_whole_and_leave_two_lines_that_hold_most():
 
 
 def _headed(*tried: tuple[Remedy, Result | None]) -> list[str]:
-    remedies, results = zip(*tried, strict=True)
-    lines = text(facts(), Advice(remedies, results)).splitlines()
-    return lines[next(n for n, line in enumerate(lines) if "what " in line) :]
+    """The heading of the remedies, which the page has too, and what follows it."""
+    advice = Advice(tuple(one for one, _ in tried), tuple(result for _, result in tried))
+    lines = text(facts(), advice).splitlines()
+    heading = program_error(facts(), advice, "").heading
+    return lines[lines.index(heading) :]
 
 
 def test_what_does_not_fit_alone_or_is_no_fault_is_not_said_to_be_the_remedy():
@@ -231,6 +233,11 @@ def test_what_does_not_fit_alone_or_is_no_fault_is_not_said_to_be_the_remedy():
         "           fits so far",
     ]
     assert _headed((remedy, longer), (remedy, None))[0] == "what helps, the most likely cause first"
+    untried = "what helps, the most likely cause first (not tried)"
+    assert _headed((remedy, None))[0] == untried
+    untried = "no fault stands out; what makes the program smaller (not tried)"
+    assert _headed((batch, None))[0] == untried
+    assert _headed() == ["no single cause stands out"]
 
 
 def test_what_several_remedies_do_together_follows_them():

@@ -259,6 +259,33 @@ def test_an_out_of_memory_error_is_explained_with_its_remedies():
     assert traceback.one("pre").text == " ".join(ERROR.traceback.split())
 
 
+@pytest.mark.parametrize(
+    ("said", "heading"),
+    [
+        (
+            "what lowers the peak, the most likely cause first; none is enough alone",
+            "What lowers the peak, the most likely cause first; none is enough alone",
+        ),
+        (
+            "no fault stands out; what makes the program smaller (not tried)",
+            "No fault stands out; what makes the program smaller (not tried)",
+        ),
+    ],
+)
+def test_the_remedies_have_the_heading_of_the_terminal(said, heading):
+    page = read(page_of(replace(PROFILE, errors=(replace(ERROR, heading=said),))))
+    error = page.one("section", "error")
+    assert [one.text for one in error.all("h2")] == ["Why it ran out of memory", heading]
+    assert len(list(error.one("ol", "remedies").all("li"))) == 2
+
+
+def test_the_page_says_where_no_cause_stands_out():
+    alone = replace(ERROR, remedies=(), heading="no single cause stands out")
+    error = read(page_of(replace(PROFILE, errors=(alone,)))).one("section", "error")
+    assert [one.text for one in error.all("h2")][1:] == ["No single cause stands out"]
+    assert not list(error.all("ol"))
+
+
 def test_another_error_has_its_traceback_open():
     error = ProgramError("Traceback (most recent call last):\nValueError: no\n")
     page = read(page_of(replace(PROFILE, errors=(error,))))

@@ -121,7 +121,11 @@ PROFILE = RecordedProfile(
     ),
     errors=(
         ProgramError(
-            "Traceback: \udc80", "Out of memory", (ShownRemedy("a", "b", "c", "d"),), ("a note",)
+            "Traceback: \udc80",
+            "Out of memory",
+            (ShownRemedy("a", "b", "c", "d"),),
+            ("a note",),
+            "what helps",
         ),
         ProgramError("Traceback"),
     ),
@@ -148,6 +152,14 @@ def test_a_file_of_an_older_release_lacks_what_came_later() -> None:
         del data[name]
     loaded = profile_file.load(json.dumps(data), "p.json")
     assert replace(loaded, history=None) == replace(PROFILE, history=None, errors=(), growing=())
+
+
+def test_an_error_of_an_older_release_has_no_heading() -> None:
+    data = fields_of(profile_file.text_of(PROFILE))
+    for error in data["errors"]:
+        del error["heading"]
+    errors = tuple(replace(error, heading="") for error in PROFILE.errors)
+    assert profile_file.load(json.dumps(data), "p.json").errors == errors
 
 
 def test_a_file_of_version_2_has_sums_whose_means_are_the_least_that_was_kept_or_freed() -> None:
