@@ -224,13 +224,15 @@ def _notes(search: RankSearch) -> Iterator[str]:
             yield "no rank used a communicator of NCCL"
         else:
             yield (
-                f"NCCL's buffers are beside each peak, and not left: {prose_size(most.estimate)}~,"
-                f" which may be {prose_size(most.low)} to {prose_size(most.high)}"
+                f"neither peak nor left has NCCL's buffers: about {prose_size(most.estimate)} on"
+                f" the rank with most of them, at least {prose_size(most.low)} and at most"
+                f" {prose_size(most.high)}"
             )
-    if search.alike:
+    alike = [name for name in search.alike if search.mesh.sizes[name] > 2]
+    if alike:
         yield (
-            f"the first and the last rank of {', '.join(search.alike)} need the same, and those"
-            " between are taken to"
+            f"the first and the last rank of {', '.join(alike)} need the same, and those between"
+            " are taken to need it too"
         )
     if len(search.uneven) > 1:
         yield f"ranks that are uneven in several of {', '.join(search.uneven)} did not run"

@@ -55,6 +55,36 @@ def test_the_rank_at_which_shards_get_smaller_is_found(tmp_path, capsys):
     assert "no rank used a communicator of NCCL" in out
 
 
+def test_what_nccl_takes_is_said_to_be_in_neither_column(tmp_path, capsys):
+    script = tmp_path / "reduces.py"
+    script.write_text(UNEVEN + 'dist.all_reduce(torch.empty(16 << 18, device="cuda"))\n')
+    code, out, _ = fitted(capsys, "--ranks", "0", "--mesh", "dp=8", "--gpu", "24GiB", str(script))
+    assert code == 0
+    start = "neither peak nor left has NCCL's buffers: about "
+    [sentence] = re.findall(rf"^{start}.*\n  .*", out, re.MULTILINE)
+    sizes = re.findall(r"(\d+\.\d) MiB", sentence)
+    assert " ".join(sentence.split()) == (
+        f"{start}{sizes[0]} MiB on the rank with most of them, at least {sizes[1]} MiB and at most"
+        f" {sizes[2]} MiB"
+    )
+    about, least, most = map(float, sizes)
+    assert 0 < least < about < most
+    [(_, left)] = re.findall(r"^\w+ 0 +0 +(\S+?)~? +(\S+)G ", out, re.MULTILINE)
+    assert left == f"{24 - (28 + about) / 1024:.2f}"
+
+
+def test_ranks_between_two_that_need_the_same_are_said_not_to_have_run(tmp_path, capsys):
+    script = tmp_path / "alike.py"
+    script.write_text(UNEVEN.replace("own = ", "own = 3  # "))
+    code, out, _ = fitted(capsys, "--ranks", "all", "--mesh", "dp=8", "--gpu", "24GiB", str(script))
+    assert code == 0
+    assert re.search(r"^all +0-7 +12\.0M ", out, re.MULTILINE)
+    assert (
+        "the first and the last rank of dp need the same, and those between are taken to need it"
+        " too\n"
+    ) in out.replace("\n  ", " ")
+
+
 def test_ranks_that_are_named_run(tmp_path, capsys):
     script = tmp_path / "uneven.py"
     script.write_text(UNEVEN)
@@ -175,7 +205,7 @@ def test_each_stage_holds_its_micro_batches_and_another_schedule_is_tried(tmp_pa
     # Four micro-batches of 128 MiB, and a segment of 2 MiB for the small tensors.
     assert [peak for _, peak in rows_of(out)] == ["514.0M"] * 3
     assert re.findall(r" (\d/4)  yes", out) == ["4/4"] * 3
-    assert "the first and the last rank of dp need the same" in out
+    assert "the first and the last rank" not in out  # both ran, and there is none between
     # Stage 0 of 3 holds three micro-batches with 1F1B; eight of half the size hold as much.
     assert "  Schedule1F1B in place of ScheduleGPipe: 386.0 MiB on rank 0, 128.0 MiB less" in out
     assert "  8 micro-batches in place of 4: 514.0 MiB on rank 0, the same" in out

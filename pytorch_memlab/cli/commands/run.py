@@ -163,8 +163,8 @@ def add_arguments(parser: CommandParser) -> None:
     )
     add(
         "--history-max N",
-        "keep the last N of them on each device, so that the memory for them has a limit in a long"
-        " run; a note tells how many there were (default: keep all)",
+        "keep only the last N allocations and frees of each device, so that a long run does not"
+        " take more and more host memory; a note tells how many there were (default: keep all)",
         type=number_from(1, "events"),
     )
     add("--force", "overwrite the .json or .pickle file of an older run", action="store_true")
