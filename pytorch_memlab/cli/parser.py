@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +26,8 @@ _REWORDED = (
     ),
     # What a type says of a value: the option is the subject of the sentence.
     (re.compile("argument (?:-\\w/)?(--[\\w-]+): is "), r"\1 is "),
-    (re.compile("the following arguments are required: (.*)"), r"\1 is missing"),
+    (re.compile("the following arguments are required: ([^,]*)$"), r"\1 is missing"),
+    (re.compile("the following arguments are required: (.*), (.*)"), r"\1 and \2 are missing"),
 )
 _EXAMPLE: Final = re.compile(r"^for example:\n +(.*)", re.MULTILINE)
 
@@ -56,6 +59,7 @@ class CommandParser(argparse.ArgumentParser):
         self.optional_values: dict[str, Callable[[str], bool]] = {}
         """Options that may stand without a value, and whether the next word is one."""
 
+        self._given: Sequence[str] = ()
         self.add: Add = partial(_add, self)
 
     def group(self, title: str) -> Add:
@@ -63,6 +67,7 @@ class CommandParser(argparse.ArgumentParser):
         return partial(_add, self.add_argument_group(title))
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        self._given = arguments
         options, unknown = self.parse_known_args(self._with_values(arguments))
         if unknown:
             self.error(self._unknown(unknown[0]))
@@ -111,10 +116,18 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         for pattern, better in _REWORDED:
             message = pattern.sub(better, message)
-        if message.endswith(" is missing"):
+        if message.endswith((" is missing", " are missing")):
             example = _EXAMPLE.search(self.description or "")
-            message += f": for example, {example[1]}" if example else ": see --help"
+            message += f": for example, {self._with_own(example[1])}" if example else ": see --help"
         self.exit(USAGE_ERROR, f"{self.prog}: error: {self.origin}{message}\n")
+
+    def _with_own(self, example: str) -> str:
+        """An example of an option that is missing, with the files that were given."""
+        files = [word for word in self._given if os.path.exists(word)]
+        words = example.split()
+        if not files or "-o" not in words:
+            return example
+        return shlex.join([*words[: words.index("-o") + 2], *files])
 
     def _unknown(self, argument: str) -> str:
         if not argument.startswith("-"):

@@ -225,6 +225,20 @@ def test_a_gpu_named_mps_is_not_simulated(write, capsys):
                 " before.memlab.json after.memlab.json"
             ),
         ),
+        (
+            ["diff"],
+            (
+                "BEFORE and AFTER are missing: for example, pytorch-memlab diff"
+                " before.memlab.json after.memlab.json"
+            ),
+        ),
+        (
+            ["timeline"],
+            (
+                "-o/--output and FILE are missing: for example, pytorch-memlab timeline"
+                " -o memory.html snapshot.pickle"
+            ),
+        ),
         (["top"], "FILE is missing: for example, pytorch-memlab top train.memlab.json"),
     ],
 )
@@ -233,3 +247,26 @@ def test_what_is_missing_has_an_example(arguments, said, capsys):
         main(arguments)
     assert caught.value.code == 2
     assert capsys.readouterr().err == f"pytorch-memlab {arguments[0]}: error: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "names", "example"),
+    [
+        ("timeline", ["my run.json"], "timeline -o memory.html 'my run.json'"),
+        ("timeline", ["--by", "line", "a.json"], "timeline -o memory.html a.json"),
+        ("merge", ["a.json", "b.json"], "merge -o all.memlab.json a.json b.json"),
+    ],
+)
+def test_the_example_has_the_files_that_were_given(
+    command, names, example, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for name in names:
+        if name.endswith(".json"):
+            (tmp_path / name).touch()
+    with pytest.raises(SystemExit):
+        main([command, *names])
+    assert capsys.readouterr().err == (
+        f"pytorch-memlab {command}: error: -o/--output is missing: for example, pytorch-memlab"
+        f" {example}\n"
+    )
