@@ -197,7 +197,10 @@ def _too_long(seconds: float) -> str:
 
 
 def _to_try(known: Sequence[tuple[Cause, Remedy]]) -> list[Remedy]:
-    return [remedy for _, remedy in known if remedy.change is not None][:_MOST_TRIALS]
+    """The first ones that can be tried; a smaller batch is among them, if that is one."""
+    can_be = [remedy for _, remedy in known if remedy.change is not None]
+    later = [one for one in can_be[_MOST_TRIALS:] if isinstance(one.change, SmallerBatch)]
+    return [*can_be[: _MOST_TRIALS - len(later[:1])], *later[:1]]
 
 
 def _advise(request: _Request) -> Advice:
@@ -222,7 +225,7 @@ def _advise(request: _Request) -> Advice:
         return Advice((), (), reason)
     if reason and request.oom is not None:
         return untried_advice(oom, reason)
-    return trials.advice(reason)
+    return trials.advice(reason or trials.reason_of_the_rest(request.seconds))
 
 
 def _whole(program: TrialProgram) -> TrialProgram:
@@ -480,6 +483,11 @@ class _Trials:
             return "the program does not run out of memory when it runs again without values"
         last = unchanged.error.strip().splitlines()[-1:] or ["no reason is known"]
         return f"a second run of the program fails{unchanged.place}: {last[0]}"
+
+    def reason_of_the_rest(self, seconds: float) -> str:
+        """The reason why some remedies were not tried; empty if all were."""
+        is_over = any(index not in self._ended for index in range(1, len(self._tried) + 1))
+        return f"the trials had {seconds:.0f} s" if is_over else ""
 
     def advice(self, reason: str) -> Advice:
         """The remedies that help, and after an error those that were not tried."""

@@ -15,8 +15,11 @@ from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice import trials
 from pytorch_memlab.advice.around_program import Edit
+from pytorch_memlab.advice.batch_size import BatchNumber
 from pytorch_memlab.advice.catalogue import candidates
+from pytorch_memlab.advice.cause import Remedy
 from pytorch_memlab.advice.causes.gradients_kept import SetToNone
+from pytorch_memlab.advice.causes.growing_buffer import GrowingBuffer
 from pytorch_memlab.advice.changes import EditedSource, at_once, sum_of_numbers
 from pytorch_memlab.advice.compared_values import Comparison
 from pytorch_memlab.advice.trials import (
@@ -227,6 +230,31 @@ def test_remedies_run_beside_the_program_as_it_is(tmp_path, monkeypatch):
     tried.try_all(candidates(facts))
     assert begun[0][:2] == [0, 1]
     assert tried.advice("").results[0].fits
+    assert tried.reason_of_the_rest(12.3) == ""
+
+    del tried._ended[1]  # as if the time had been over before
+    assert tried.reason(12.3) == ""
+    advice = tried.advice(tried.reason_of_the_rest(12.3))
+    assert advice.results[0] is None
+    assert "  not tried: the trials had 12 s\n" in oom_text(facts, advice)
+
+
+def test_a_smaller_batch_is_tried_behind_any_number_of_edits():
+    edits = [
+        (GrowingBuffer(), Remedy(f"{n}", MIB, "", (), change=EditedSource([]))) for n in range(7)
+    ]
+    words = [(GrowingBuffer(), Remedy("words", MIB, "", ()))]
+    change = BatchNumber(8, __file__).changed_to(4)
+    batch = [(GrowingBuffer(), Remedy("batch", MIB, "", (), change=change))]
+    names = [
+        [one.cause for one in trials._to_try(known)]
+        for known in ([*words, *edits], [*words, *edits, *batch], [*edits[:2], *batch, *edits[2:]])
+    ]
+    assert names == [
+        ["0", "1", "2", "3", "4"],
+        ["0", "1", "2", "3", "batch"],
+        ["0", "1", "batch", "2", "3"],
+    ]
 
 
 LATE = """\
