@@ -256,7 +256,7 @@ def _heading(advice: Advice) -> str:
 
 def _notes(oom: OutOfMemory, advice: Advice) -> list[str]:
     notes = [] if advice.together is None else [together(advice.together)]
-    notes += [f"not tried: {advice.untried}"] * bool(advice.untried and advice.remedies)
+    notes += [f"not tried: {advice.untried}"] * bool(advice.untried and None in advice.results)
     notes += [f"settings of the allocator were not checked: {oom.unchecked}"] * bool(oom.unchecked)
     notes += [f"could not find out: {', '.join(oom.missing)}"] * bool(oom.missing)
     return notes

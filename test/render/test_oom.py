@@ -240,6 +240,15 @@ def test_what_does_not_fit_alone_or_is_no_fault_is_not_said_to_be_the_remedy():
     assert _headed() == ["no single cause stands out"]
 
 
+def test_the_reason_why_nothing_was_tried_is_for_what_is_shown():
+    remedy = Remedy("a list of results", GIB, "why", ())
+    result = Result(4 * GIB, GIB, fits=True, is_whole=True)
+    all_tried = Advice((remedy,), (result,), "the trials had 12 s")
+    one_tried = Advice((remedy, remedy), (result, None), "the trials had 12 s")
+    assert text(facts(), all_tried).splitlines()[-1].startswith("       tried: peak 4.00 GiB")
+    assert text(facts(), one_tried).splitlines()[-1] == "  not tried: the trials had 12 s"
+
+
 def test_what_several_remedies_do_together_follows_them():
     remedies = tuple(Remedy("a list of results", GIB, f"why {n}", ()) for n in (1, 2, 3))
     short = Result(4 * GIB, 3 * GIB, fits=False, is_whole=True)
