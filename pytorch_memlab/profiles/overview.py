@@ -193,7 +193,8 @@ class HeldLine:
     """A line that holds much of a peak."""
 
     holder: Holder
-    below: tuple[Holder, ...]  # lines of libraries that it calls, and that made most of it
+    # lines of libraries that it calls, the largest first, if libraries made most of it
+    below: tuple[Holder, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,7 +475,7 @@ def _held_lines(held: PeakHolders, peak: FunctionLine | None) -> tuple[HeldLine,
     found = []
     for line in held.by_line()[:_HELD_LINES]:
         if line.size * _WORTH >= held.peak.active:
-            below = held.below(line)[:_HELD_LINES]
+            below = held.below(line)
             is_most = 2 * sum(one.size for one in below) >= line.size
             found.append(HeldLine(line, tuple(below) if is_most else ()))
     if len(found) == 1 and not found[0].below and peak is not None:

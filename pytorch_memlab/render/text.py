@@ -34,6 +34,8 @@ from .run_notes import sentence
 from .tables import cell, column_ranges, headings, no_data, source_lines, table_rows, widths_of
 
 _CATEGORIES: Final = 3
+_BELOW: Final = 3
+"""Lines of libraries that are named below a line of the program."""
 _PEAK: Final = ("  <- peak", "bold magenta")
 
 
@@ -193,9 +195,14 @@ def _held_lines(headline: Headline) -> Iterator[str]:
         code = printable(source_line(holder.file, holder.line)) if holder.file else ""
         at = line_at(holder.file, holder.line, "" if code else holder.function)
         yield f"  {prose_size(holder.size):>10}  {at.rstrip()}{'  ' * bool(code)}{code}"
-        for one in line.below:
+        # One line more takes no more room than how many there are.
+        rest = line.below[_BELOW:] if len(line.below) > _BELOW + 1 else ()
+        for one in line.below[: len(line.below) - len(rest)]:
             at = line_at(one.file, one.line, one.function, " in ")
             yield f"    {prose_size(one.size):>10}  {at}"
+        if rest:
+            size = prose_size(sum(one.size for one in rest))
+            yield f"    {size:>10}  {counted(len(rest), 'other line')} of libraries"
 
 
 def _growth(headline: Headline) -> str:

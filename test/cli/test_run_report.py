@@ -568,3 +568,28 @@ def test_below_a_call_of_a_library_stand_the_lines_of_the_library(write, capsys,
         "       4.0 MiB  trainer_library.py:8 in train\n"
         '     4.0 MiB  train.py:5  x = torch.ones(1 << 20, device="cuda", requires_grad=…\n'
     ) in text
+
+
+@pytest.mark.parametrize(
+    ("lines", "named", "rest"),
+    [(4, 4, ""), (5, 3, "       8.0 MiB  2 other lines of libraries\n")],
+)
+def test_of_many_lines_of_a_library_the_largest_are_named(
+    lines, named, rest, write, capsys, tmp_path
+):
+    """No three lines of a trainer hold half of what it does."""
+    folder = tmp_path / "lib" / "python3.11" / "site-packages"
+    made = "".join(f"    kept.append(x + {number})\n" for number in range(lines))
+    library = f"def train(x):\n    kept = []\n{made}    return kept\n"
+    write(library, "lib/python3.11/site-packages/long_library.py")
+    finds = f"import sys\nsys.path.append({str(folder)!r})\n"
+    program = (
+        'import torch\nfrom long_library import train\nx = torch.ones(1 << 20, device="cuda")\n'
+    )
+    text = printed(capsys, write(f"{finds}{program}kept = train(x)\n", "train.py"))
+    del sys.modules["long_library"]
+    below = "".join(f"       4.0 MiB  long_library.py:{3 + one} in train\n" for one in range(named))
+    assert (
+        f"  most of it from\n    {4 * lines}.0 MiB  train.py:6  kept = train(x)\n{below}{rest}"
+        '     4.0 MiB  train.py:5  x = torch.ones(1 << 20, device="cuda")\n'
+    ) in text
