@@ -61,6 +61,12 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 def _version(package: str) -> str:
+    if package == "torch":
+        try:
+            from torch import __version__ as whole
+        except ImportError:
+            return "not installed"
+        return str(whole)
     try:
         return version(package)
     except PackageNotFoundError:
