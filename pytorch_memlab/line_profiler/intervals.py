@@ -32,6 +32,7 @@ from ..scopes import ZERO, Sample, Window
 from .device_selection import DeviceSelection
 from .line_store import CallSite, LineStore, LineTotals, find_call_site
 from .tracer import current_tracer
+from .watched import SUSPENDS
 
 
 class FunctionIntervals:
@@ -85,7 +86,7 @@ class FunctionIntervals:
     def enter(self, code: CodeType, line: int) -> FrameIntervals:
         if id(code) in self._generated:
             return self._enter_generated(code, line)
-        site = find_call_site(code, self._store.calls_of(id(code)))
+        site = find_call_site(code, self._store.calls_of(id(code)), self._site_of)
         frame = FrameIntervals(self._store.lines_of(id(code)), self._selection, site)
         frame.resume(max(line, code.co_firstlineno))  # a module begins at line 0
         if code.co_name != "<module>":
@@ -94,7 +95,8 @@ class FunctionIntervals:
 
     def _enter_generated(self, code: CodeType, line: int) -> FrameIntervals:
         _, original, is_start = self._generated[id(code)]
-        site = find_call_site(code, self._store.calls_of(id(original))) if is_start else None
+        calls = self._store.calls_of(id(original))
+        site = find_call_site(code, calls, self._site_of) if is_start else None
         frame = FrameIntervals(self._store.lines_of(id(original)), self._selection, site)
         frame.resume(line)
         if is_start:
@@ -103,6 +105,14 @@ class FunctionIntervals:
             self._suspend_caller(code)
             frame.go_on()
         return frame
+
+    def _site_of(self, frame: FrameType) -> CallSite | None:
+        """The line of the user that called a running frame, if it is profiled too."""
+        # Another frame may have let a generator go on than the one that called it.
+        if frame.f_code.co_flags & SUSPENDS:
+            return None
+        listener = current_tracer().listener_of(frame, self)
+        return listener.site if isinstance(listener, FrameIntervals) else None
 
     def _suspend_caller(self, resumed: CodeType) -> None:
         """The frame that a resumed one goes on for only waits for it: it has no part in that."""
@@ -157,7 +167,12 @@ class FrameIntervals:
         self._line: LineTotals | None = None
         self._began = 0.0
         self._approximations = NO_APPROXIMATIONS
-        self._site = site  # of the call, None if that is not known
+        self._site = site
+
+    @property
+    def site(self) -> CallSite | None:
+        """The line of the user that called this frame, None if that is not known."""
+        return self._site
 
     def line(self, number: int) -> None:
         # This runs at every line of a profiled function: what it saves in calls, the user gains.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from types import CodeType
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FrameType
 
 from .._common.frames.user_code import is_of_user
 from ..devices import Approximations, Device, find_devices
@@ -61,8 +61,17 @@ CallSites = dict[tuple[int, int], CallSite]
 """By the ``id`` of the caller's code, which a site keeps alive, and the offset."""
 
 
-def find_call_site(code: CodeType, known: CallSites) -> CallSite | None:
-    """The line of the user that called the innermost frame of a code; None if there is none."""
+def find_call_site(
+    code: CodeType, known: CallSites, site_of: Callable[[FrameType], CallSite | None]
+) -> CallSite | None:
+    """The line of the user that called the innermost frame of a code; None if there is none.
+
+    Args:
+        code: of the function that is called.
+        known: the sites of its calls so far.
+        site_of: where the user called a running frame of a library, None if that is not known. It
+            spares the way to the user, which is long where modules import others.
+    """
     frame = sys._getframe(1)
     while frame.f_code is not code:
         if frame.f_back is None:  # a frame of another thread
@@ -72,13 +81,20 @@ def find_call_site(code: CodeType, known: CallSites) -> CallSite | None:
     while caller is not None:
         calling = caller.f_code
         if is_of_user(calling.co_filename) and calling.co_name not in _PARTS_OF_FUNCTIONS:
-            key = (id(calling), caller.f_lasti)
-            site = known.get(key)
-            if site is None:
-                site = known.setdefault(key, CallSite(calling, caller.f_lasti))
-            return site
+            return _site_at(calling, caller.f_lasti, known)
+        outer = site_of(caller)
+        if outer is not None:
+            return _site_at(outer.code, outer.offset, known)
         caller = caller.f_back
     return None
+
+
+def _site_at(calling: CodeType, offset: int, known: CallSites) -> CallSite:
+    key = (id(calling), offset)
+    site = known.get(key)
+    if site is None:
+        site = known.setdefault(key, CallSite(calling, offset))
+    return site
 
 
 _lock = threading.RLock()

@@ -269,7 +269,10 @@ class SettraceSession:
 
     def listener_of(self, frame: FrameType, listener: LineListener) -> FrameListener | None:
         traced = self._running.get(id(frame))
-        return None if traced is None else traced.listener_of(listener)
+        # What tracing left behind may have been of a frame that had the same address.
+        if traced is None or traced.watched.code is not frame.f_code:
+            return None
+        return traced.listener_of(listener)
 
     def call(
         self, frame: FrameType, event: str, arg: object, local: TraceFunction | None

@@ -95,7 +95,7 @@ class LineTracer(Protocol):
         """Within: this thread runs no watched code, and need not be traced."""
 
 
-_SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE
+SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE
 
 
 class Watch:
@@ -273,7 +273,7 @@ def _all(methods: list[Callable[..., None]]) -> Callable[..., None]:
 
 def _start_offset(code: CodeType) -> int:
     """The largest ``f_lasti`` with which a frame of the code can stand before its first line."""
-    if not code.co_flags & _SUSPENDS:
+    if not code.co_flags & SUSPENDS:
         return len(code.co_code)  # call events of a plain function are all starts
     resume, instructions = opcode.opmap["RESUME"], code.co_code
     return next(
