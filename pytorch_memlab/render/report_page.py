@@ -76,7 +76,7 @@ def _body(
     html = fill(
         "report_page.html",
         headline=highest and _headline(views.index(highest), highest, several=len(views) > 1),
-        failed=_failure(report),
+        failed=_failure(profile),
         errors=profile.errors,
         facts=_facts(profile, report, views),
         devices=devices,
@@ -202,12 +202,14 @@ def _headline(number: int, view: _DeviceView, *, several: bool) -> dict[str, str
     return {"before": " ".join(parts), "place": place, "anchor": anchor, "rest": f"{rest}."}
 
 
-def _failure(report: Report) -> str:
-    """The lines at which a GPU ran out of memory; empty if none did."""
+def _failure(profile: RecordedProfile) -> str:
+    """The innermost lines at which a GPU ran out of memory; empty if none did."""
+    failed = {function for function, _ in profile.failures}
+    outer = {(call.caller, call.line) for call in profile.calls if call.callee in failed}
+    inner = [place for place in profile.failures if place not in outer]
     places = dict.fromkeys(
-        printable(f"{file_name(table.function.filename)}:{line}")
-        for table in report.tables
-        for line in sorted(table.failed)
+        printable(f"{file_name(profile.functions[function].filename)}:{line}")
+        for function, line in inner or [*profile.failures][-1:]
     )
     return f"Out of memory at {', '.join(places)}." if places else ""
 

@@ -24,7 +24,7 @@ from reports import (
 from timelines import HOSTILE
 
 from pytorch_memlab.line_profiler import intervals, line_store, settrace_tracer
-from pytorch_memlab.profiles.recorded import ProgramError
+from pytorch_memlab.profiles.recorded import ProgramError, RecordedCall
 from pytorch_memlab.records import FunctionInfo, Section
 from pytorch_memlab.render.page import asset
 from pytorch_memlab.render.source_view import highlighted
@@ -143,6 +143,23 @@ def test_marks_and_failures_are_explained():
     ]
     assert [one.text for one in page.all("li") if note in one.text] == [f"line 10 : {note}"]
     assert next(page.all("p", "failed")).text == "Out of memory at train.py:3."
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ([(1, 0)], "train.py:11"),  # line 3 calls the function of line 11
+        ([], "train.py:3, train.py:11"),  # two ranks
+        ([(1, 0), (0, 0)], "train.py:11"),  # which calls itself, too
+    ],
+)
+def test_of_the_lines_of_a_traceback_the_innermost_has_no_memory(calls, said):
+    made = tuple(
+        RecordedCall(callee, caller, Path("train.py"), "f", {0: 11, 1: 3}[caller], 1)
+        for caller, callee in calls
+    )
+    profile = replace(PROFILE, failures={(1, 3): MIB, (0, 11): MIB}, calls=made)
+    assert next(read(page_of(profile)).all("p", "failed")).text == f"Out of memory at {said}."
 
 
 def test_functions_without_memory_are_folded_and_last():
