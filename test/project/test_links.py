@@ -92,7 +92,9 @@ def test_addresses_are_well_formed_and_of_what_they_name(document, text, target)
     assert (address.scheme, address.query) == ("https", ""), document
     assert address.hostname in HOSTS
     if address.hostname == "github.com":
-        assert re.fullmatch(r"/[\w-]+/[\w.-]+(/(?:blob|tree)/[\w.]+/[\w./-]+|/pull/\d+)?", address.path)
+        assert re.fullmatch(
+            r"/[\w-]+/[\w.-]+(/(?:blob|tree)/[\w.]+/[\w./-]+|/pull/\d+)?", address.path
+        )
     assert NAMED.get(text, target) == target
 
 
