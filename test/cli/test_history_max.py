@@ -40,6 +40,7 @@ def told(text: str) -> list[str]:
     return re.findall(r"[^\n<>\"]*the history has the last[^\n<>\"]*", text)
 
 
+@pytest.mark.knows_simulation("a history of PyTorch does not say how many events it dropped")
 def test_the_note_is_in_the_report_the_page_and_the_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -74,6 +75,7 @@ def test_the_note_is_in_the_report_the_page_and_the_file(
     assert "replayed: all 10 allocations and 0 changes of segments are as recorded" in rest
 
 
+@pytest.mark.knows_simulation("a history of PyTorch does not say how many events it dropped")
 @pytest.mark.parametrize("limit", [[], ["--history-max", f"{EVENTS}"]])
 def test_nothing_is_said_where_all_events_are_kept(
     limit: list[str], capsys: pytest.CaptureFixture[str]
