@@ -351,13 +351,13 @@ class _Trials:
         if not self._has_error or is_enough.intersection(for_faults):
             return
         wanted = for_faults if is_enough else [*dict.fromkeys([*for_faults, *tried])]
-        groups = [tuple(sorted(wanted[:count])) for count in range(2, len(wanted) + 1)]
-        changes = [[tried[number][0] for number in those] for those in groups]
-        possible = [
-            (those, at_once(several)) for those, several in zip(groups, changes, strict=True)
-        ]
-        requests = [self._request(*several) for _, several in possible if several]
-        groups = [those for those, several in possible if several]
+        groups, requests = [], []
+        for count in range(2, len(wanted) + 1):
+            those = tuple(sorted(wanted[:count]))
+            changes = at_once([tried[number][0] for number in those])
+            if changes is not None:
+                groups.append(those)
+                requests.append(self._request(*changes))
         ends: dict[int, _Ended] = {}
         with closing(run_all(requests)) as running:
             for index, trial in running:

@@ -90,13 +90,10 @@ def _gets_results(oom: OutOfMemory, name: str) -> bool:
     """True if what is appended to a variable are no copies: it has the shape of parameters."""
     last = name.rpartition(".")[2]
     appended = [
-        call.args[0]
+        value
         for file in program_files(oom)
-        for call in nodes_of(Rewriting(file).tree, ast.Call)
-        if isinstance(call.func, ast.Attribute)
-        and call.func.attr == "append"
-        and last_name(call.func.value) == last
-        and len(call.args) == 1
+        for owner, value in _appended(Rewriting(file).tree)
+        if owner == last
     ]
     return bool(appended) and not any(name_of_call(call) in _COPIES for call in _calls_in(appended))
 
@@ -159,13 +156,10 @@ def _name_of_deepcopy(oom: OutOfMemory) -> str:
     if not any(function == "deepcopy" for function, _ in oom.functions) or not oom.frames:
         return ""
     place = oom.frames[0].place
-    for file in program_files(oom):
-        if file != place.file:
-            continue
-        for name, value in _given(Rewriting(file).tree):
-            is_here = value.lineno <= place.line <= (value.end_lineno or value.lineno)
-            if is_here and any(name_of_call(call) == "deepcopy" for call in _calls_in([value])):
-                return name
+    for name, value in _given(Rewriting(place.file).tree):
+        is_here = value.lineno <= place.line <= (value.end_lineno or value.lineno)
+        if is_here and any(name_of_call(call) == "deepcopy" for call in _calls_in([value])):
+            return name
     return ""
 
 
@@ -221,6 +215,13 @@ def _given(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
                 yield from zip(map(last_name, targets), values, strict=True)
             case ast.Assign(targets=[target, *_], value=value):
                 yield last_name(target), value
+    yield from _appended(tree)
+
+
+def _appended(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """The variables that get another value, and the value."""
+    for call in nodes_of(tree, ast.Call):
+        match call:
             case ast.Call(func=ast.Attribute(value=owner, attr="append"), args=[value]):
                 yield last_name(owner), value
 
