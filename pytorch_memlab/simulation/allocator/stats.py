@@ -59,34 +59,22 @@ class PoolStats:
         self.requested_bytes = Stat()
 
     # Each allocation and each free comes here for its pool and for both pools together. Calls of
-    # `Stat.change` would take as long as the rest of the allocator, and so would loops.
+    # `Stat.change` would take as long as the rest of the allocator.
 
     def block_allocated(self, size: int, requested_size: int) -> None:
         """Count a block of `size` bytes handed out for a request of `requested_size` bytes."""
-        stat = self.allocation
-        current = stat.current + 1
-        stat.allocated += 1
-        stat.current = current
-        if current > stat.peak:
-            stat.peak = current
-        stat = self.active
-        current = stat.current + 1
-        stat.allocated += 1
-        stat.current = current
-        if current > stat.peak:
-            stat.peak = current
-        stat = self.allocated_bytes
-        current = stat.current + size
-        stat.allocated += size
-        stat.current = current
-        if current > stat.peak:
-            stat.peak = current
-        stat = self.active_bytes
-        current = stat.current + size
-        stat.allocated += size
-        stat.current = current
-        if current > stat.peak:
-            stat.peak = current
+        for stat in (self.allocation, self.active):
+            current = stat.current + 1
+            stat.allocated += 1
+            stat.current = current
+            if current > stat.peak:
+                stat.peak = current
+        for stat in (self.allocated_bytes, self.active_bytes):
+            current = stat.current + size
+            stat.allocated += size
+            stat.current = current
+            if current > stat.peak:
+                stat.peak = current
         stat = self.requested_bytes
         current = stat.current + requested_size
         stat.allocated += requested_size
