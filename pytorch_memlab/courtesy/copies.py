@@ -74,13 +74,13 @@ class Copies:
                 event = torch.cuda.Event()
                 event.record(torch.cuda.default_stream(device))
             events.append(event)
-        (given, before), self._before = self._before, (self._given, events)
+        (given_back, before), self._before = self._before, (self._given, events)
         self._devices = set()
         self._chunk = 0
         for reached in before:
             reached.synchronize()
-        self.done = given
-        self._arrived(given)
+        self.done = given_back
+        self._arrived(given_back)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

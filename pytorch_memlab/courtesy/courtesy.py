@@ -192,10 +192,10 @@ class Courtesy:
 
 
 def _gpu(device: int | str | torch.device) -> torch.device:
-    found = torch.device(get_device(device).name)
-    if found.type != "cuda":
+    gpu = torch.device(get_device(device).name)
+    if gpu.type != "cuda":
         raise UsageError(f"yield_memory() lends CUDA GPUs, and {quoted(device)} is none")
-    return found
+    return gpu
 
 
 class SignalledCourtesy:

@@ -149,7 +149,7 @@ def _left_upwards(root: Path, path: str, names: tuple[str, str, str]) -> list[in
     if group.is_dir():  # from inside a container its own group is the root, whatever it is called
         above = [parent for parent in group.parents if parent.is_relative_to(root)]
         groups = list(dict.fromkeys([group, *above]))
-    return [left for each in groups if (left := _left_in(each, *names)) is not None]
+    return [left for group in groups if (left := _left_in(group, *names)) is not None]
 
 
 def _left_in(group: Path, limit: str, usage: str, cache: str) -> int | None:

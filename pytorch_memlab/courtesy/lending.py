@@ -23,9 +23,9 @@ def lend(moved: deque[MovedStorage], device: torch.device | None) -> None:
     """Move the storages of one GPU, or of all, into host memory: first bytes, then tensors."""
     refuse_traced_code()
     _refuse_captured_graphs()
-    for each in moved:
+    for moved_storage in moved:
         # An interrupted restore allocated memory, and did not fill it.
-        emptied = each.emptied()
+        emptied = moved_storage.emptied()
         if emptied is not None and emptied.nbytes():
             emptied.resize_(0)
     storages, views = find_gpu_memory(device)
@@ -92,8 +92,8 @@ def _move_all_to_host(
     taken: deque[MovedStorage] = deque()
     try:
         for storage, host in zip(storages, hosts, strict=True):
-            each = MovedStorage(storage.device, host, weakref.ref(storage))
-            taken.append(each)
+            moved_storage = MovedStorage(storage.device, host, weakref.ref(storage))
+            taken.append(moved_storage)
             move_to_host(storage, host, views.get(storage._cdata, []))
     except BaseException:
         try:

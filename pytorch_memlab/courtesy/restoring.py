@@ -37,24 +37,26 @@ def bring_back(moved: deque[MovedStorage]) -> None:
     if not moved:
         return
     views = views_in_host_memory()
-    total = sum(each.host.nbytes() for each in moved)
+    total = sum(storage.host.nbytes() for storage in moved)
     way: deque[_OnItsWay] = deque()
     full: torch.OutOfMemoryError | None = None
     with progress_bar("host to GPU", total) as arrived, Copies(arrived) as copies:
-        for each in list(moved):
+        for moved_storage in list(moved):
             try:
-                storage = room(each, each.host._cdata in views)
+                storage = room(moved_storage, moved_storage.host._cdata in views)
             except torch.cuda.OutOfMemoryError as error:
                 full = error
                 break
-            arrived_at = copies.copy(each.host, storage, each.device) if storage else 0
-            way.append(_OnItsWay(each, storage, arrived_at))
+            arrived_at = (
+                copies.copy(moved_storage.host, storage, moved_storage.device) if storage else 0
+            )
+            way.append(_OnItsWay(moved_storage, storage, arrived_at))
             if way[0].arrived_at <= copies.done:
                 _follow(moved, way, copies.done, views)
         copies.wait()
         _follow(moved, way, copies.done, views)
     if full is not None:
-        left = prose_size(sum(each.host.nbytes() for each in moved))
+        left = prose_size(sum(storage.host.nbytes() for storage in moved))
         raise MemlabError(
             f"no room on {moved[0].device}: {left} are still in host memory, safe; "
             "call restore() again when there is room"
@@ -73,8 +75,8 @@ def bring_elsewhere(moved: deque[MovedStorage], device: torch.device) -> None:
     if device.type == "cpu":
         moved.clear()
         return
-    for each in moved:
-        each.device = device
+    for storage in moved:
+        storage.device = device
     bring_back(moved)
 
 
@@ -82,10 +84,10 @@ def _follow(moved: deque[MovedStorage], way: deque[_OnItsWay], arrived: int, vie
     """Let the tensors of all storages follow that have arrived."""
     with uninterrupted():
         while way and way[0].arrived_at <= arrived:
-            each, storage = way[0].moved, way[0].storage
+            moved_storage, storage = way[0].moved, way[0].storage
             if storage is not None:
-                each.emptied = weakref.ref(storage)
-                for tensor in views.get(each.host._cdata, []):
+                moved_storage.emptied = weakref.ref(storage)
+                for tensor in views.get(moved_storage.host._cdata, []):
                     point(tensor, storage)
             moved.popleft()
             way.popleft()
@@ -94,16 +96,20 @@ def _follow(moved: deque[MovedStorage], way: deque[_OnItsWay], arrived: int, vie
 def _stuck(moved: deque[MovedStorage]) -> int:
     """The number of tensors that cannot change their device: other objects refer to them too."""
     views = views_in_host_memory()
-    lent = [tensor for each in moved for tensor in views.get(each.host._cdata, [])]
+    lent = [tensor for storage in moved for tensor in views.get(storage.host._cdata, [])]
     in_graphs = sum(tensor.grad_fn is not None for tensor in lent)
     if not in_graphs:
         _others_follow(moved, lent)
-    return in_graphs + sum(each.emptied() is not None for each in moved)
+    return in_graphs + sum(storage.emptied() is not None for storage in moved)
 
 
 def _others_follow(moved: deque[MovedStorage], lent: list[torch.Tensor]) -> None:
     """Point leaves of graphs that have died, and bases of lent views, at host memory."""
-    hosts = {storage._cdata: each.host for each in moved if (storage := each.emptied()) is not None}
+    hosts = {
+        storage._cdata: moved_storage.host
+        for moved_storage in moved
+        if (storage := moved_storage.emptied()) is not None
+    }
     _, views = find_gpu_memory() if hosts else ([], {})
     leaves = [tensor for key in hosts for tensor in views.get(key, [])]
     for tensor in (*leaves, *view_bases(lent)):

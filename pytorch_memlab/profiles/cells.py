@@ -88,6 +88,6 @@ class FinishedExperiment:
 
 def growth(before: MemoryState, after: MemoryState) -> tuple[int, dict[int, int]]:
     """Bytes that are used more after than before: by the process, and by the index of a GPU."""
-    known = {gpu.index: gpu.allocated for gpu in before.gpus}
-    gpus = {gpu.index: gpu.allocated - known.get(gpu.index, 0) for gpu in after.gpus}
+    allocated_before = {gpu.index: gpu.allocated for gpu in before.gpus}
+    gpus = {gpu.index: gpu.allocated - allocated_before.get(gpu.index, 0) for gpu in after.gpus}
     return after.resident - before.resident, gpus

@@ -78,28 +78,30 @@ def changed_lines(before: MeasuredTest, after: MeasuredTest) -> list[ChangedLine
     Lines match by their code, also where they moved or their function was renamed.
     """
     left, right = _by_function(before.holders), _by_function(after.holders)
-    found: list[ChangedLine] = []
-    for one, other, pairs in match([_info(each) for each in left], [_info(each) for each in right]):
-        lines = [] if one is None else left[one]
+    changes: list[ChangedLine] = []
+    for former, other, pairs in match(
+        [_info(holder_line) for holder_line in left], [_info(holder_line) for holder_line in right]
+    ):
+        lines = [] if former is None else left[former]
         others = [] if other is None else right[other]
         matched = {number - 1: place - 1 for place, number in pairs.items() if place and number}
         for number, line in enumerate(others):
             place = matched.get(number)
             was = 0 if place is None else lines[place].size
-            found.append(ChangedLine(line, SizeChange(was, line.size)))
+            changes.append(ChangedLine(line, SizeChange(was, line.size)))
         gone = set(range(len(lines))) - set(matched.values())
-        found += [
+        changes += [
             ChangedLine(lines[place], SizeChange(lines[place].size, 0)) for place in sorted(gone)
         ]
-    changed = [one for one in found if one.change.growth]
-    return sorted(changed, key=lambda one: -abs(one.change.growth))
+    changed = [change for change in changes if change.change.growth]
+    return sorted(changed, key=lambda change: -abs(change.change.growth))
 
 
 def _by_function(holders: Sequence[HoldingLine]) -> list[list[HoldingLine]]:
-    found: dict[tuple[str, str], list[HoldingLine]] = {}
-    for holder in sorted(holders, key=lambda one: one.line):
-        found.setdefault((holder.file, holder.function), []).append(holder)
-    return list(found.values())
+    by_function: dict[tuple[str, str], list[HoldingLine]] = {}
+    for holder in sorted(holders, key=lambda holder: holder.line):
+        by_function.setdefault((holder.file, holder.function), []).append(holder)
+    return list(by_function.values())
 
 
 def _info(lines: Sequence[HoldingLine]) -> FunctionInfo:

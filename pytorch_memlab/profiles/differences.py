@@ -116,9 +116,9 @@ def _holder_changes(
     matched: Iterable[Matched],
 ) -> Iterator[HolderChanges]:
     places: dict[tuple[str, int], tuple[str, int]] = {}
-    for one, other, lines in matched:
-        if one is not None and other is not None:
-            file, other_file = before.functions[one].filename, after.functions[other].filename
+    for place, other, lines in matched:
+        if place is not None and other is not None:
+            file, other_file = before.functions[place].filename, after.functions[other].filename
             for line, number in lines.items():
                 places[file, line] = (other_file, number)
     for name, held in before.peaks.items():
@@ -161,7 +161,9 @@ def _changes(
 
 def device_names(before: RecordedProfile, after: RecordedProfile) -> dict[str, str]:
     """Names in the first profile and in the second one; single devices match under any name."""
-    left, right = ([device.device.name for device in each.devices] for each in (before, after))
+    left, right = (
+        [device.device.name for device in profile.devices] for profile in (before, after)
+    )
     return dict(zip(left, right if len(left) == len(right) == 1 else left, strict=True))
 
 
@@ -176,8 +178,8 @@ def _device_changes(
         )
 
 
-def _peaks(one: MeasuredDevice) -> tuple[int, ...]:
-    return one.peak_active, one.peak_allocated, one.peak_reserved
+def _peaks(measured: MeasuredDevice) -> tuple[int, ...]:
+    return measured.peak_active, measured.peak_allocated, measured.peak_reserved
 
 
 def _line_changes(
@@ -187,13 +189,13 @@ def _line_changes(
     matched: Iterable[Matched],
 ) -> Iterator[LineChange]:
     left, right = _lines(before, names), _lines(after, {})
-    for one, other, lines in matched:
+    for place, other, lines in matched:
         numbers = {number: line for line, number in lines.items()}
-        old, new = left.get(one, {}), right.get(other, {})
+        old, new = left.get(place, {}), right.get(other, {})
         for (line, device), now in sorted(new.items()):
             number, former = numbers.get(line), None
-            if one is not None and number is not None:
-                former = before.functions[one], number
+            if place is not None and number is not None:
+                former = before.functions[place], number
             was = None if number is None else old.get((number, device))
             sizes = _changed_sizes(was, now)
             flags = was is None, False
@@ -216,8 +218,8 @@ def _changed_sizes(
 def _lines(
     profile: RecordedProfile, names: Mapping[str, str]
 ) -> dict[int | None, dict[tuple[int, str], RankedLine]]:
-    found: dict[int | None, dict[tuple[int, str], RankedLine]] = {}
+    ranked_lines: dict[int | None, dict[tuple[int, str], RankedLine]] = {}
     for entry, line in zip(profile.entries, lines_of(profile), strict=True):
         device = names.get(line.device, line.device)
-        found.setdefault(entry.code_id, {})[line.line, device] = line
-    return found
+        ranked_lines.setdefault(entry.code_id, {})[line.line, device] = line
+    return ranked_lines

@@ -32,8 +32,11 @@ def growing_loops(profile: RecordedProfile) -> tuple[GrowingLoop, ...]:
             loop = GrowingLoop(
                 entry.code_id, entry.line, entry.device.name, entry.rise, entry.rises, entry.hits
             )
-            known = largest.get(loop.device)
-            is_larger = known is None or (loop.nbytes, loop.rises) > (known.nbytes, known.rises)
+            largest_before = largest.get(loop.device)
+            is_larger = largest_before is None or (loop.nbytes, loop.rises) > (
+                largest_before.nbytes,
+                largest_before.rises,
+            )
             if is_larger and entry.line in _loops(function) and _is_no_model(profile, loop):
                 largest[loop.device] = loop
     return tuple(largest.values())
@@ -48,7 +51,7 @@ def _is_no_model(profile: RecordedProfile, loop: GrowingLoop) -> bool:
     held = profile.peaks.get(loop.device)
     if held is None:
         return True
-    others = sum(one.size for one in held.by_category() if one.name not in _MODEL)
+    others = sum(category.size for category in held.by_category() if category.name not in _MODEL)
     return 2 * others >= loop.nbytes
 
 

@@ -161,7 +161,9 @@ class JobSummary:
             self._groups(),
             peaks.spread("peak"),
             tuple(sorted(categories, key=_widest_first)),
-            tuple(sorted(lines, key=lambda one: (*_widest_first(one)[:2], one.name not in held))),
+            tuple(
+                sorted(lines, key=lambda line: (*_widest_first(line)[:2], line.name not in held))
+            ),
             sources,
         )
 

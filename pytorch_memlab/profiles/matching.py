@@ -26,10 +26,10 @@ Matched = tuple[int | None, int | None, Mapping[int, int]]
 def match(before: Sequence[FunctionInfo], after: Sequence[FunctionInfo]) -> list[Matched]:
     """The functions of two profiles, side by side, and their lines."""
     return [
-        (one, other, match_lines(before[one], after[other]))
-        if one is not None and other is not None
-        else (one, other, {})
-        for one, other in match_functions(before, after)
+        (place, other, match_lines(before[place], after[other]))
+        if place is not None and other is not None
+        else (place, other, {})
+        for place, other in match_functions(before, after)
     ]
 
 
@@ -42,28 +42,28 @@ def match_functions(before: Sequence[FunctionInfo], after: Sequence[FunctionInfo
     """
     left = _by_name(before)
     right = _by_name(after)
-    found: dict[int, int] = {}
+    paired: dict[int, int] = {}
     for name, places in right.items():
         same = left.get(name, [])
         scores = sorted(
-            (-_common_end(before[one].filename, after[place].filename), order, one, place)
+            (-_common_end(before[former].filename, after[place].filename), order, former, place)
             for order, place in enumerate(places)
-            for one in same
+            for former in same
         )
-        found.update(_greedy((one, place) for _, _, one, place in scores))
-    taken = set(found.values())
+        paired.update(_greedy((former, place) for _, _, former, place in scores))
+    taken = set(paired.values())
     free_before = [place for place in range(len(before)) if place not in taken]
-    free_after = [place for place in range(len(after)) if place not in found]
+    free_after = [place for place in range(len(after)) if place not in paired]
     bodies = {place: _body(before[place]) for place in free_before}
     others = {place: _body(after[place]) for place in free_after}
     likeness = sorted(
-        (-score, one, place)
-        for one, place in _sharing(bodies, others)
-        if (score := _likeness(bodies[one], others[place])) >= _ALIKE
+        (-score, former, place)
+        for former, place in _sharing(bodies, others)
+        if (score := _likeness(bodies[former], others[place])) >= _ALIKE
     )
-    found.update(_greedy((one, place) for _, one, place in likeness))
-    pairs: list[Pair] = [(found.get(place), place) for place in range(len(after))]
-    matched = set(found.values())
+    paired.update(_greedy((former, place) for _, former, place in likeness))
+    pairs: list[Pair] = [(paired.get(place), place) for place in range(len(after))]
+    matched = set(paired.values())
     return pairs + [(place, None) for place in range(len(before)) if place not in matched]
 
 
@@ -79,20 +79,20 @@ def match_lines(before: FunctionInfo, after: FunctionInfo) -> dict[int, int]:
     left, right = _visible(before), _visible(after)
     texts = [text for _, text in left], [text for _, text in right]
     matcher = SequenceMatcher(lambda text: not text, *texts, autojunk=False)
-    found: dict[int, int] = {}
+    pairs: dict[int, int] = {}
     changed: list[tuple[range, range]] = []
     for kind, first, end, other, other_end in matcher.get_opcodes():
         if kind == "equal":
-            found.update(zip(range(first, end), range(other, other_end), strict=True))
+            pairs.update(zip(range(first, end), range(other, other_end), strict=True))
         else:
             changed.append((range(first, end), range(other, other_end)))
-    found.update(_moved(changed, *texts))
+    pairs.update(_moved(changed, *texts))
     for lines, others in changed:
-        free = [line for line in lines if line not in found and texts[0][line]]
-        taken = set(found.values())
+        free = [line for line in lines if line not in pairs and texts[0][line]]
+        taken = set(pairs.values())
         free_others = [line for line in others if line not in taken and texts[1][line]]
-        found.update(_changed(free, free_others, *texts))
-    return {left[one][0]: right[other][0] for one, other in found.items()}
+        pairs.update(_changed(free, free_others, *texts))
+    return {left[place][0]: right[other][0] for place, other in pairs.items()}
 
 
 def _by_name(functions: Sequence[FunctionInfo]) -> dict[str, list[int]]:
@@ -106,15 +106,15 @@ def _greedy(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Each of both sides once, the best pairs first, as (after, before)."""
     left: set[int] = set()
     right: set[int] = set()
-    for one, place in pairs:
-        if one not in left and place not in right:
-            left.add(one)
+    for former, place in pairs:
+        if former not in left and place not in right:
+            left.add(former)
             right.add(place)
-            yield place, one
+            yield place, former
 
 
-def _common_end(one: str, other: str) -> int:
-    left, right = (os.path.normpath(path).replace("\\", "/").split("/") for path in (one, other))
+def _common_end(path: str, other: str) -> int:
+    left, right = (os.path.normpath(path).replace("\\", "/").split("/") for path in (path, other))
     pairs = zip(reversed(left), reversed(right), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -133,16 +133,16 @@ def _sharing(
     for place, lines in others.items():
         for line in lines:
             having[line].add(place)
-    for one, lines in bodies.items():
+    for former, lines in bodies.items():
         own = Counter(lines)
         for place in sorted(set().union(*(having.get(line, ()) for line in own))):
             common = sum((own & counts[place]).values())
             if 2 * common >= _ALIKE * (len(lines) + len(others[place])):
-                yield one, place
+                yield former, place
 
 
-def _likeness(one: Sequence[str], other: Sequence[str]) -> float:
-    return SequenceMatcher(None, one, other, autojunk=False).ratio()
+def _likeness(text: Sequence[str], other: Sequence[str]) -> float:
+    return SequenceMatcher(None, text, other, autojunk=False).ratio()
 
 
 def _visible(function: FunctionInfo) -> list[tuple[int, str]]:

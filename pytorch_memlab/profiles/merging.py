@@ -21,26 +21,26 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
     Runs are labelled by their ranks if these differ, or else by their order.
     """
     _check_programs(profiles)
-    found = list(profiles.values())
-    labels = _labels(found)
+    profiles_in_order = list(profiles.values())
+    labels = _labels(profiles_in_order)
     functions: dict[tuple[FunctionInfo, int], int] = {}
     parts = [
         renumbered(_labelled(profile, label), _places(profile.functions, functions))
-        for profile, label in zip(found, labels, strict=True)
+        for profile, label in zip(profiles_in_order, labels, strict=True)
     ]
     runs = [run for part in parts for run in part.runs]
     for label, times in Counter(run.label for run in runs).items():
         if times > 1:
             raise UsageError(f"{label} is twice in {', '.join(profiles)}: merge each run once")
-    shown = dict.fromkeys(number for part in parts for number in part.shown or ())
+    shown_functions = dict.fromkeys(number for part in parts for number in part.shown or ())
     return RecordedProfile(
         tuple(runs),
         tuple(device for part in parts for device in part.devices),
         tuple(function for function, _ in functions),
         tuple(entry for part in parts for entry in part.entries),
         added_up(call for part in parts for call in part.calls),
-        found[0].columns,
-        None if all(part.shown is None for part in found) else tuple(shown),
+        profiles_in_order[0].columns,
+        None if all(part.shown is None for part in profiles_in_order) else tuple(shown_functions),
         tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         tuple(dict.fromkeys(end for part in parts for end in part.ends)),
         tuple(
@@ -50,7 +50,7 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
         ),
         peaks={name: held for part in parts for name, held in part.peaks.items()},
         failures={place: size for part in parts for place, size in part.failures.items()},
-        histories={label: one for part in parts for label, one in part.histories.items()},
+        histories={label: history for part in parts for label, history in part.histories.items()},
         growing=tuple(loop for part in parts for loop in part.growing),
         errors=tuple(dict.fromkeys(error for part in parts for error in part.errors)),
     )
@@ -58,9 +58,9 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
 
 def renumbered(part: RecordedProfile, places: Sequence[int]) -> RecordedProfile:
     """A profile that names its functions, all of those that it shows too, by other indexes."""
-    shown = range(len(part.functions)) if part.shown is None else part.shown
+    shown_functions = range(len(part.functions)) if part.shown is None else part.shown
     if all(place == number for number, place in enumerate(places)):
-        return replace(part, shown=tuple(shown))
+        return replace(part, shown=tuple(shown_functions))
     return replace(
         part,
         entries=tuple(replace(entry, code_id=places[entry.code_id]) for entry in part.entries),
@@ -72,8 +72,10 @@ def renumbered(part: RecordedProfile, places: Sequence[int]) -> RecordedProfile:
             )
             for call in part.calls
         ),
-        shown=tuple(places[number] for number in shown),
-        failures={(places[one], line): size for (one, line), size in part.failures.items()},
+        shown=tuple(places[number] for number in shown_functions),
+        failures={
+            (places[function], line): size for (function, line), size in part.failures.items()
+        },
         growing=tuple(replace(loop, function=places[loop.function]) for loop in part.growing),
     )
 
@@ -83,12 +85,12 @@ def added_up(calls: Iterable[RecordedCall]) -> tuple[RecordedCall, ...]:
     sums: dict[tuple[int, int | None, str, str, int], RecordedCall] = {}
     for call in calls:
         key = (call.callee, call.caller, call.filename, call.function, call.line)
-        known = sums.get(key)
-        if known is not None:
-            added = dict(known.added)
+        former = sums.get(key)
+        if former is not None:
+            added = dict(former.added)
             for name, size in call.added.items():
                 added[name] = added.get(name, 0) + size
-            call = replace(call, hits=known.hits + call.hits, added=added)
+            call = replace(call, hits=former.hits + call.hits, added=added)
         sums[key] = call
     return tuple(sums.values())
 
@@ -115,11 +117,11 @@ def _over_devices(tables: Sequence[FunctionTable], columns: Sequence[str]) -> Fu
     lines = sorted({line for table in tables for line in table.rows})
     rows = {}
     for line in lines:
-        found = [table.rows[line] for table in tables if line in table.rows]
+        present = [table.rows[line] for table in tables if line in table.rows]
         values: list[int | float | None] = []
         for place, column in enumerate(columns):
-            known = [row[place] for row in found]
-            numbers = [value for value in known if value is not None]
+            recorded = [row[place] for row in present]
+            numbers = [value for value in recorded if value is not None]
             if _adds_up(column):
                 values.append(sum(numbers))
             else:
@@ -143,7 +145,9 @@ def _over_devices(tables: Sequence[FunctionTable], columns: Sequence[str]) -> Fu
 
 def _check_programs(profiles: Mapping[str, RecordedProfile]) -> None:
     programs = {
-        name: os.path.basename(run.program) for name, one in profiles.items() for run in one.runs
+        name: os.path.basename(run.program)
+        for name, profile in profiles.items()
+        for run in profile.runs
     }
     first, program = next(iter(programs.items()))
     for name, other in programs.items():
@@ -160,9 +164,11 @@ def _labels(profiles: Sequence[RecordedProfile]) -> list[str]:
     taken = {run.label for run in runs}
     are_ranks = len({run.rank for run in runs}) == len(runs)
     if are_ranks or any(label.startswith("rank") for label in taken):
-        return ["" if one.runs[0].label else f"rank{one.runs[0].rank}" for one in profiles]
+        return [
+            "" if profile.runs[0].label else f"rank{profile.runs[0].rank}" for profile in profiles
+        ]
     free = (label for number in count(1) if (label := f"run{number}") not in taken)
-    return ["" if one.runs[0].label else next(free) for one in profiles]
+    return ["" if profile.runs[0].label else next(free) for profile in profiles]
 
 
 def _labelled(profile: RecordedProfile, label: str) -> RecordedProfile:
@@ -183,7 +189,7 @@ def _labelled(profile: RecordedProfile, label: str) -> RecordedProfile:
             f"{label} {name}": replace(held, peak=replace(held.peak, run=label))
             for name, held in profile.peaks.items()
         },
-        growing=tuple(replace(one, device=f"{label} {one.device}") for one in profile.growing),
+        growing=tuple(replace(loop, device=f"{label} {loop.device}") for loop in profile.growing),
         history=None,
         histories={} if profile.history is None else {label: profile.history},
     )
@@ -195,7 +201,7 @@ def _places(
     """Indexes among all functions; equal ones of one profile, as of a reload, stay apart."""
     counts: Counter[FunctionInfo] = Counter()
     places = []
-    for one in part:
-        places.append(functions.setdefault((one, counts[one]), len(functions)))
-        counts[one] += 1
+    for function in part:
+        places.append(functions.setdefault((function, counts[function]), len(functions)))
+        counts[function] += 1
     return places

@@ -60,8 +60,8 @@ class DeviceVerdict:
     @property
     def room(self) -> int:
         """Bytes beside the allocator's and those that the program could not have."""
-        one = self.measured
-        return max(one.capacity - (one.taken or 0) - one.peak_reserved, 0)
+        measured = self.measured
+        return max(measured.capacity - (measured.taken or 0) - measured.peak_reserved, 0)
 
     @property
     def free(self) -> int:
@@ -73,7 +73,7 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
     """A verdict on each device that had memory in use, and whose memory is known."""
     if len(profile.runs) != 1:
         return ()
-    known = [
+    measured_devices = [
         device
         for device in profile.devices
         if device.capacity
@@ -83,27 +83,29 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
     ]
     ran_out = {entry.device.name for entry in profile.entries if entry.stats.get("num_ooms")}
     uncounted = _not_counted(profile)
-    failed = _failed_devices(profile, [one.device.name for one in known], ran_out)
+    failed = _failed_devices(
+        profile, [measured.device.name for measured in measured_devices], ran_out
+    )
     ended_early = any(run.exception for run in profile.runs)
-    found = []
-    for one in known:
-        name = one.device.name
+    devices = []
+    for measured in measured_devices:
+        name = measured.device.name
         if name in failed:
-            is_sure = one.assumed_sizes in ("", _AT_LEAST)
+            is_sure = measured.assumed_sizes in ("", _AT_LEAST)
             outcome = FitOutcome.DOES_NOT_FIT if is_sure else FitOutcome.DOES_NOT_FIT_AS_ASSUMED
         elif name in ran_out:
             outcome = FitOutcome.HANDLED
         elif ended_early:
             outcome = FitOutcome.FITTED_UNTIL_END
         else:
-            is_sure = one.assumed_sizes in ("", _AT_MOST)
+            is_sure = measured.assumed_sizes in ("", _AT_MOST)
             outcome = FitOutcome.FITS if is_sure else FitOutcome.FITS_AS_ASSUMED
             if name in uncounted:
-                outcome = _fits_with_uncounted(one, is_sure=is_sure)
-            elif DeviceVerdict(one, outcome).room < one.nccl_at_most:
+                outcome = _fits_with_uncounted(measured, is_sure=is_sure)
+            elif DeviceVerdict(measured, outcome).room < measured.nccl_at_most:
                 outcome = FitOutcome.MAY_NOT_FIT
-        found.append(DeviceVerdict(one, outcome, _with_room(profile, one)))
-    return tuple(found)
+        devices.append(DeviceVerdict(measured, outcome, _with_room(profile, measured)))
+    return tuple(devices)
 
 
 def _fits_with_uncounted(measured: MeasuredDevice, *, is_sure: bool) -> FitOutcome:
@@ -274,29 +276,34 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
         top = len(listed)
     else:
         top = _FUNCTIONS if choice.top is None else choice.top
-        listed = [one for one in listed if one.lines]
+        listed = [function for function in listed if function.lines]
     lines = _LINES if choice.top is None else choice.top
-    shown = [one.shown(None if choice.everything else lines, choice.sort) for one in listed[:top]]
+    shown_parts = [
+        function.shown(None if choice.everything else lines, choice.sort)
+        for function in listed[:top]
+    ]
     listed_lines: defaultdict[FunctionInfo, set[int]] = defaultdict(set)
     ran: defaultdict[FunctionInfo, set[int]] = defaultdict(set)
     seen: defaultdict[FunctionInfo, set[int]] = defaultdict(set)
-    for one, part in zip(listed, shown, strict=False):
-        function = one.table.function
-        listed_lines[function].update(one.lines)
-        ran[function].update(one.table.rows)
-        seen[function].update(one.table.rows if part.lines is None else part.lines)
-    names = {one.table.function for one in listed[:top]}
-    hidden = {one.table.function for one in listed[top:]} - names
-    idle = {one.table.function for one in functions} - names - hidden
+    for function_sizes, part in zip(listed, shown_parts, strict=False):
+        function = function_sizes.table.function
+        listed_lines[function].update(function_sizes.lines)
+        ran[function].update(function_sizes.table.rows)
+        seen[function].update(function_sizes.table.rows if part.lines is None else part.lines)
+    names = {function.table.function for function in listed[:top]}
+    hidden = {function.table.function for function in listed[top:]} - names
+    idle = {function.table.function for function in functions} - names - hidden
     return Overview(
         report,
         headlines,
         _failure(profile),
-        tuple(shown),
+        tuple(shown_parts),
         len(hidden),
         sum(len(lines - seen[function]) for function, lines in listed_lines.items()),
         len(idle),
-        sum(len(lines - listed_lines[one] - seen[one]) for one, lines in ran.items()),
+        sum(
+            len(lines - listed_lines[function] - seen[function]) for function, lines in ran.items()
+        ),
     )
 
 
@@ -334,7 +341,9 @@ class _Sizes:
         # to compare a function for each of its lines takes long.
         self._places: dict[FunctionInfo, int] = {}
         self._functions = profile.functions
-        firsts = [self._places.setdefault(one, at) for at, one in enumerate(profile.functions)]
+        firsts = [
+            self._places.setdefault(function, at) for at, function in enumerate(profile.functions)
+        ]
         self._of_lines: dict[tuple[int, int, str], _LineSizes] = {}
         for entry, line in zip(profile.entries, lines_of(profile), strict=True):
             key = firsts[entry.code_id], line.line, line.device
@@ -359,20 +368,20 @@ class _Sizes:
 
     def highest(self, device: str) -> tuple[FunctionLine | None, int]:
         """The line with the highest peak of a device; of several, one that adds to it itself."""
-        found = [
+        peaks = [
             (
-                -one.peak,
-                one.kept <= one.freed and not one.temporary,
+                -sizes.peak,
+                sizes.kept <= sizes.freed and not sizes.temporary,
                 self._functions[place].filename,
                 line,
                 place,
             )
-            for (place, line, name), one in self._of_lines.items()
-            if name == device and one.peak and not one.is_caller
+            for (place, line, name), sizes in self._of_lines.items()
+            if name == device and sizes.peak and not sizes.is_caller
         ]
-        if not found:
+        if not peaks:
             return None, 0
-        first = min(found, key=itemgetter(0, 1, 2, 3))
+        first = min(peaks, key=itemgetter(0, 1, 2, 3))
         return FunctionLine(self._functions[first[-1]], first[-2]), -first[0]
 
 
@@ -393,11 +402,11 @@ class _Function:
         }
         self.peak_line = next((line for line in table.rows if line in of_table), None)
         self.lines = [line for line in table.rows if self._is_listed(line)]
-        found = list(self.sizes.values())
-        self.peak = max((one.peak for one in found), default=0)
-        own = {line: (one.hits, one.own) for line, one in self.sizes.items()}
+        all_sizes = list(self.sizes.values())
+        self.peak = max((sizes.peak for sizes in all_sizes), default=0)
+        own = {line: (sizes.hits, sizes.own) for line, sizes in self.sizes.items()}
         self.adds = added_by_call(table.function, own)
-        self.temporary = max((one.own_temporary for one in found), default=0)
+        self.temporary = max((sizes.own_temporary for sizes in all_sizes), default=0)
 
     def shown(self, most: int | None, sort: str | None) -> ShownFunction:
         if most is None:
@@ -427,12 +436,12 @@ class _Function:
 
 
 _ORDERS: Final[Mapping[str, Callable[[_Function], Any]]] = {
-    "": lambda one: -(one.adds + one.temporary),
-    "peak": lambda one: -one.peak,
-    "kept": lambda one: -one.adds,
-    "temporary": lambda one: -one.temporary,
-    "name": lambda one: one.table.function.qual_name,
-    "line": lambda one: (one.table.function.filename, one.table.function.first_line),
+    "": lambda function: -(function.adds + function.temporary),
+    "peak": lambda function: -function.peak,
+    "kept": lambda function: -function.adds,
+    "temporary": lambda function: -function.temporary,
+    "name": lambda function: function.table.function.qual_name,
+    "line": lambda function: (function.table.function.filename, function.table.function.first_line),
 }
 SORTS: Final = tuple(filter(None, _ORDERS))
 """Orders of functions; without one, those that add most come first."""
@@ -440,7 +449,7 @@ SORTS: Final = tuple(filter(None, _ORDERS))
 
 def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
     in_use = [device for device in profile.devices if device.peak_active]
-    found = {verdict.measured.device.name: verdict for verdict in verdicts(profile)}
+    verdict_of = {verdict.measured.device.name: verdict for verdict in verdicts(profile)}
     uncounted = _not_counted(profile)
     for measured in in_use or profile.devices[:1]:
         name = measured.device.name
@@ -461,7 +470,7 @@ def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
             place,
             peak,
             categories,
-            found.get(name),
+            verdict_of.get(name),
             bound,
             lines,
             growing,
@@ -472,25 +481,25 @@ def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
 
 def _held_lines(held: PeakHolders, peak: FunctionLine | None) -> tuple[HeldLine, ...]:
     """The lines that hold most, if they are others than the line of the peak alone."""
-    found = []
+    held_lines = []
     for line in held.by_line()[:_HELD_LINES]:
         if line.size * _WORTH >= held.peak.active:
             below = held.below(line)
-            is_most = 2 * sum(one.size for one in below) >= line.size
-            found.append(HeldLine(line, tuple(below) if is_most else ()))
-    if len(found) == 1 and not found[0].below and peak is not None:
-        [one] = found
-        if (one.holder.file, one.holder.line) == (peak.function.filename, peak.line):
+            is_most = 2 * sum(line_below.size for line_below in below) >= line.size
+            held_lines.append(HeldLine(line, tuple(below) if is_most else ()))
+    if len(held_lines) == 1 and not held_lines[0].below and peak is not None:
+        [held_line] = held_lines
+        if (held_line.holder.file, held_line.holder.line) == (peak.function.filename, peak.line):
             return ()
-    return tuple(found)
+    return tuple(held_lines)
 
 
 def _unprofiled(profile: RecordedProfile, held: PeakHolders) -> tuple[Holder, ...]:
     profiled = {function.filename for function in profile.functions}
-    largest = [one for one in held.by_line() if one.line][:_UNPROFILED]
+    largest = [line for line in held.by_line() if line.line][:_UNPROFILED]
     if not largest or largest[0].file in profiled:
         return ()
-    return tuple(one for one in largest if one.file not in profiled)
+    return tuple(line for line in largest if line.file not in profiled)
 
 
 def _failure(profile: RecordedProfile) -> Failure | None:

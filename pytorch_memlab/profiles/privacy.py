@@ -51,7 +51,8 @@ def private_report(report: Report) -> Report:
         replace(
             table,
             approximations={
-                line: _without_paths(found) for line, found in table.approximations.items()
+                line: _without_paths(approximations)
+                for line, approximations in table.approximations.items()
             },
         )
         for table in report.tables

@@ -40,7 +40,7 @@ def digest_of(profile: RecordedProfile) -> RankDigest:
     used = [
         device for device in profile.devices if device.device.name != "cpu" and device.peak_reserved
     ]
-    highest = max(used, key=lambda one: one.peak_active, default=None)
+    highest = max(used, key=lambda device: device.peak_active, default=None)
     held = None if highest is None else profile.peaks.get(highest.device.name)
     lines: dict[str, tuple[int, int]] = {}
     for name, peak, kept in _lines(profile):
@@ -55,7 +55,9 @@ def digest_of(profile: RecordedProfile) -> RankDigest:
         {} if held is None else {share.name: share.size for share in held.by_category()},
         {}
         if held is None
-        else {f"{base_name(one.file)}:{one.line}": one.size for one in held.by_line()[:HELD_LINES]},
+        else {
+            f"{base_name(line.file)}:{line.line}": line.size for line in held.by_line()[:HELD_LINES]
+        },
         lines,
         0 if highest is None else highest.taken or 0,
     )

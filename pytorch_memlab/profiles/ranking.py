@@ -32,12 +32,12 @@ class RankedLine:
 
 def lines_that_add(profile: RecordedProfile) -> list[RankedLine]:
     """Lines that added anything themselves, the largest first, each on one device."""
-    return _ranked((one for one in lines_of(profile) if one.own > 0), lambda line: line.own)
+    return _ranked((line for line in lines_of(profile) if line.own > 0), lambda line: line.own)
 
 
 def lines_with_peaks(profile: RecordedProfile) -> list[RankedLine]:
     """Lines by their peaks, the highest first, each on one device, without those that call."""
-    lines = (one for one in lines_of(profile) if one.peak > 0 and not one.calls)
+    lines = (line for line in lines_of(profile) if line.peak > 0 and not line.calls)
     return _ranked(lines, lambda line: line.peak)
 
 

@@ -96,13 +96,13 @@ class HighestInterval:
         """
         row, *others = self._intervals.copy()
         key = (row.tobytes(), *others)
-        known = {} if shared is None else shared
-        stats = known.get(key)
+        stats_by_key = {} if shared is None else shared
+        stats = stats_by_key.get(key)
         if stats is None:
             merged = _with_intervals(row, others)
             stats = dict(zip(FIELDS, merged[FIELD_ORDER].tolist(), strict=True))
             stats.update(zip(_MEASURED, merged[_FIELDS:].tolist(), strict=True))
-            known[key] = stats
+            stats_by_key[key] = stats
         return stats
 
     def _merge(self) -> None:

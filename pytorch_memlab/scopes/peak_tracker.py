@@ -232,9 +232,9 @@ class PeakTracker:
             return self._latest
         read = self._approximations  # on hardware, a call less at every line
         approximations = NO_APPROXIMATIONS if read is None else read()
-        found = fingerprint(stats, "all")
+        current = fingerprint(stats, "all")
         seen = self._fingerprint
-        if found == seen and approximations is self._latest.approximations:
+        if current == seen and approximations is self._latest.approximations:
             if self._unchanged is None:
                 self._unchanged = self._latest.unchanged()
             return self._unchanged
@@ -246,7 +246,7 @@ class PeakTracker:
         sample = Sample(row, stats["allocated_bytes"]["all"]["current"], approximations)
         self.segments[-1].merge_peaks(row)
         self.device.reset_peaks()
-        self._fingerprint = after_reset(found)
+        self._fingerprint = after_reset(current)
         self._latest = sample
         self._unchanged = None
         return sample

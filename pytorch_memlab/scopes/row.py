@@ -84,9 +84,9 @@ def fingerprint(stats: Stats, pool: str) -> Fingerprint:
     )
 
 
-def after_reset(found: Fingerprint) -> Fingerprint:
+def after_reset(fingerprint: Fingerprint) -> Fingerprint:
     """The fingerprint of the next reading if nothing happens after a reset of the peaks."""
-    return found if found[-1] else (*found[:-1], True)
+    return fingerprint if fingerprint[-1] else (*fingerprint[:-1], True)
 
 
 class RowMaker:
@@ -209,8 +209,8 @@ def _row_with_zeros(stats: Stats) -> bytes:
 def metrics_at(stats: Stats, path: Path) -> Stats:
     """The metrics of a group, or of a pool in it; empty if the device does not count them."""
     group, pool = path
-    found: Stats = stats.get(group, {})
-    return found if pool is None else found.get(pool, {})
+    metrics: Stats = stats.get(group, {})
+    return metrics if pool is None else metrics.get(pool, {})
 
 
 class Sample:
@@ -252,7 +252,10 @@ ZERO = Sample(bytes(8 * len(ROW_FIELDS)), 0)
 def replace_peaks(stats: Stats, peak: Row) -> Stats:
     """A copy of nested counters with other peaks, one for each group and pool."""
     copy: Stats = {
-        group: {key: dict(one) if isinstance(one, dict) else one for key, one in value.items()}
+        group: {
+            key: dict(metrics) if isinstance(metrics, dict) else metrics
+            for key, metrics in value.items()
+        }
         if isinstance(value, dict)
         else value
         for group, value in stats.items()
