@@ -96,7 +96,7 @@ class MemReporter:
             gc.collect()
         with no_garbage_collection():
             live = live_objects()
-            self._collected = [list(map(weakref.ref, found)) for found in live]
+            self._collected = [list(map(weakref.ref, tensors)) for tensors in live]
             for optimizer in live.optimizers:
                 self._names.add_optimizer(optimizer)
 
@@ -110,7 +110,9 @@ class MemReporter:
         """
         rows = self._rows(lambda _: {})
         self._graphs = rows.graphs
-        self._reconciliations = {each.device: each for each in reconciled(rows)}
+        self._reconciliations = {
+            reconciliation.device: reconciliation for reconciliation in reconciled(rows)
+        }
         self.device_tensor_stat.clear()
         for row in with_allocation_lines(rows):
             self.device_tensor_stat.setdefault(row.device, []).append(stat_of(row))
@@ -181,8 +183,8 @@ class MemReporter:
         self.get_stats()
         if target is not None and not self._knows(target):
             require_device(target)
-        for known, stats in self.device_tensor_stat.items():
-            self.device_tensor_stat[known] = arranged_stats(stats, sort_by, min_size)
+        for recorded_device, stats in self.device_tensor_stat.items():
+            self.device_tensor_stat[recorded_device] = arranged_stats(stats, sort_by, min_size)
         with output:
             self.print_stats(verbose, target_device=target)
 
@@ -274,8 +276,8 @@ class MemReporter:
         return self._snapshot(_caller())._repr_html_()
 
     def _knows(self, target: torch.device) -> bool:
-        known = (*self.device_tensor_stat, *self._reconciliations)
-        return any(means(target, device) for device in known)
+        devices = (*self.device_tensor_stat, *self._reconciliations)
+        return any(means(target, device) for device in devices)
 
     def _snapshot(self, frame: FrameType | None) -> MemorySnapshot:
         self.collect_tensor()
@@ -325,9 +327,9 @@ def _printed_to(file: str | os.PathLike[str] | IO[str] | None) -> AbstractContex
         return nullcontext()
     if isinstance(file, (str, os.PathLike)):
         return _written_to(CheckedFile(os.fspath(file)))
-    given: object = file
-    if not hasattr(given, "write") or isinstance(given, (RawIOBase, BufferedIOBase)):
-        kind = type(given).__name__
+    stream: object = file
+    if not hasattr(stream, "write") or isinstance(stream, (RawIOBase, BufferedIOBase)):
+        kind = type(stream).__name__
         raise UsageError(f"file must be a path or a file opened for text, not a {kind}")
     if getattr(file, "closed", False):
         raise UsageError("file is closed: give an open one, or a path")

@@ -102,8 +102,8 @@ class Explained:
 
     def __repr__(self) -> str:
         report = self.report
-        found = self._why_nothing() if report is None else report.strip().partition("\n")[0]
-        return f"<explain_oom: {found}>"
+        summary = self._why_nothing() if report is None else report.strip().partition("\n")[0]
+        return f"<explain_oom: {summary}>"
 
     def __str__(self) -> str:
         """The report; the line alone if there is none."""
@@ -145,8 +145,10 @@ def leave_untried(error: BaseException) -> None:
 def _last_error() -> BaseException | None:
     """The error that is handled now; otherwise the one that was shown last."""
     handled = sys.exc_info()[1]
-    shown = getattr(sys, "last_value", None)
-    return handled if handled is not None or not isinstance(shown, BaseException) else shown
+    last_value = getattr(sys, "last_value", None)
+    return (
+        handled if handled is not None or not isinstance(last_value, BaseException) else last_value
+    )
 
 
 def report_of(error: BaseException) -> ErrorReport | None:

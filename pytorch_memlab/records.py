@@ -143,8 +143,8 @@ def largest_bound(*bounds: int | None) -> int | None:
     >>> largest_bound(1024, 512), largest_bound(1024, None)
     (1024, None)
     """
-    known = [bound for bound in bounds if bound is not None]
-    return max(known, default=0) if len(known) == len(bounds) else None
+    sizes = [bound for bound in bounds if bound is not None]
+    return max(sizes, default=0) if len(sizes) == len(bounds) else None
 
 
 def uncounted_at_most(
@@ -169,8 +169,8 @@ def merge_approximations(approximations: Iterable[Approximation]) -> tuple[Appro
     """Approximations of one key added up, in the order in which the keys first come."""
     sums: dict[ApproximationKey, Approximation] = {}
     for approximation in approximations:
-        known = sums.get(approximation.key)
-        sums[approximation.key] = approximation if known is None else known + approximation
+        former = sums.get(approximation.key)
+        sums[approximation.key] = approximation if former is None else former + approximation
     return tuple(sums.values())
 
 
@@ -237,8 +237,8 @@ def bound_of(sides: Iterable[str]) -> str:
     >>> bound_of(["at least", ""]), bound_of(["at least", "at most"])
     ('at least', 'more or less')
     """
-    found = {*sides} - {""}
-    return "more or less" if len(found) > 1 else "".join(found)
+    different = {*sides} - {""}
+    return "more or less" if len(different) > 1 else "".join(different)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,8 @@ def get_device(spec: int | str | torch.device | None = None) -> Device:
         if device.name == name:
             return device
     names = [device.name for device in devices]
-    known = "cpu" if names == ["cpu"] else f"{', '.join(names)}, and cpu"
-    raise UnknownDeviceError(f"no device {quoted(spec)} here: there is {known}")
+    choices = "cpu" if names == ["cpu"] else f"{', '.join(names)}, and cpu"
+    raise UnknownDeviceError(f"no device {quoted(spec)} here: there is {choices}")
 
 
 def _name_of(spec: int | str | torch.device | None, first: str) -> str:

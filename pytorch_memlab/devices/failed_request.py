@@ -56,20 +56,20 @@ def _note(device: int, size: int, _total: int, free: int) -> None:
 def _state(device: int, segment: int, free: int | None = None) -> FailedRequest:
     """The state now, but for the bytes that were free."""
     now_free, capacity = torch.cuda.mem_get_info(device)
-    segments = [one for one in torch.cuda.memory_snapshot() if one["device"] == device]
-    reserved = sum(one["total_size"] for one in segments)
+    segments = [segment for segment in torch.cuda.memory_snapshot() if segment["device"] == device]
+    reserved = sum(segment["total_size"] for segment in segments)
     _, process = driver_view(torch.device("cuda", device))
     blocks: dict[int, int] = {}
     free_blocks: list[FreeBlock] = []
     private = unused = 0
-    for one in segments:
-        private += one["total_size"] if is_private(one) else 0
-        address = one["address"]
-        for block in one["blocks"]:
-            if block["state"] == "inactive" and is_private(one):
+    for segment_data in segments:
+        private += segment_data["total_size"] if is_private(segment_data) else 0
+        address = segment_data["address"]
+        for block in segment_data["blocks"]:
+            if block["state"] == "inactive" and is_private(segment_data):
                 unused += block["size"]
             elif block["state"] == "inactive":
-                free_blocks.append(FreeBlock(block["size"], one["stream"]))
+                free_blocks.append(FreeBlock(block["size"], segment_data["stream"]))
             else:
                 blocks[block.get("address", address)] = block["size"]
             address += block["size"]
@@ -92,5 +92,5 @@ def _state(device: int, segment: int, free: int | None = None) -> FailedRequest:
     )
 
 
-def _bytes(found: re.Match[str] | None) -> int | None:
-    return None if found is None else int(float(found.group(1)) * _UNITS[found.group(2)])
+def _bytes(size: re.Match[str] | None) -> int | None:
+    return None if size is None else int(float(size.group(1)) * _UNITS[size.group(2)])

@@ -45,8 +45,8 @@ def counter_functions() -> CounterFunctions:
     """Torch's own functions: what stands behind the replacements."""
     private = hasattr(torch._C, _PRIVATE[0])
     owner, names = (torch._C, _PRIVATE[:2]) if private else (torch.cuda, _PUBLIC)
-    found = [getattr(owner, name) for name in names]
-    return CounterFunctions(*(_originals.get(one, one) for one in found))
+    functions = [getattr(owner, name) for name in names]
+    return CounterFunctions(*(_originals.get(function, function) for function in functions))
 
 
 def install(index: int, view: ProgramView) -> None:
@@ -70,7 +70,7 @@ def _replace() -> None:
     """Put the replacements in; a simulation that began or ended since took them off."""
     targets = [(torch._C, name) for name in _PRIVATE if hasattr(torch._C, name)]
     if not hasattr(torch._C, _PRIVATE[0]):
-        targets = [(each, name) for each in (torch.cuda, torch.cuda.memory) for name in _PUBLIC]
+        targets = [(module, name) for module in (torch.cuda, torch.cuda.memory) for name in _PUBLIC]
     for owner, name in targets:
         original = getattr(owner, name)
         if original not in _originals:

@@ -124,13 +124,13 @@ class SimulatedApproximations:
     def now(self) -> Approximations:
         events = self._ops.events + (0 if self._reads is None else self._reads.events)
         if events != self._events:
-            known = self._approximations
+            approximations = self._approximations
             changed = {
                 key: Approximation(*fields)
                 for key, fields in self._all()
-                if key not in known or known[key].calls != fields[2]
+                if key not in approximations or approximations[key].calls != fields[2]
             }
-            self._events, self._approximations = events, known | changed
+            self._events, self._approximations = events, approximations | changed
         return self._approximations
 
     def _all(self) -> Iterator[tuple[Hashable, tuple[Any, ...]]]:

@@ -128,8 +128,8 @@ def address_categories() -> dict[int, Category]:
             return None
         return blocks.setdefault(address, LiveBlock(address, piece.nbytes, piece.nbytes))
 
-    found = live_categories(block_of)
-    return {block.address: category for block, category in found.items()}
+    categories = live_categories(block_of)
+    return {block.address: category for block, category in categories.items()}
 
 
 def _categories(block_of: BlockOf) -> Iterator[tuple[LiveBlock, Category]]:
@@ -154,9 +154,9 @@ def _categories(block_of: BlockOf) -> Iterator[tuple[LiveBlock, Category]]:
         gradient = gradient_of(tensor)
         for block in () if gradient is None else blocks_of(gradient):
             yield block, Category.GRADIENTS
-    known = TensorCategories(modules, optimizers)
+    categories = TensorCategories(modules, optimizers)
     for tensor in tensors:
-        category = known.of(tensor)
+        category = categories.of(tensor)
         if category is not Category.OTHERS:
             for block in blocks_of(tensor):
                 yield block, category

@@ -31,11 +31,13 @@ class BlockLives:
 
 def block_lives(history: AllocationHistory, device: int, most: int) -> BlockLives:
     """The blocks of a GPU that hold most, by bytes times events, at most some number of them."""
-    one = history.of_device(device)
-    settings, log = settings_of(history.settings), one.events
-    active, _ = counters_of(one, settings)
-    first = list(first_state(one, settings).blocks.values())
-    deaths = _deaths(one, {block.address: place - len(first) for place, block in enumerate(first)})
+    device_history = history.of_device(device)
+    settings, log = settings_of(history.settings), device_history.events
+    active, _ = counters_of(device_history, settings)
+    first = list(first_state(device_history, settings).blocks.values())
+    deaths = _deaths(
+        device_history, {block.address: place - len(first) for place, block in enumerate(first)}
+    )
     # Bytes and first moment; the blocks before the first event have negative numbers.
     spans = {place - len(first): (block.size, 0) for place, block in enumerate(first)}
     for index in log.indexes("alloc"):
@@ -48,24 +50,24 @@ def block_lives(history: AllocationHistory, device: int, most: int) -> BlockLive
     kept = sorted(sorted(spans, key=held, reverse=True)[:most])
     blocks = []
     for number in kept:
-        known = first[number] if number < 0 else log[number]
+        block = first[number] if number < 0 else log[number]
         blocks.append(
             BlockLife(
                 *spans[number],
                 deaths.get(number),
-                known.stack,
-                known.forward,
-                known.category,
-                known.module,
+                block.stack,
+                block.forward,
+                block.category,
+                block.module,
             )
         )
     return BlockLives(tuple(blocks), len(spans) - len(kept))
 
 
-def _deaths(one: DeviceHistory, in_use: dict[int, int]) -> dict[int, int]:
+def _deaths(device_history: DeviceHistory, in_use: dict[int, int]) -> dict[int, int]:
     """The moments at which blocks are freed, by the numbers of the blocks."""
     deaths: dict[int, int] = {}
-    for index, (action, address, *_) in enumerate(one.events.changes()):
+    for index, (action, address, *_) in enumerate(device_history.events.changes()):
         if action == "alloc":
             in_use[address] = index
         elif action == "free_completed" and address in in_use:

@@ -92,14 +92,14 @@ class Stream:
     """The requests of one GPU."""
 
     def __init__(self, history: AllocationHistory, device: int) -> None:
-        one = history.of_device(device)
-        self._log, self._stacks = one.events, history.stacks
+        device_history = history.of_device(device)
+        self._log, self._stacks = device_history.events, history.stacks
         self.places: list[int] = []
         """The index of the event of each request."""
         self.requests: list[Request] = []
         self._made_by: list[int | None] = []
         in_use: dict[int, int] = {}
-        for index, (action, address, size, _) in enumerate(one.events.changes()):
+        for index, (action, address, size, _) in enumerate(device_history.events.changes()):
             if action == "alloc":
                 in_use[address] = index
                 self._made_by.append(index)
@@ -109,7 +109,7 @@ class Stream:
                 continue
             self.places.append(index)
             self.requests.append(Request(action, size))
-        self._active, self._reserved = counters_of(one, settings_of(history.settings))
+        self._active, self._reserved = counters_of(device_history, settings_of(history.settings))
 
     def peaks(self, begin: int, end: int) -> Peaks:
         """The highest bytes from before one request until before another one."""
@@ -183,14 +183,14 @@ def compare(
     )
 
 
-def equal_in_order(one: Sequence[Request], other: Sequence[Request]) -> int:
+def equal_in_order(requests: Sequence[Request], other: Sequence[Request]) -> int:
     """The number of requests that two streams share in order.
 
     >>> stream = [Request("alloc", 1), Request("free_completed", 1)]
     >>> equal_in_order(stream, [stream[0], Request("alloc", 2), stream[1]])
     2
     """
-    return len(one) - sum(len(run.recorded) for run in _runs(one, other))
+    return len(requests) - sum(len(run.recorded) for run in _runs(requests, other))
 
 
 def beginning_in(program: Sequence[Request], recording: Sequence[Request]) -> int:
@@ -229,17 +229,17 @@ class _Run(NamedTuple):
     simulated: range
 
 
-def _runs(one: Sequence[Request], other: Sequence[Request]) -> Iterator[_Run]:
+def _runs(requests: Sequence[Request], other: Sequence[Request]) -> Iterator[_Run]:
     """The ranges of two streams between what they share in order."""
     first = second = 0
-    while first < len(one) or second < len(other):
-        alike = _equal_from(one, first, other, second)
+    while first < len(requests) or second < len(other):
+        alike = _equal_from(requests, first, other, second)
         first, second = first + alike, second + alike
-        left = list(one[first : first + _WINDOW])
+        left = list(requests[first : first + _WINDOW])
         right = list(other[second : second + _WINDOW])
         if not left or not right:
             if left or right:
-                yield _Run(range(first, len(one)), range(second, len(other)))
+                yield _Run(range(first, len(requests)), range(second, len(other)))
             return
         blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
         at, also = 0, 0
@@ -255,11 +255,13 @@ def _runs(one: Sequence[Request], other: Sequence[Request]) -> Iterator[_Run]:
         first, second = first + at, second + also
 
 
-def _equal_from(one: Sequence[Request], first: int, other: Sequence[Request], second: int) -> int:
+def _equal_from(
+    requests: Sequence[Request], first: int, other: Sequence[Request], second: int
+) -> int:
     """Count the requests in a row that are alike from two places on."""
     alike = 0
-    most = min(len(one) - first, len(other) - second)
-    while alike < most and one[first + alike] == other[second + alike]:
+    most = min(len(requests) - first, len(other) - second)
+    while alike < most and requests[first + alike] == other[second + alike]:
         alike += 1
     return alike
 

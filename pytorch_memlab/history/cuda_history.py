@@ -121,10 +121,10 @@ class CudaHistory:
                     events.set_category(first, self._marked(event.address, began, event.time))
         now = time.time_ns() // 1000
         for address, number in allocated.items():
-            known = self._marked(address, events.times[number], now)
-            if known is Category.UNKNOWN:
-                known = live.get(address, known)
-            events.set_category(number, known)
+            marked = self._marked(address, events.times[number], now)
+            if marked is Category.UNKNOWN:
+                marked = live.get(address, marked)
+            events.set_category(number, marked)
         segments = []
         for segment in device.segments:
             blocks = []

@@ -72,7 +72,7 @@ class EarlierMemory:
 
     def segments(self, number_of: Callable[[int], int]) -> list[Segment]:
         """The segments with their blocks, with other numbers for stacks."""
-        inside: dict[int, list[UsedBlock]] = {one.address: [] for one in self._segments}
+        inside: dict[int, list[UsedBlock]] = {segment.address: [] for segment in self._segments}
         alone = []
         for address in sorted(self._blocks):
             block = self._blocks[address]
@@ -83,8 +83,10 @@ class EarlierMemory:
                 alone.append(Segment(address, block.size, False, (block,)))
             else:
                 inside[segment.address].append(block)
-        found = [replace(one, blocks=tuple(inside[one.address])) for one in self._segments]
-        return found + alone
+        segments = [
+            replace(segment, blocks=tuple(inside[segment.address])) for segment in self._segments
+        ]
+        return segments + alone
 
 
 def end_of_request(log: EventLog, index: int) -> int:

@@ -120,10 +120,10 @@ class PeakHolders(Displayed):
                 stack = self.stacks[(block.forward if is_forward else block.stack) or 0]
                 inner = _innermost_of_library(stack)
                 if inner is not None:
-                    found = sizes[inner]
-                    found[0] += block.size
-                    found[1] += 1
-                    found[2] += is_forward * block.size
+                    totals = sizes[inner]
+                    totals[0] += block.size
+                    totals[1] += 1
+                    totals[2] += is_forward * block.size
         return _holders(sizes)
 
     def by_function(self) -> list[Holder]:
@@ -139,7 +139,7 @@ class PeakHolders(Displayed):
         Returns:
             The largest first. The bytes are part of those of ``by_line``, and not more.
         """
-        blocks = [one for one in self.peak.blocks if charged_frame(one, self.stacks)[1]]
+        blocks = [block for block in self.peak.blocks if charged_frame(block, self.stacks)[1]]
         return _holders(self._sums(lambda block, _: _place(block, self.stacks), blocks))
 
     def line_details(self) -> list[LineDetails]:
@@ -262,7 +262,7 @@ class PeakHolders(Displayed):
 
     def _shares(self, name_of: Callable[[UsedBlock], str]) -> list[Share]:
         sums = self._sums(lambda block, _: name_of(block))
-        shares = [Share(name, *found) for name, found in sums.items()]
+        shares = [Share(name, *totals) for name, totals in sums.items()]
         return sorted(shares, key=lambda share: (-share.size, share.name))
 
     def _sums(
@@ -272,15 +272,15 @@ class PeakHolders(Displayed):
         sums: defaultdict[K, list[int]] = defaultdict(lambda: [0, 0, 0])
         for block in self.peak.blocks if blocks is None else blocks:
             frame, is_forward = charged_frame(block, self.stacks)
-            found = sums[key_of(block, frame)]
-            found[0] += block.size
-            found[1] += 1
-            found[2] += is_forward * block.size
+            totals = sums[key_of(block, frame)]
+            totals[0] += block.size
+            totals[1] += 1
+            totals[2] += is_forward * block.size
         return sums
 
 
 def _holders(sums: Mapping[tuple[str, int | None, str], Sequence[int]]) -> list[Holder]:
-    holders = [Holder(*place, *found) for place, found in sums.items()]
+    holders = [Holder(*place, *totals) for place, totals in sums.items()]
     return sorted(holders, key=lambda holder: (-holder.size, holder.file, holder.line or 0))
 
 
@@ -357,15 +357,15 @@ def call_tree(stacks: Sequence[tuple[Stack, int]]) -> list[CallNode]:
         for frame in reversed(stack):
             node = node.calls[frame]
             node.size += size
-    found = []
+    calls = []
     waiting: list[tuple[_Node, CallNode]] = [(root, CallNode(None, 0, 0, root.size))]
     while waiting:
         node, call = waiting.pop()
-        found.append(call)
+        calls.append(call)
         start = call.start
         inner = []
         for frame, part in sorted(node.calls.items(), key=lambda item: (-item[1].size, item[0])):
             inner.append((part, CallNode(frame, call.depth + 1, start, part.size)))
             start += part.size
         waiting += reversed(inner)
-    return found
+    return calls

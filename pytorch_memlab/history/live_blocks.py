@@ -145,13 +145,13 @@ class LiveLog:
                     self._drop(len(self.events) - self._most)
             earlier, dropped = self.earlier, max(self.earlier - first, 0)
             start = max(first, earlier)
-            found = self.events.part(start - earlier, len(self.events))
+            events = self.events.part(start - earlier, len(self.events))
             initial = self._memory.segments(number_of) if dropped else None
         pools = self.pools.copy()
-        found.pools = {number - start: pools[number] for number in pools if number >= start}
-        found.stacks = array("i", map(number_of, found.stacks))
-        found.forwards = array("i", map(number_of, found.forwards))
-        return KeptEvents(found, dropped, initial)
+        events.pools = {number - start: pools[number] for number in pools if number >= start}
+        events.stacks = array("i", map(number_of, events.stacks))
+        events.forwards = array("i", map(number_of, events.forwards))
+        return KeptEvents(events, dropped, initial)
 
     def _set_category(self, block: LiveBlock, category: Category) -> None:
         if 0 <= block.event - self.earlier < len(self.events):
@@ -277,8 +277,8 @@ class PeakBlocks:
         return self._live.locked(self._moment)
 
     def _moment(self) -> Moment:
-        found = [block for block in self._live.blocks() if block.event <= self.event]
-        blocks = sorted((*found, *self.died), key=lambda block: block.address)
+        still_live = [block for block in self._live.blocks() if block.event <= self.event]
+        blocks = sorted((*still_live, *self.died), key=lambda block: block.address)
         return blocks, self.highest, self.reserved, self.event
 
 
@@ -321,7 +321,7 @@ class LiveBlocks:
             peak.set_peak(self.active, self.events - 1)
 
     def drop_peak(self, peak: PeakBlocks) -> None:
-        self.peaks = tuple(one for one in self.peaks if one is not peak)
+        self.peaks = tuple(other for other in self.peaks if other is not peak)
 
     def allocated(self, block: LiveBlock) -> None:
         # This runs at every allocation: what it saves in calls, the program gains.

@@ -174,20 +174,22 @@ class EventLog(Sequence[Event]):
         if action not in self.action_names:
             return []
         number = self.number_of(action)
-        return [index for index, one in enumerate(self.actions) if one == number]
+        return [
+            index for index, action_number in enumerate(self.actions) if action_number == number
+        ]
 
     def set_category(self, index: int, category: Category) -> None:
         self.categories[index] = category.number
 
     def part(self, start: int, stop: int) -> EventLog:
         """The events from one index up to another, as a log."""
-        found = EventLog()
+        part = EventLog()
         for name, column in vars(self).items():
-            setattr(found, name, column[start:stop] if isinstance(column, array) else column)
-        found.pools = {
+            setattr(part, name, column[start:stop] if isinstance(column, array) else column)
+        part.pools = {
             index - start: pool_id for index, pool_id in self.pools.items() if start <= index < stop
         }
-        return found
+        return part
 
     def number_of(self, action: str) -> int:
         number = self.action_names.number_of(action)
@@ -320,9 +322,9 @@ class AllocationHistory:
 
     def of_device(self, device: int) -> DeviceHistory:
         """The history of one device, by its index and not by its place."""
-        for one in self.devices:
-            if one.device == device:
-                return one
+        for device_history in self.devices:
+            if device_history.device == device:
+                return device_history
         raise LookupError(f"the history has no device {device}")
 
 

@@ -90,9 +90,9 @@ class ModulePaths:
         self._patches.undo(keeps_later=True)
 
     def _path_of(self, module: torch.nn.Module, running: list[tuple[torch.nn.Module, str]]) -> str:
-        known = self._names.get(id(module))
-        if known is not None and known[0]() is module:
-            return known[1]
+        entry = self._names.get(id(module))
+        if entry is not None and entry[0]() is module:
+            return entry[1]
         if not running:
             self._name(module, type(module).__name__, replace=True)
             self._on_new(module)

@@ -169,19 +169,19 @@ class OutOfMemory:
         for block in self.blocks:
             place = block.place
             lines[("", 0) if place is None else (place.file, place.line)].append(block)
-        for found in lines.values():
-            found.sort(key=lambda block: -block.size)
+        for blocks in lines.values():
+            blocks.sort(key=lambda block: -block.size)
         holders = [
             LineHolder(
-                found[0].place,
-                sum(block.size for block in found),
-                len(found),
-                tuple(dict.fromkeys(block.name for block in found if block.name)),
-                tuple(dict.fromkeys(block.category for block in found)),
-                sum(block.size for block in found if block.name),
-                found[0].size,
+                blocks[0].place,
+                sum(block.size for block in blocks),
+                len(blocks),
+                tuple(dict.fromkeys(block.name for block in blocks if block.name)),
+                tuple(dict.fromkeys(block.category for block in blocks)),
+                sum(block.size for block in blocks if block.name),
+                blocks[0].size,
             )
-            for found in lines.values()
+            for blocks in lines.values()
         ]
         return sorted(holders, key=lambda holder: -holder.size)
 

@@ -46,7 +46,7 @@ from .model import (
 )
 
 
-def settings_of(found: Mapping[str, object]) -> AllocatorSettings:
+def settings_of(settings: Mapping[str, object]) -> AllocatorSettings:
     """The settings of a history's allocators.
 
     >>> text = "max_split_size_mb:64,a_later_setting:1"
@@ -54,25 +54,25 @@ def settings_of(found: Mapping[str, object]) -> AllocatorSettings:
     >>> settings.max_split_size // 2**20, settings.expandable_segments
     (64, True)
     """
-    known = []
-    for item in split_settings(str(found.get("PYTORCH_CUDA_ALLOC_CONF") or "")):
+    supported = []
+    for item in split_settings(str(settings.get("PYTORCH_CUDA_ALLOC_CONF") or "")):
         with suppress(AllocatorSettingsError, ValueError):
             AllocatorSettings.parse(item)
-            known.append(item)
-    return replace(AllocatorSettings.parse(",".join(known)), **dict(_numbers(found)))
+            supported.append(item)
+    return replace(AllocatorSettings.parse(",".join(supported)), **dict(_numbers(settings)))
 
 
-def _numbers(found: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
-    size = found.get("max_split_size")
+def _numbers(settings: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
+    size = settings.get("max_split_size")
     if type(size) is int and size:
         # PyTorch writes no limit as -1: as a signed number.
         yield "max_split_size", NO_LIMIT if size < 0 else size
-    threshold = found.get("garbage_collection_threshold")
+    threshold = settings.get("garbage_collection_threshold")
     if type(threshold) is float and 0 <= threshold < 1:
         yield "garbage_collection_threshold", threshold
-    if type(found.get("expandable_segments")) is bool:
-        yield "expandable_segments", found["expandable_segments"]
-    divisions = found.get("roundup_power2_divisions")
+    if type(settings.get("expandable_segments")) is bool:
+        yield "expandable_segments", settings["expandable_segments"]
+    divisions = settings.get("roundup_power2_divisions")
     if isinstance(divisions, Mapping) and len(divisions) == ROUNDUP_INTERVALS:
         steps = tuple(divisions.values())
         if all(type(step) is int and 0 <= step <= 2**16 for step in steps):
@@ -89,10 +89,10 @@ class FirstState(NamedTuple):
 
 
 def first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstState:
-    known: FirstState | None = device.first_states.get(settings)
-    if known is None:
-        known = device.first_states[settings] = _first_state(device, settings)
-    return known
+    state: FirstState | None = device.first_states.get(settings)
+    if state is None:
+        state = device.first_states[settings] = _first_state(device, settings)
+    return state
 
 
 def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstState:
@@ -111,22 +111,25 @@ def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstSta
     freed = set(blocks)  # whose sizes are not recorded
     at_end = _blocks_by_address(device.segments)
     blocks |= {address: block for address, block in at_end.items() if address not in seen}
-    found, pools = _first_segments(device.events, device.segments)
+    segment_map, pools = _first_segments(device.events, device.segments)
     inside: defaultdict[int, list[UsedBlock]] = defaultdict(list)
     for address in sorted(blocks):
-        segment = found.at(address)
+        segment = segment_map.at(address)
         if segment is not None:
             inside[segment.address].append(blocks[address])
     segments = []
-    for one in found:
-        parts, splits_all = inside[one.address], one.is_expandable or serves_small(one)
-        ends = [*(block.address for block in parts[1:]), one.address + one.size]
+    for map_segment in segment_map:
+        parts, splits_all = (
+            inside[map_segment.address],
+            map_segment.is_expandable or serves_small(map_segment),
+        )
+        ends = [*(block.address for block in parts[1:]), map_segment.address + map_segment.size]
         for place, (block, end) in enumerate(zip(parts, ends, strict=False)):  # none if it is empty
             if block.address in freed:
                 rest = end - block.address - block.size
                 size = _block_size(block.size, rest, splits_all, settings)
                 parts[place] = replace(block, size=size)
-        segments.append(replace(one, blocks=tuple(parts)))
+        segments.append(replace(map_segment, blocks=tuple(parts)))
     return FirstState(segments, blocks | _blocks_by_address(segments), pools)
 
 
@@ -138,19 +141,21 @@ def _first_segments(
     log: EventLog, segments: Sequence[Segment]
 ) -> tuple[SegmentMap, dict[int, PoolId]]:
     """The segments before the first event, and the private pools of all that come or go."""
-    found, pools = SegmentMap(segments), log.pools.copy()
+    segment_map, pools = SegmentMap(segments), log.pools.copy()
     changes = [index for name in (*GROWTH, *RELEASES) for index in log.indexes(name)]
     for index in sorted(changes, reverse=True):
         event = log[index]
         if event.action in RELEASES:
             is_expandable = event.action == "segment_unmap"
-            found.add(event.address, event.size, event.stream, is_expandable, pools.get(index))
-        segment = found.at(event.address)
+            segment_map.add(
+                event.address, event.size, event.stream, is_expandable, pools.get(index)
+            )
+        segment = segment_map.at(event.address)
         if segment is not None and segment.pool_id is not None:
             pools[index] = segment.pool_id
         if event.action in GROWTH:
-            found.remove(event.address, event.size)
-    return found, pools
+            segment_map.remove(event.address, event.size)
+    return segment_map, pools
 
 
 class SegmentMap:
@@ -169,8 +174,8 @@ class SegmentMap:
         index = bisect_right(self._starts, address) - 1
         if index < 0:
             return None
-        found = self._segments[self._starts[index]]
-        return found if address < found.address + found.size else None
+        segment = self._segments[self._starts[index]]
+        return segment if address < segment.address + segment.size else None
 
     def add(
         self,
@@ -241,8 +246,8 @@ def _pools(log: EventLog, first: FirstState) -> dict[int, PoolId]:
             segments.add(address, size, stream, action == "segment_map", pools.get(index))
         elif action in RELEASES:
             segments.remove(address, size)
-        elif action == "alloc" and (found := segments.at(address)) and found.pool_id:
-            pools[index] = found.pool_id
+        elif action == "alloc" and (segment := segments.at(address)) and segment.pool_id:
+            pools[index] = segment.pool_id
     return pools
 
 
@@ -311,12 +316,12 @@ class Peak:
 
 def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
     """The first moment of the highest active bytes."""
-    one = history.of_device(device)
-    settings, log = settings_of(history.settings), one.events
-    active, reserved = counters_of(one, settings)
+    device_history = history.of_device(device)
+    settings, log = settings_of(history.settings), device_history.events
+    active, reserved = counters_of(device_history, settings)
     moment = active.index(max(active)) - 1
     allocated: dict[int, int] = {}
-    blocks = first_state(one, settings).blocks.copy()
+    blocks = first_state(device_history, settings).blocks.copy()
     for index, (action, address, *_) in enumerate(islice(log.changes(), moment + 1)):
         if action == "alloc":
             allocated[address] = index
@@ -328,7 +333,7 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
     in_use = tuple(blocks[address] for address in sorted(blocks))
     failures = tuple((index, log[index]) for index in log.indexes("oom"))
     figures = active[moment + 1], reserved[moment + 1]
-    private, stacks = _private_memory(one, settings, moment, in_use)
+    private, stacks = _private_memory(device_history, settings, moment, in_use)
     return Peak(
         *(device, *figures, moment, len(log), in_use, failures),
         private=private,

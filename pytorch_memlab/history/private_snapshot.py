@@ -31,5 +31,5 @@ def private_snapshot(snapshot: dict[str, Any]) -> dict[str, Any]:
             }
         return type(value)(map(copy, value))
 
-    found: dict[str, Any] = copy(snapshot)
-    return found
+    without_paths: dict[str, Any] = copy(snapshot)
+    return without_paths

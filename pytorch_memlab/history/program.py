@@ -56,8 +56,12 @@ class Program:
             if self._users > 1:
                 return
             self._hooks = [
-                register_optimizer_step_pre_hook(lambda one, *_: self._look(mark_parameters, one)),
-                register_optimizer_step_post_hook(lambda one, *_: self._look(mark_state, one)),
+                register_optimizer_step_pre_hook(
+                    lambda optimizer, *_: self._look(mark_parameters, optimizer)
+                ),
+                register_optimizer_step_post_hook(
+                    lambda optimizer, *_: self._look(mark_state, optimizer)
+                ),
             ]
             self._follow_modules()
             self.state.modules.begin()
@@ -83,10 +87,12 @@ class Program:
         holds = torch.nn.modules.module
         self._hooks += [
             holds.register_module_parameter_registration_hook(
-                lambda _module, _name, one: self._look(mark, (one,), Category.PARAMETERS)
+                lambda _module, _name, parameter: self._look(
+                    mark, (parameter,), Category.PARAMETERS
+                )
             ),
             holds.register_module_buffer_registration_hook(
-                lambda _module, _name, one: self._look(mark, (one,), Category.BUFFERS)
+                lambda _module, _name, buffer: self._look(mark, (buffer,), Category.BUFFERS)
             ),
         ]
 

@@ -131,20 +131,26 @@ class Recording:
             self.begin()
 
     def peak_holders(self, device: int | None = None) -> PeakHolders:
-        found = self._found()
+        holders = self._found()
         if device is not None:
-            if device not in found:
-                known = ", ".join(device_name(index) for index in sorted(found)) or "nothing"
-                raise HistoryError(f"{device_name(device)} was not recorded: there is {known}")
-            return found[device]
-        used = [one for one in found.values() if one.peak.active or one.peak.device != HOST]
+            if device not in holders:
+                recorded = ", ".join(device_name(index) for index in sorted(holders)) or "nothing"
+                raise HistoryError(f"{device_name(device)} was not recorded: there is {recorded}")
+            return holders[device]
+        used = [
+            device_holders
+            for device_holders in holders.values()
+            if device_holders.peak.active or device_holders.peak.device != HOST
+        ]
         if not used:
             raise HistoryError(self._why_nothing())
-        return max(used, key=lambda one: one.peak.active)
+        return max(used, key=lambda device_holders: device_holders.peak.active)
 
     def all_peak_holders(self) -> dict[str, PeakHolders]:
-        found = sorted(self._found().items())
-        return {device_name(device): one for device, one in found if one.peak.active}
+        by_device = sorted(self._found().items())
+        return {
+            device_name(device): holders for device, holders in by_device if holders.peak.active
+        }
 
     def _why_nothing(self) -> str:
         if not _has_gpu():
@@ -153,16 +159,16 @@ class Recording:
 
     def _found(self) -> dict[int, PeakHolders]:
         self._read_cuda_history()
-        found = self._finished.copy()
+        holders = self._finished.copy()
         for followed in self._peaks:
-            self._add_holders(found, followed)
-        return found
+            self._add_holders(holders, followed)
+        return holders
 
-    def _add_holders(self, found: dict[int, PeakHolders], followed: FollowedSource) -> None:
+    def _add_holders(self, holders: dict[int, PeakHolders], followed: FollowedSource) -> None:
         """Add those of the devices of a source; of each device the highest peak stays."""
         for device, peak in self._peaks[followed].items():
-            if _is_highest(peak.highest, device, found):
-                found[device] = _holders(followed, device, peak)
+            if _is_highest(peak.highest, device, holders):
+                holders[device] = _holders(followed, device, peak)
 
     def history(self) -> AllocationHistory:
         """All events, from the first time that this was on.
@@ -174,11 +180,15 @@ class Recording:
         self._read_cuda_history()
         for followed in self._peaks:
             self._keep_history(followed)
-        found = [*self._histories.values()]
-        if not found:
+        histories = [*self._histories.values()]
+        if not histories:
             raise HistoryError(self._why_nothing())
-        of_gpus = [one for one in found if any(device.device != HOST for device in one.devices)]
-        return replace((of_gpus or found)[-1], steps=tuple(self._steps))
+        of_gpus = [
+            history
+            for history in histories
+            if any(device.device != HOST for device in history.devices)
+        ]
+        return replace((of_gpus or histories)[-1], steps=tuple(self._steps))
 
     def _keep_history(self, followed: FollowedSource) -> None:
         devices, numbers = [], _Numbers()
@@ -188,8 +198,8 @@ class Recording:
                 continue
             in_use = live.blocks()
             categories = followed.categories(in_use)
-            known = [(block, categories[block]) for block in in_use]
-            kept = live.log.settled(known, numbers.of, peak.first)
+            live_blocks = [(block, categories[block]) for block in in_use]
+            kept = live.log.settled(live_blocks, numbers.of, peak.first)
             initial = peak.initial if kept.initial is None else kept.initial
             devices.append(
                 DeviceHistory(
@@ -271,10 +281,13 @@ def _live_holders_of_cuda(device: int) -> PeakHolders | None:
     history = CudaHistory().so_far()
     if device not in history.used_devices():
         return None
-    found = history.of_device(device)
-    blocks = tuple(block for segment in found.segments for block in segment.blocks)
+    device_history = history.of_device(device)
+    blocks = tuple(block for segment in device_history.segments for block in segment.blocks)
     active_bytes = sum(block.size for block in blocks)
-    reserved, events = sum(segment.size for segment in found.segments), len(found.events)
+    reserved, events = (
+        sum(segment.size for segment in device_history.segments),
+        len(device_history.events),
+    )
     now = Peak(device, active_bytes, reserved, events - 1, events, blocks)
     return PeakHolders(now, history.stacks)
 
@@ -313,16 +326,16 @@ class _Numbers:
 
     def of(self, number: int) -> int:
         """The number for the stack that has a number in ``call_stacks``."""
-        known = self._numbers.get(number)
-        if known is None:
-            known = self._numbers[number] = len(self.stacks)
+        own_number = self._numbers.get(number)
+        if own_number is None:
+            own_number = self._numbers[number] = len(self.stacks)
             places = call_stacks.places_of(number)
             self.stacks.append(tuple(Frame(*place) for place in places))
-        return known
+        return own_number
 
 
-def _is_highest(active: int, device: int, known: Mapping[int, PeakHolders]) -> bool:
-    return device not in known or active > known[device].peak.active
+def _is_highest(active: int, device: int, highest: Mapping[int, PeakHolders]) -> bool:
+    return device not in highest or active > highest[device].peak.active
 
 
 def _leave(all_peaks: _Peaks) -> None:

@@ -111,15 +111,15 @@ def replay(
         settings = recorded
     elif isinstance(settings, str):
         settings = changed_settings(recorded, settings)
-    one = history.of_device(device)
-    log = one.events
+    device_history = history.of_device(device)
+    log = device_history.events
     driver = SimulatedDriver(_UNLIMITED if capacity is None else capacity, taken, base=_BASE)
-    trace = trace_of(one, recorded)
+    trace = trace_of(device_history, recorded)
     for segment in trace.initial:
         driver.adopt(segment.address, segment.size, segment.is_expandable)
     run = _Requests(trace, driver, settings, device, order_by_address=order_by_address)
-    runs = release_runs(log, first_state(one, recorded).segments, recorded)
-    events = run.follow(log, {one.first: one for one in runs}, trace.pools)
+    runs = release_runs(log, first_state(device_history, recorded).segments, recorded)
+    events = run.follow(log, {run.first: run for run in runs}, trace.pools)
     done = run.finish()
     return ReplayResult(
         **figures_of(done),
@@ -183,8 +183,8 @@ def release_runs(
             is_of_request = False
         else:
             fits = before + later.size <= highest and not settings.garbage_collection_threshold
-            one, other = log.stacks[run.first], log.stacks[later.first]
-            is_of_request = not fits and (not one or not other or one == other)
+            stack, other = log.stacks[run.first], log.stacks[later.first]
+            is_of_request = not fits and (not stack or not other or stack == other)
         yield ReleaseRun(run.first, run.last, is_of_request)
 
 
@@ -275,8 +275,8 @@ class ReplayCheck:
 
 def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
     """Replay a recording on the recorded segments, and compare every address."""
-    one, settings = history.of_device(device), settings_of(history.settings)
-    trace = trace_of(one, settings)
+    device_history, settings = history.of_device(device), settings_of(history.settings)
+    trace = trace_of(device_history, settings)
     begun = {}
     for order_by_address in (False, True):
         done = Comparison(trace, settings, order_by_address, most_mismatches=1).run()
@@ -292,15 +292,15 @@ def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
         done.segments_checked,
         len({mismatch.index for mismatch in done.mismatches}),
         done.mismatches[0] if done.mismatches else None,
-        done.final_matches or one.initial is not None,
+        done.final_matches or device_history.initial is not None,
         order_by_address,
     )
 
 
 def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
-    one = history.of_device(device)
-    active, reserved = counters_of(one, settings_of(history.settings))
-    log, peak = one.events, max(reserved)
+    device_history = history.of_device(device)
+    active, reserved = counters_of(device_history, settings_of(history.settings))
+    log, peak = device_history.events, max(reserved)
     failures = []
     for at in log.indexes("oom"):
         figures = log.sizes[at], active[at + 1], reserved[at + 1], log.addresses[at]
@@ -326,8 +326,10 @@ def recorded_retries(
     history: AllocationHistory, device: int, failures: Sequence[RefusedRequest]
 ) -> int:
     """The number of times that cached memory went back to the GPU for a request."""
-    one, settings = history.of_device(device), settings_of(history.settings)
-    runs = release_runs(one.events, first_state(one, settings).segments, settings)
+    device_history, settings = history.of_device(device), settings_of(history.settings)
+    runs = release_runs(
+        device_history.events, first_state(device_history, settings).segments, settings
+    )
     ends = {run.last for run in runs if run.is_of_request}
     return len(ends) + sum(failure.index - 1 not in ends for failure in failures)
 
@@ -369,8 +371,8 @@ def what_if(
     settings: str = "",
     gpus: Sequence[tuple[str, GPU]] = (),
 ) -> WhatIf:
-    one, found = history.of_device(device), settings_of(history.settings)
-    changed = changed_settings(found, settings)
+    device_history, recorded_settings = history.of_device(device), settings_of(history.settings)
+    changed = changed_settings(recorded_settings, settings)
     check = check_replay(history, device)
     order, recorded = check.order_by_address, check.figures
     if recorded is None or not check.matches:
@@ -390,11 +392,11 @@ def what_if(
         )
         for name, gpu, capacity, taken in cases
     ]
-    first = first_state(one, found)
+    first = first_state(device_history, recorded_settings)
     private = {*first.pools.values(), *(segment.pool_id for segment in first.segments)}
     return WhatIf(
         device,
-        one.events,
+        device_history.events,
         history.stacks,
         sum(segment.size for segment in first.segments),
         len(private - {None}),
@@ -402,7 +404,7 @@ def what_if(
         check,
         settings,
         tuple(variants),
-        dropped=one.dropped,
+        dropped=device_history.dropped,
     )
 
 

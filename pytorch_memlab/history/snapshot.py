@@ -90,8 +90,8 @@ def _history(snapshot: Any, stacks: Stacks, read: EventLog) -> AllocationHistory
             logs.append(_log_of(trace, read, begin, stacks))
             begin += len(trace)
         segments: dict[int, list[Segment]] = {}
-        for one in snapshot["segments"]:
-            segments.setdefault(one["device"], []).append(segment_of(one, stacks))
+        for segment_data in snapshot["segments"]:
+            segments.setdefault(segment_data["device"], []).append(segment_of(segment_data, stacks))
         if any(not 0 <= device < _MOST_DEVICES for device in segments):
             raise ValueError(f"a segment of GPU {max(segments)}")
         logs += [EventLog() for _ in range(len(logs), max(segments, default=-1) + 1)]
@@ -218,21 +218,21 @@ class Stacks:
             return frames.stack
         if not frames:
             return 0
-        known = self._by_list.get(id(frames))
-        if known is None:
+        numbered = self._by_list.get(id(frames))
+        if numbered is None:
             index = self._number(tuple(chain.from_iterable(map(self._frames_of, frames))))
-            known = self._by_list[id(frames)] = (frames, index)
-        return known[1]
+            numbered = self._by_list[id(frames)] = (frames, index)
+        return numbered[1]
 
     def index_in(self, index: int, context: Any, metadata: Any) -> int:
         """Index of a stack with the compiled region and the metadata of its event."""
         if not metadata and context in _NO_REGION:
             return index
         key = index, str(context), str(metadata)
-        known = self._by_context.get(key)
-        if known is None:
-            known = self._by_context[key] = self._number(in_region(self.all[index], *key[1:]))
-        return known
+        number = self._by_context.get(key)
+        if number is None:
+            number = self._by_context[key] = self._number(in_region(self.all[index], *key[1:]))
+        return number
 
     def _number(self, stack: Stack) -> int:
         index = self._by_stack.setdefault(stack, len(self.all))
@@ -241,10 +241,10 @@ class Stacks:
         return index
 
     def _frames_of(self, frame: Mapping[str, Any]) -> Stack:
-        known = self._frames.get(id(frame))
-        if known is None:
-            known = self._frames[id(frame)] = (frame, frames_of(frame))
-        return known[1]
+        translated = self._frames.get(id(frame))
+        if translated is None:
+            translated = self._frames[id(frame)] = (frame, frames_of(frame))
+        return translated[1]
 
 
 def segment_of(segment: Mapping[str, Any], stacks: Stacks) -> Segment:

@@ -261,7 +261,7 @@ class PickleReader:
 
     def _refuse(self, op: int) -> NoReturn:
         if op == 0x93:  # STACK_GLOBAL
-            names = [one if isinstance(one, str) else "?" for one in self._stack[-2:]]
+            names = [text if isinstance(text, str) else "?" for text in self._stack[-2:]]
             raise ForbiddenCodeError(".".join(names))
         if op == 0x63:  # GLOBAL
             raise ForbiddenCodeError(".".join(self._file.lines(2)))
@@ -280,10 +280,10 @@ class PickleReader:
     def _got(self, index: int) -> Any:
         if index >= len(self._memo):
             raise NotPlainPickleError("a reference to something that follows later")
-        found = self._memo[index]
-        if found is EVENT:
+        value = self._memo[index]
+        if value is EVENT:
             raise NotPlainPickleError("an event is in two places")
-        return found
+        return value
 
     def _put(self, index: int, value: Any) -> None:
         memo = self._memo
@@ -332,16 +332,16 @@ class PickleReader:
             shapes.remove(shape)
             shapes.insert(0, shape)
         values = match.groups()
-        memo, known = self._memo, self._known
+        memo, known_values = self._memo, self._known
         if shape.is_memoized:
             memo.append(EVENT)
-        decoded = list(map(known.get, values))
-        for number, found in enumerate(decoded):
-            if found is None:
+        decoded = list(map(known_values.get, values))
+        for number, field in enumerate(decoded):
+            if field is None:
                 value = values[number]
-                decoded[number] = found = self._decoded(value)
-                if len(value) < _LONGEST_KNOWN and len(known) < _MOST_KNOWN:
-                    known[value] = found
+                decoded[number] = field = self._decoded(value)
+                if len(value) < _LONGEST_KNOWN and len(known_values) < _MOST_KNOWN:
+                    known_values[value] = field
         for number in shape.memoized:
             if values[number][0] not in _GET_CODES:
                 memo.append(decoded[number])
@@ -366,15 +366,15 @@ class PickleReader:
 
     def _list(self, value: bytes) -> StackReference:
         start = 1 + _PUT_WIDTHS.get(value[1], 0) if len(value) > 1 else 1
-        known = self._lists.get(value[start:])
-        if known is None:
+        reference = self._lists.get(value[start:])
+        if reference is None:
             references = re.findall(_GET, value[start:].strip(b"(")[:-1], re.DOTALL)
             frames = [
                 self._got(int.from_bytes(reference[1:], "little")) for reference in references
             ]
-            known = StackReference(self._sink.index_of(frames))
-            self._lists[value[start:]] = known
-        return known
+            reference = StackReference(self._sink.index_of(frames))
+            self._lists[value[start:]] = reference
+        return reference
 
 
 _PUT_WIDTHS: Final = {0x94: 1, 0x71: 2, 0x72: 5}

@@ -86,15 +86,15 @@ class FollowedSource(ABC):
         """The categories of blocks, by their ends or by what is alive now."""
         live: dict[LiveBlock, Category] | None = None
         blocks_of = self._blocks_of
-        found = {}
+        categories = {}
         for block in blocks:
             category = block.category
             if category is Category.UNKNOWN:
                 if live is None:
                     live = live_categories(lambda piece: next(blocks_of((piece.number,)), None))
                 category = live.get(block) or freed_category(block)
-            found[block] = category
-        return found
+            categories[block] = category
+        return categories
 
     def descriptions(self, blocks: Iterable[LiveBlock]) -> dict[LiveBlock, dict[str, str]]:
         """Keys of blocks that PyTorch's own snapshots lack, as far as they are known."""
@@ -163,9 +163,9 @@ class SimulatedBlocks(FollowedSource):
             gpu.log.capture = program.state.forward_ops.capture if is_on else capture
 
     def _blocks_of(self, numbers: Iterable[int]) -> Iterator[LiveBlock]:
-        known, live = self._machine.allocations.known, self.live
+        by_number, live = self._machine.allocations.known, self.live
         for number in numbers:
-            allocation = known.get(number)
+            allocation = by_number.get(number)
             if allocation is not None and allocation.gpu.index in live:
                 block = live[allocation.gpu.index].in_use.get(allocation.address)
                 if block is not None:
@@ -174,7 +174,7 @@ class SimulatedBlocks(FollowedSource):
     def segments(self, device: int) -> Sequence[Segment]:
         gpu = self._machine.known_gpus[device]
         stacks = Stacks()
-        return [segment_of(one, stacks) for one in gpu.locked(gpu.allocator.segments)]
+        return [segment_of(segment, stacks) for segment in gpu.locked(gpu.allocator.segments)]
 
     def settings(self) -> dict[str, Any]:
         return {"PYTORCH_CUDA_ALLOC_CONF": self._machine.allocator_settings.text}
@@ -206,7 +206,7 @@ class CpuBlocks(FollowedSource):
 
     def _begin(self) -> None:
         living = self._device.storages.living()
-        self._blocks = blocks = {one.number: _block_of(one) for one in living}
+        self._blocks = blocks = {block.number: _block_of(block) for block in living}
         self.live[HOST] = LiveBlocks(program.state, lambda: self.live[HOST].active, blocks, {})
         self._device.observers = (*self._device.observers, self._observe)
 
@@ -220,8 +220,8 @@ class CpuBlocks(FollowedSource):
             self._device.op_observers = (*self._device.op_observers, op_runs)
 
     def _blocks_of(self, numbers: Iterable[int]) -> Iterator[LiveBlock]:
-        known, blocks = self._device.storages.known, self._blocks
-        return (blocks[number] for number in numbers if number in known and number in blocks)
+        by_number, blocks = self._device.storages.known, self._blocks
+        return (blocks[number] for number in numbers if number in by_number and number in blocks)
 
     def segments(self, device: int) -> Sequence[Segment]:
         """The host has none: each block is its own."""
@@ -252,5 +252,5 @@ def _block_of(followed: Followed) -> LiveBlock:
     return block
 
 
-def _without(all_: tuple[Any, ...], one: Callable[..., Any]) -> tuple[Any, ...]:
-    return tuple(each for each in all_ if each != one)
+def _without(all_: tuple[Any, ...], excluded: Callable[..., Any]) -> tuple[Any, ...]:
+    return tuple(function for function in all_ if function != excluded)

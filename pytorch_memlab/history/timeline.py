@@ -105,13 +105,13 @@ def timeline_of(
     by: Grouping | None = None,
 ) -> Timeline:
     """The memory of one GPU over time, in at most some 1,800 points."""
-    one = history.of_device(device)
-    settings, log = settings_of(history.settings), one.events
+    device_history = history.of_device(device)
+    settings, log = settings_of(history.settings), device_history.events
     try:
-        active, reserved = np.array(counters_of(one, settings), np.int64)
+        active, reserved = np.array(counters_of(device_history, settings), np.int64)
     except OverflowError:
         raise SnapshotError("this is no history of a GPU: more than 8 EiB are in use") from None
-    first = first_state(one, settings).blocks.values()
+    first = first_state(device_history, settings).blocks.values()
     moments = _chosen(active, reserved)
     peak = int(np.argmax(active))
     sizes = np.array([block.size for block in first], np.int64)
@@ -129,12 +129,12 @@ def timeline_of(
         bands = _lines(log, first, in_use, moments, peak, history.stacks)
     points = [moment - 1 for moment in moments]
     times = log.times or (0,)
-    at_points = [history.stacks[log.stacks[one]] if one >= 0 else () for one in points]
+    at_points = [history.stacks[log.stacks[point]] if point >= 0 else () for point in points]
     if history.steps is None:
         steps = _step_ends(log, history.stacks)
     else:  # the last event at each of the times, or the first one
         steps = np.searchsorted(np.array(log.times), history.steps, side="right") - 1
-        if one.dropped != 0:
+        if device_history.dropped != 0:
             steps = steps[steps >= 0]  # the others ended before
     return Timeline(
         device,
@@ -152,7 +152,7 @@ def timeline_of(
         capacity,
         has_all_steps=history.steps is not None,
         phases=_phases(log, history.stacks, points, steps),
-        dropped=one.dropped,
+        dropped=device_history.dropped,
     )
 
 
@@ -164,15 +164,15 @@ def _phases(
     if not any(of_stack):
         return ()
     has_stack = np.array([bool(stack) for stack in stacks], bool)[np.array(log.stacks, np.int64)]
-    known = np.maximum.accumulate(np.where(has_stack, np.arange(len(log)), -1))
+    latest_known = np.maximum.accumulate(np.where(has_stack, np.arange(len(log)), -1))
 
     def phase(point: int) -> str:
-        event = known[point] if point >= 0 else -1
+        event = latest_known[point] if point >= 0 else -1
         if event < 0:
             return ""
-        found = of_stack[log.stacks[event]]
+        stack_phase = of_stack[log.stacks[event]]
         ended = np.searchsorted(steps, event) < np.searchsorted(steps, point)
-        return "" if found == OPTIMIZER_STEP and ended else found
+        return "" if stack_phase == OPTIMIZER_STEP and ended else stack_phase
 
     return tuple(map(phase, points))
 
@@ -253,13 +253,13 @@ def _lines(
 ) -> list[Band]:
     """A band for each of the lines that hold most at the peak, and one for all others."""
     numbers: dict[Frame, int] = {}
-    known: dict[tuple[int | None, int], int] = {}
+    numbered: dict[tuple[int | None, int], int] = {}
 
     def number_of(stack: int | None, forward: int) -> int:
-        number = known.get((stack, forward))
+        number = numbered.get((stack, forward))
         if number is None:
             frame, _ = charged_frame(UsedBlock(0, 0, 0, stack, forward), stacks)
-            number = known[stack, forward] = numbers.setdefault(frame, len(numbers))
+            number = numbered[stack, forward] = numbers.setdefault(frame, len(numbers))
         return number
 
     places = np.array(

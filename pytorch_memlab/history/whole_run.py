@@ -98,9 +98,9 @@ class WholeRunHistory:
     def snapshot(self) -> dict[str, Any]:
         """All events so far, and the segments as they are now, as ``_snapshot`` gives them."""
         with self._own_call():
-            found: dict[str, Any] = self._memory._snapshot()
-        found["device_traces"] = _joined(self._kept, found["device_traces"])
-        return found
+            snapshot: dict[str, Any] = self._memory._snapshot()
+        snapshot["device_traces"] = _joined(self._kept, snapshot["device_traces"])
+        return snapshot
 
     def _begin(self) -> None:
         if os.getpid() != self._process:
@@ -138,15 +138,15 @@ class WholeRunHistory:
 
     # What the program calls
 
-    def _record(self, *given: Any) -> None:
+    def _record(self, *arguments_given: Any) -> None:
         if self._caller.is_own:
-            self._calls[_RECORD](*given)
+            self._calls[_RECORD](*arguments_given)
             return
-        wanted, arguments = _options_of(given)
+        wanted, arguments = _options_of(arguments_given)
         if not self._keeps_events:
-            wanted = _ProgramOptions(sys.maxsize) if given[_ENABLED] else _NOTHING
-            arguments = list(given)
-        clears = _flag(given, _CLEARS, default=False)
+            wanted = _ProgramOptions(sys.maxsize) if arguments_given[_ENABLED] else _NOTHING
+            arguments = list(arguments_given)
+        clears = _flag(arguments_given, _CLEARS, default=False)
         self._change(wanted, clears, lambda: self._calls[_RECORD](*arguments))
 
     def _record_legacy(
@@ -168,7 +168,9 @@ class WholeRunHistory:
 
     def _change(self, wanted: _ProgramOptions, clears: bool, call: Callable[[], None]) -> None:
         """Carry out a call of the program that begins, changes, clears or ends its history."""
-        was_recording, is_recording = (each is not _NOTHING for each in (self._wanted, wanted))
+        was_recording, is_recording = (
+            options is not _NOTHING for options in (self._wanted, wanted)
+        )
         if not was_recording and not is_recording:
             return
         events: list[Trace] = []
@@ -188,31 +190,31 @@ class WholeRunHistory:
         if not is_recording:
             self._record_own()
 
-    def _snapshot(self, *given: Any) -> dict[str, Any]:
-        found: dict[str, Any] = self._calls[_SNAPSHOT](*given)
+    def _snapshot(self, *arguments: Any) -> dict[str, Any]:
+        snapshot: dict[str, Any] = self._calls[_SNAPSHOT](*arguments)
         if not self._caller.is_own:
-            found["device_traces"] = [
-                self._wanted.visible_part(each) for each in found["device_traces"]
+            snapshot["device_traces"] = [
+                self._wanted.visible_part(trace) for trace in snapshot["device_traces"]
             ]
-        return found
+        return snapshot
 
 
-def _options_of(given: Sequence[Any]) -> tuple[_ProgramOptions, list[Any]]:
+def _options_of(positional: Sequence[Any]) -> tuple[_ProgramOptions, list[Any]]:
     """The arguments that the program gives, and those that record every event."""
-    arguments = list(given)
-    enabled, context = given[_ENABLED], given[_CONTEXT]
-    skipped = frozenset(given[_SKIPPED]) if len(given) > _SKIPPED else frozenset()
+    arguments = list(positional)
+    enabled, context = positional[_ENABLED], positional[_CONTEXT]
+    skipped = frozenset(positional[_SKIPPED]) if len(positional) > _SKIPPED else frozenset()
     if enabled is None:
         return _NOTHING, arguments
     if enabled not in _STATES or context not in _CONTEXTS or not skipped <= HISTORY_ACTIONS:
         return _ProgramOptions(0), arguments  # PyTorch refuses it
-    entries = max(1, given[_ENTRIES]) if enabled == "all" else 1
+    entries = max(1, positional[_ENTRIES]) if enabled == "all" else 1
     arguments[_ENABLED], arguments[_ENTRIES] = "all", sys.maxsize
     if context in _NO_STACKS:
         arguments[_CONTEXT] = "alloc"
     if skipped:
         arguments[_SKIPPED] = []
-    if not _flag(given, _CUDA, default=True):
+    if not _flag(positional, _CUDA, default=True):
         entries, arguments[_CUDA] = 0, True
     return _ProgramOptions(entries, skipped, context not in _NO_STACKS), arguments
 

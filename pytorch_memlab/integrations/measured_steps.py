@@ -50,7 +50,10 @@ class StepMemory:
         sizes |= self.ranks
         if self.holders is not None:
             held = {share.name: share.size for share in self.holders.by_category()}
-            sizes |= {one.value.replace(" ", "_"): held.get(one.value, 0) for one in Category}
+            sizes |= {
+                category.value.replace(" ", "_"): held.get(category.value, 0)
+                for category in Category
+            }
         return named(sizes, separator)
 
 
@@ -176,20 +179,20 @@ class MeasuredSteps:
         measurement, self._open = self._open, None
         if measurement is None:
             return None
-        found = self._compared(measurement.result())
-        if self.highest is None or _allocated(found) > _allocated(self.highest):
-            self.highest = found
-        return found
+        memory = self._compared(measurement.result())
+        if self.highest is None or _allocated(memory) > _allocated(self.highest):
+            self.highest = memory
+        return memory
 
-    def _compared(self, found: StepMemory) -> StepMemory:
+    def _compared(self, memory: StepMemory) -> StepMemory:
         """The memory of a step beside that of the last measured one, and of other ranks."""
         growth = None
         if self._last is not None:
             step, allocated = self._last
-            growth = round((found.allocated - allocated) / (self.done - step))
-        self._last = (self.done, found.allocated)
-        ranks = over_ranks(_allocated(found)) if self._all_ranks else {}
-        return replace(found, growth=growth, ranks=ranks)
+            growth = round((memory.allocated - allocated) / (self.done - step))
+        self._last = (self.done, memory.allocated)
+        ranks = over_ranks(_allocated(memory)) if self._all_ranks else {}
+        return replace(memory, growth=growth, ranks=ranks)
 
     def finish(self) -> None:
         """The training has ended."""

@@ -128,7 +128,7 @@ def _gathered(size: int) -> list[int]:
         _groups[id(world)] = group
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(distributed.get_world_size())]
     distributed.all_gather(sizes, torch.tensor([size]), group=group)
-    return [int(one) for one in sizes]
+    return [int(number) for number in sizes]
 
 
 _groups: dict[int, torch.distributed.ProcessGroup] = {}

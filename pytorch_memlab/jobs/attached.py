@@ -140,8 +140,8 @@ class RunningProgram:
         self._peaks = RunPeaks()
         for code in _running_modules():
             functions = SourceFunctions(code, _text(code.co_filename), "<module>")
-            for one in (*functions.defined, functions.top_level):
-                functions.add_to(self._profiler, one)
+            for function in (*functions.defined, functions.top_level):
+                functions.add_to(self._profiler, function)
         for module in list(sys.modules.values()):
             if is_of_user(getattr(module, "__file__", None) or ""):
                 try:
@@ -161,23 +161,23 @@ class RunningProgram:
 
     def recorded(self) -> RecordedProfile:
         """The profile so far."""
-        found = self._profiler.recorded(with_history=False)
-        run = replace(found.runs[0], program=sys.argv[0], arguments=masked(sys.argv[1:]))
-        devices = with_run_peaks(found.devices, self._peaks.highest)
-        return replace(found, runs=(run,), devices=devices, growing=growing_loops(found))
+        profile = self._profiler.recorded(with_history=False)
+        run = replace(profile.runs[0], program=sys.argv[0], arguments=masked(sys.argv[1:]))
+        devices = with_run_peaks(profile.devices, self._peaks.highest)
+        return replace(profile, runs=(run,), devices=devices, growing=growing_loops(profile))
 
 
 def _running_modules() -> list[CodeType]:
     """The code of the user's modules whose top level runs, as that of a script does."""
-    found: dict[int, CodeType] = {}
+    modules: dict[int, CodeType] = {}
     for frame in thread_frames().values():
         inner: Any = frame
         while inner is not None:
             code = inner.f_code
             if code.co_name == "<module>" and is_of_user(code.co_filename):
-                found[id(code)] = code
+                modules[id(code)] = code
             inner = inner.f_back
-    return list(found.values())
+    return list(modules.values())
 
 
 def _text(filename: str) -> str | None:

@@ -94,6 +94,6 @@ def _runs(process: int) -> bool:
     import psutil
 
     with suppress(psutil.Error):
-        found = psutil.Process(process)
-        return os.name != "posix" or found.uids().real == os.getuid()
+        target = psutil.Process(process)
+        return os.name != "posix" or target.uids().real == os.getuid()
     return False

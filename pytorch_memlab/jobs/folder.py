@@ -44,7 +44,7 @@ def is_job_folder(path: str) -> bool:
 def rank_files(folder: str | os.PathLike[str]) -> list[Path]:
     """The files of ranks in the folder of a job, in the order of ranks and attempts."""
     matches = [(_RANK_FILE.fullmatch(path.name), path) for path in Path(folder).iterdir()]
-    named = [(int(found[1]), int(found[2]), path) for found, path in matches if found is not None]
+    named = [(int(match[1]), int(match[2]), path) for match, path in matches if match is not None]
     return [path for *_, path in sorted(named)]
 
 
@@ -146,9 +146,9 @@ def _made(path: Path, content: str) -> bool:
 
 def _name_of_job(own: JobRank) -> str:
     """A text that the ranks of one job have in common, and those of another job do not."""
-    given = os.environ.get(JOB_VARIABLE)
-    if given:
-        return given
+    job_name = os.environ.get(JOB_VARIABLE)
+    if job_name:
+        return job_name
     if not own.launcher:
         return secrets.token_hex(8)
     return ".".join(_parts_of_name(own))

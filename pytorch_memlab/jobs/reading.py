@@ -63,7 +63,7 @@ def _job_of_folder(path: str) -> Job:
             f"{path} has no profile of a rank{first or ': none has been written so far'}"
         )
     job = summary.job(_sources(worst[1]))
-    named = {one.name for one in job.lines} | {group.line for group in job.groups}
+    named = {line.name for line in job.lines} | {group.line for group in job.groups}
     sources = {line: text for line, text in job.sources.items() if line in named}
     return replace(job, sources=sources, notes=tuple(notes))
 

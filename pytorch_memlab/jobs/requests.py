@@ -123,9 +123,9 @@ def _address(process: int, *, makes_folder: bool = False) -> str:
     if makes_folder:
         folder.mkdir(mode=0o700, exist_ok=True)
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except FileNotFoundError:
         raise NotListeningError(f"process {process} cannot be asked") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != user or status.st_mode & 0o077:
         raise UsageError(f"{folder} is not a folder of this user alone: remove it")
     return str(folder / str(process))

@@ -74,16 +74,16 @@ class WatchedProfile:
 
 def watched_ranks(folder: str | os.PathLike[str], now: datetime) -> list[WatchedRank]:
     """The ranks that have a file of the last attempt, in the order of their numbers."""
-    found = []
+    ranks = []
     for file in rank_files(folder):
         try:
             digest = digest_of_file(file)
         except (OSError, ProfileError, DamagedError):  # it is written again before long
             continue
         age = max(age_of(digest.run, now), 0.0)
-        found.append(WatchedRank(file, digest, state_of(digest.run, now)[0], age))
-    last = max((one.digest.run.attempt for one in found), default=0)
-    return [one for one in found if one.digest.run.attempt == last]
+        ranks.append(WatchedRank(file, digest, state_of(digest.run, now)[0], age))
+    last = max((rank.digest.run.attempt for rank in ranks), default=0)
+    return [rank for rank in ranks if rank.digest.run.attempt == last]
 
 
 def highest_rank(ranks: Sequence[WatchedRank]) -> int:
@@ -100,8 +100,10 @@ def watched_profile(rank: WatchedRank) -> WatchedProfile | None:
     device = rank.digest.device
     lines = [_line(profile, entry) for entry in profile.entries if entry.device.name == device]
     held = profile.peaks.get(device)
-    categories = [] if held is None else [(one.name, one.size) for one in held.by_category()]
-    growing = next((one for one in profile.growing if one.device == device), None)
+    categories = (
+        [] if held is None else [(category.name, category.size) for category in held.by_category()]
+    )
+    growing = next((loop for loop in profile.growing if loop.device == device), None)
     if growing is None:
         return WatchedProfile(profile, tuple(lines), tuple(categories), "", 0)
     file = base_name(profile.functions[growing.function].filename)

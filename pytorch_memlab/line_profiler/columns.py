@@ -24,15 +24,15 @@ def checked_columns(
         raise UsageError(f"no columns given; the default is columns={DEFAULT_COLUMNS}")
     if KNOWN_COLUMNS.issuperset(names):
         return names
-    known = KNOWN_COLUMNS.union(*(entry.stats for entry in entries))
+    all_names = KNOWN_COLUMNS.union(*(entry.stats for entry in entries))
     for name in names:
-        if name not in known:
-            raise UnknownColumnError(_unknown(name, known))
+        if name not in all_names:
+            raise UnknownColumnError(_unknown(name, all_names))
     return names
 
 
-def _unknown(name: object, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(str(name), sorted(known), n=4)
+def _unknown(name: object, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(name), sorted(names), n=4)
     if near:
         return f"unknown column {quoted(name)}: did you mean {' or '.join(near)}?"
     return (

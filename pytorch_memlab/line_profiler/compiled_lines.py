@@ -102,7 +102,7 @@ def _has(code: CodeType, frame: Frame) -> bool:
     """True if a frame is one of a code, by its file, its function's name and its line."""
     file, line, name = frame
     is_alike = code.co_filename == file and code.co_name == name
-    return is_alike and any(one == line for _, _, one in code.co_lines())
+    return is_alike and any(code_line == line for _, _, code_line in code.co_lines())
 
 
 class _Run:

@@ -89,7 +89,9 @@ class DeviceSelection:
             self._machine = machine
             self._approximations_before.update(_approximations_of(find_devices()))
             shares = {device: device.peak_share() for device in find_devices()}
-            self._peaks_before.update({one: share.active for one, share in shares.items() if share})
+            self._peaks_before.update(
+                {name: share.active for name, share in shares.items() if share}
+            )
 
     def end(self) -> None:
         self._is_on = False
@@ -149,8 +151,8 @@ class DeviceSelection:
             share = device.peak_share()
             if share is None or share.active <= self._peaks_before.get(device, 0):
                 continue
-            known = shares.get(device.name)
-            if known is None or share.active > known.active:
+            largest = shares.get(device.name)
+            if largest is None or share.active > largest.active:
                 shares[device.name] = share
         return [shares[name] for name in sorted(shares)]
 
@@ -197,8 +199,8 @@ def _sorted_by_use(
 ) -> tuple[tuple[Device, ...], tuple[Question, ...]]:
     """The devices in use, and the questions about the others."""
     asked = [(is_used(), (is_used, device)) for is_used, device in questions]
-    used = tuple(device for found, (_, device) in asked if found)
-    return used, tuple(question for found, question in asked if not found)
+    used = tuple(device for is_used, (_, device) in asked if is_used)
+    return used, tuple(question for is_used, question in asked if not is_used)
 
 
 def _question(device: Device) -> Callable[[], bool]:

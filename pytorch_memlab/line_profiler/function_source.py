@@ -29,8 +29,8 @@ def function_source(code: CodeType, qual_name: str) -> FunctionSource:
     """Find the source of a function, where its code says or where its file defines its name."""
     # IPython's ``%autoreload`` compiles a function that was edited by itself, from line 1 on.
     try:
-        found, place = inspect.findsource(code)
-        lines = tuple(line.rstrip("\r\n") for line in source_block(found, place))
+        source_lines, place = inspect.findsource(code)
+        lines = tuple(line.rstrip("\r\n") for line in source_block(source_lines, place))
     except (OSError, TypeError, IndexError, SyntaxError):
         return FunctionSource(code.co_firstlineno, None)
     if _defines(lines, code.co_name):
@@ -46,7 +46,7 @@ def _defines(lines: tuple[str, ...], name: str) -> bool:
     if not name.isidentifier():
         return any("lambda" in line for line in lines)
     heads = lines if lines[0].lstrip().startswith("@") else lines[:1]
-    return any(found[1] == name for found in map(_HEAD.match, heads) if found)
+    return any(head[1] == name for head in map(_HEAD.match, heads) if head)
 
 
 def begins_definition(line: str, name: str) -> bool:

@@ -265,7 +265,7 @@ class FrameIntervals:
             interval.window.close()
         self._open = []
         lines = tuple(self._all_lines.items())  # to which frames in other threads add
-        return next((number for number, one in lines if one is line), None)
+        return next((number for number, open_line in lines if open_line is line), None)
 
     def _arrive(self, number: int) -> LineTotals:
         """The line of a call's first line event, or one that was not hit before."""
@@ -296,15 +296,17 @@ class FrameIntervals:
         """Devices came into use, or another is the target, since the interval began."""
         devices = self._selection.now()
         before = self._open[0].window.start.approximations if self._open else self._approximations
-        for interval in [one for one in self._open if one.device not in devices]:
+        for interval in [
+            open_interval for open_interval in self._open if open_interval.device not in devices
+        ]:
             interval.window.close()
             self._open.remove(interval)
-        known = {interval.device for interval in self._open}
+        open_devices = {interval.device for interval in self._open}
         newly_used = self._selection.newly_used
         for device in devices:
-            if device in newly_used and device not in known:
+            if device in newly_used and device not in open_devices:
                 self._open.append(self._begin_from_first_use(device, before))
-            elif device not in known:
+            elif device not in open_devices:
                 self._open.append(self._begin(device))
         self._devices = devices
 

@@ -121,8 +121,8 @@ class LineProfiler(RecordedLines):
         self._failures: dict[tuple[int, int], int] = {}
         self.enabled = False
         resolved = [resolve(function) for function in functions]
-        for found in resolved:
-            self._register(found)
+        for function in resolved:
+            self._register(function)
 
     @property
     def target_gpu(self) -> int | str | torch.device | None:
@@ -277,8 +277,8 @@ class LineProfiler(RecordedLines):
         report = uncaught.add(error)
         if report is None or report.facts is None:
             return
-        for one in chain(error):
-            for frame, line in traceback.walk_tb(one.__traceback__):
+        for chained_error in chain(error):
+            for frame, line in traceback.walk_tb(chained_error.__traceback__):
                 code_id = id(frame.f_code)
                 if code_id in self._codes:
                     self._failures[code_id, line] = report.facts.request.requested
@@ -288,11 +288,11 @@ class LineProfiler(RecordedLines):
         records = self.records()
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
         entries = tuple(self._raw_line_records.entries(places))
-        known = {device.info.name: measured_now(device) for device in self._selection.devices()}
+        devices = {device.info.name: measured_now(device) for device in self._selection.devices()}
         for share in self._selection.peak_shares():
-            if share.device in known:
-                known[share.device] = replace(
-                    known[share.device],
+            if share.device in devices:
+                devices[share.device] = replace(
+                    devices[share.device],
                     is_lower_bound=share.is_lower_bound,
                     assumed_sizes=share.assumed_sizes,
                     peak_at_most=share.at_most,
@@ -306,7 +306,7 @@ class LineProfiler(RecordedLines):
                 history = self._recording().history()
         return RecordedProfile(
             (self._time.run(is_dry_run=self._selection.is_dry_run),),
-            measured_devices(entries, known, peaks),
+            measured_devices(entries, devices, peaks),
             tuple(self._code_infos.values()),
             entries,
             added_up(calls_between(self._raw_line_records, self._codes, places)),
@@ -325,7 +325,7 @@ class LineProfiler(RecordedLines):
     def indexes_of(self, func: object) -> tuple[int, ...]:
         """Places of functions among those of ``recorded``."""
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
-        return tuple(places[one] for one in selected_code_ids(func, self._code_infos))
+        return tuple(places[code_id] for code_id in selected_code_ids(func, self._code_infos))
 
     @staticmethod
     def load(path: str | PathLike[str]) -> SavedProfile:
@@ -387,8 +387,8 @@ class LineProfiler(RecordedLines):
         Args:
             func: as ``add_function`` takes it.
         """
-        for found in resolve(func):
-            self._raw_line_records.forget(id(found.__code__))
+        for function in resolve(func):
+            self._raw_line_records.forget(id(function.__code__))
 
     def __enter__(self) -> Self:
         self._depth += 1
@@ -516,15 +516,15 @@ class LineProfiler(RecordedLines):
                 kinds[approximation.kind].append(approximation)
         shares = self._selection.peak_shares() if self._raw_line_records.has_entries() else ()
         return [
-            *(Approximated(tuple(found)) for found in kinds.values() if found),
+            *(Approximated(tuple(kind)) for kind in kinds.values() if kind),
             *(share for share in shares if not share.is_exact),
         ]
 
 
 def _check_limit(history_max: object, *, history: bool) -> None:
     if isinstance(history_max, bool) or not isinstance(history_max, int) or history_max < 1:
-        shown = reprlib.repr(history_max)
-        raise UsageError(f"history_max is a number of events from 1 on, not {shown}")
+        quoted_limit = reprlib.repr(history_max)
+        raise UsageError(f"history_max is a number of events from 1 on, not {quoted_limit}")
     if not history:
         raise UsageError("history_max limits the history: give history=True too")
 

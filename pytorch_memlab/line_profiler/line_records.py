@@ -130,26 +130,33 @@ class LineRecords:
         infos = dict(self._code_infos)
         names = checked_columns(columns, entries)
         chosen = {code_id: infos[code_id] for code_id in selected_code_ids(func, infos)}
-        shown = [one for one in entries if one.code_id in chosen]
-        tables = _tables(shown, chosen, names, self._failures)
+        chosen_entries = [entry for entry in entries if entry.code_id in chosen]
+        tables = _tables(chosen_entries, chosen, names, self._failures)
         notes: tuple[Note, ...] = (*self.ends, *self.notes)
         if func is not None:
             kinds = {
                 None,
-                *(approximation.kind for entry in shown for approximation in entry.approximations),
+                *(
+                    approximation.kind
+                    for entry in chosen_entries
+                    for approximation in entry.approximations
+                ),
             }
             notes = tuple(note for note in notes if kind_of(note) in kinds)
-        idle = {entry.device for entry in shown} - {table.device for table in tables}
+        idle = {entry.device for entry in chosen_entries} - {table.device for table in tables}
         if idle:
             in_order = sorted(idle, key=_device_order)
-            notes = (*notes, Remark(NoteKind.IDLE_DEVICES, tuple(one.name for one in in_order)))
+            notes = (
+                *notes,
+                Remark(NoteKind.IDLE_DEVICES, tuple(device.name for device in in_order)),
+            )
         if {"kept", "freed"}.intersection(names):
-            unsure = {entry.device for entry in shown if _may_keep_more(entry)}
+            unsure = {entry.device for entry in chosen_entries if _may_keep_more(entry)}
             if unsure:
                 in_order = sorted(unsure, key=_device_order)
                 kind = NoteKind.KEPT_AT_LEAST
-                notes = (*notes, Remark(kind, tuple(one.name for one in in_order)))
-        ran = {entry.code_id for entry in shown}
+                notes = (*notes, Remark(kind, tuple(device.name for device in in_order)))
+        ran = {entry.code_id for entry in chosen_entries}
         missing = [info.qual_name for code_id, info in chosen.items() if code_id not in ran]
         if missing and (func is not None or not tables):
             kind = NoteKind.DID_NOT_RUN_BEFORE_END if self.ends else NoteKind.DID_NOT_RUN
@@ -313,10 +320,10 @@ class RecordedLines(ABC):
         from ..saved import profile_file
 
         file = CheckedFile(path_of_rank(os.fspath(path)), keeps_older=not force)
-        found = self.recorded()
+        recorded = self.recorded()
         with private_names(private):
-            found = without_private_facts(found) if private else found
-            file.write(profile_file.text_of(in_words(found)))
+            recorded = without_private_facts(recorded) if private else recorded
+            file.write(profile_file.text_of(in_words(recorded)))
 
     def to_html(self, path: str | PathLike[str], *, private: bool = False) -> None:
         """Write everything recorded so far to a page, which a browser shows without a network.
@@ -336,11 +343,11 @@ class RecordedLines(ABC):
         from ..render import report_page
 
         file = CheckedFile(path_of_rank(os.fspath(path)))
-        found, report = self.recorded(), self.report_of_each_device()
+        recorded, report = self.recorded(), self.report_of_each_device()
         if private:
-            found, report = without_private_facts(found), private_report(report)
+            recorded, report = without_private_facts(recorded), private_report(report)
         with private_names(private):
-            file.write(report_page.render(found, report))
+            file.write(report_page.render(recorded, report))
 
     def __str__(self) -> str:
         """The tables, as ``print_stats`` prints them."""
@@ -368,10 +375,18 @@ def _tables(
         if len(of_devices) > 1:
             of_devices.sort(key=lambda item: _device_order(item[0]))
         failed = {line: size for (code, line), size in failures.items() if code == code_id}
-        in_use = [(device, found) for device, found in of_devices if _is_in_use(found)]
-        for device, found in in_use or of_devices[:1]:
-            rows = {one.line: tuple([value(one) for value in values]) for one in found}
-            approximations = {one.line: one.approximations for one in found if one.approximations}
+        in_use = [
+            (device, device_entries)
+            for device, device_entries in of_devices
+            if _is_in_use(device_entries)
+        ]
+        for device, device_entries in in_use or of_devices[:1]:
+            rows = {
+                entry.line: tuple([value(entry) for value in values]) for entry in device_entries
+            }
+            approximations = {
+                entry.line: entry.approximations for entry in device_entries if entry.approximations
+            }
             tables.append(FunctionTable(info, device, rows, approximations, failed))
     return tuple(tables)
 
@@ -416,17 +431,17 @@ def _matching(
     item: object, code_infos: Mapping[int, FunctionInfo], named: Mapping[str, list[int]]
 ) -> list[int]:
     if isinstance(item, str):
-        found = named.get(item, [])
+        chosen = named.get(item, [])
         wanted = shortened(item)
     else:
         from .registration import resolve
 
         functions = resolve(item)
         code_ids = [id(function.__code__) for function in functions]
-        found = [code_id for code_id in code_ids if code_id in code_infos]
+        chosen = [code_id for code_id in code_ids if code_id in code_infos]
         wanted = listed(function.__qualname__ for function in functions) or quoted(item)
-    if found:
-        return found
+    if chosen:
+        return chosen
     registered = listed(info.qual_name for info in code_infos.values()) or "none"
     raise UsageError(f"{wanted} is not registered with this profiler; registered: {registered}")
 
@@ -534,8 +549,8 @@ def _int_array(values: Sequence[int | None]) -> ExtensionArray:
     return pd.array(values, dtype="Int64" if None in values else "int64")
 
 
-def _maxima(one: Values, other: Values) -> Values:
+def _maxima(values: Values, other: Values) -> Values:
     return tuple(
         max((value for value in pair if value is not None), default=None)
-        for pair in zip(one, other, strict=True)
+        for pair in zip(values, other, strict=True)
     )

@@ -62,13 +62,13 @@ CallSites = dict[tuple[int, int], CallSite]
 
 
 def find_call_site(
-    code: CodeType, known: CallSites, site_of: Callable[[FrameType], CallSite | None]
+    code: CodeType, sites: CallSites, site_of: Callable[[FrameType], CallSite | None]
 ) -> CallSite | None:
     """The line of the user that called the innermost frame of a code; None if there is none.
 
     Args:
         code: of the function that is called.
-        known: the sites of its calls so far.
+        sites: the sites of its calls so far.
         site_of: where the user called a running frame of a library, None if that is not known. It
             spares the way to the user, which is long where modules import others.
     """
@@ -81,19 +81,19 @@ def find_call_site(
     while caller is not None:
         calling = caller.f_code
         if is_of_user(calling.co_filename) and calling.co_name not in _PARTS_OF_FUNCTIONS:
-            return _site_at(calling, caller.f_lasti, known)
+            return _site_at(calling, caller.f_lasti, sites)
         outer = site_of(caller)
         if outer is not None:
-            return _site_at(outer.code, outer.offset, known)
+            return _site_at(outer.code, outer.offset, sites)
         caller = caller.f_back
     return None
 
 
-def _site_at(calling: CodeType, offset: int, known: CallSites) -> CallSite:
+def _site_at(calling: CodeType, offset: int, sites: CallSites) -> CallSite:
     key = (id(calling), offset)
-    site = known.get(key)
+    site = sites.get(key)
     if site is None:
-        site = known.setdefault(key, CallSite(calling, offset))
+        site = sites.setdefault(key, CallSite(calling, offset))
     return site
 
 
@@ -117,8 +117,8 @@ class LineApproximations:
             if approximation is not before:
                 new = approximation if before is None else approximation.minus(before)
                 with _lock:
-                    known = sums.get(new.key)
-                    sums[new.key] = new if known is None else known + new
+                    former = sums.get(new.key)
+                    sums[new.key] = new if former is None else former + new
 
     def all(self) -> tuple[Approximation, ...]:
         """All so far, in the order in which they first happened."""
@@ -214,16 +214,16 @@ class LineTotals:
         """This line as plain data. It used 0 B of devices that it found unused."""
         before = self.approximations_before_use.all()
         for device in devices:
-            one = self.devices.get(device.name)
+            measured = self.devices.get(device.name)
             key = (code_id, number, device, self.hits, self.time)
-            if one is not None:
-                approximations = (*before, *one.approximations.all())
+            if measured is not None:
+                approximations = (*before, *measured.approximations.all())
                 if approximations:
                     approximations = merge_approximations(approximations)
-                stats = one.highest.stats(shared)
-                kept, delta = mean(one.kept, self.hits), mean(one.delta, self.hits)
+                stats = measured.highest.stats(shared)
+                kept, delta = mean(measured.kept, self.hits), mean(measured.delta, self.hits)
                 sizes = (kept, kept - delta)
-                yield LineEntry(*key, *sizes, stats, approximations, one.rises, one.rise)
+                yield LineEntry(*key, *sizes, stats, approximations, measured.rises, measured.rise)
             elif self.on_every_device:
                 yield LineEntry(*key, 0, 0, {}, before)
 
@@ -264,8 +264,8 @@ class LineStore:
         """The devices that lines were measured on, by name; the first one if none was in use."""
         seen: dict[str, DeviceInfo] = {}
         for _, _, line in self._lines():
-            for name, one in line.devices.items():
-                seen[name] = one.device
+            for name, measured in line.devices.items():
+                seen[name] = measured.device
         if not seen and self._functions:
             first = find_devices()[0].info
             seen[first.name] = first

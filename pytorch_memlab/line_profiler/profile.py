@@ -254,9 +254,11 @@ class _Counter:
 
 def _is_printed_at_exit(func: Any) -> bool:
     """True if ``@profile`` records a function too, under any decorator between the two."""
-    codes = {id(one.__code__) for one in resolve(func)}
+    codes = {id(function.__code__) for function in resolve(func)}
     return any(
-        id(one.__code__) in codes for printed, _ in _printed_at_exit for one in resolve(printed)
+        id(function.__code__) in codes
+        for printed, _ in _printed_at_exit
+        for function in resolve(printed)
     )
 
 

@@ -62,8 +62,13 @@ class ProfileDifference:
             f"{device.name} peak {differences.change_of(device.active.growth)}"
             for device in self.differences.devices
         ]
-        found = self.differences
-        lines = len({(id(one.function), one.line) for one in (*found.own(), *found.peaks())})
+        all_differences = self.differences
+        lines = len(
+            {
+                (id(change.function), change.line)
+                for change in (*all_differences.own(), *all_differences.peaks())
+            }
+        )
         changes.append(f"{counted(lines, 'line')} changed")
         return f"<{type(self).__name__}: {', '.join(changes)}>"
 

@@ -36,8 +36,8 @@ def notes_on_limits(history: AllocationHistory | None) -> list[Remark]:
     from ..history.model import device_name
 
     notes = []
-    for one in () if history is None else history.devices:
-        name, kept, dropped = device_name(one.device), len(one.events), one.dropped
+    for device in () if history is None else history.devices:
+        name, kept, dropped = device_name(device.device), len(device.events), device.dropped
         if dropped is None:
             notes.append(Remark(NoteKind.EVENTS_MAY_BE_MISSING, (name,), f"{kept:,}"))
         elif dropped:
@@ -110,14 +110,14 @@ def measured_now(device: Device) -> MeasuredDevice:
 
 def measured_devices(
     entries: Iterable[LineEntry],
-    known: Mapping[str, MeasuredDevice],
+    known_devices: Mapping[str, MeasuredDevice],
     peaks: Mapping[str, PeakHolders],
 ) -> tuple[MeasuredDevice, ...]:
     """The devices of lines, with the highest of the peaks of the lines and of the whole run.
 
     Args:
         entries: lines.
-        known: devices by name, of which all but the peaks counts.
+        known_devices: devices by name, of which all but the peaks counts.
         peaks: of the whole run, by device.
     """
     devices: dict[str, DeviceInfo] = {}
@@ -128,15 +128,15 @@ def measured_devices(
             devices[name] = entry.device
             readings[name] = {}
         readings[name][id(entry.stats)] = entry.stats
-    found = []
+    measured = []
     for name, device in devices.items():
         peak_active, peak_allocated, peak_reserved = (
             max([0, *(stats.get(field, 0) for stats in readings[name].values())])
             for field in _PEAK_FIELDS
         )
-        found.append(
+        measured.append(
             replace(
-                known.get(name, MeasuredDevice(device, 0, 0, 0, 0)),
+                known_devices.get(name, MeasuredDevice(device, 0, 0, 0, 0)),
                 device=device,
                 peak_active=peak_active,
                 peak_allocated=peak_allocated,
@@ -144,7 +144,7 @@ def measured_devices(
             )
         )
     active = {name: DevicePeaks(holders.peak.active, 0, 0) for name, holders in peaks.items()}
-    return with_run_peaks(found, active)
+    return with_run_peaks(measured, active)
 
 
 def _raised(device: MeasuredDevice, peaks: DevicePeaks) -> MeasuredDevice:
@@ -169,38 +169,43 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
     functions: list[FunctionInfo] = []
     entries: list[LineEntry] = []
     calls: list[RecordedCall] = []
-    shown: dict[int, None] = {}
+    shown_functions: dict[int, None] = {}
     failures: dict[tuple[int, int], int] = {}
     for part in parts:
-        first, known = len(functions), {one: place for place, one in enumerate(functions)}
+        first, numbers = (
+            len(functions),
+            {function: place for place, function in enumerate(functions)},
+        )
         places = []
         for function in part.functions:
-            places.append(known.get(function, len(functions)))
-            if function not in known:
+            places.append(numbers.get(function, len(functions)))
+            if function not in numbers:
                 functions.append(function)
         placed = renumbered(part, places)
         entries += [entry for entry in placed.entries if entry.code_id >= first]
         calls += [call for call in placed.calls if call.callee >= first]
         failures |= placed.failures
-        shown.update(dict.fromkeys(placed.shown or ()))
+        shown_functions.update(dict.fromkeys(placed.shown or ()))
     telling = [part for part in parts if part.shown is None or part.shown]
-    devices = [one for part in parts for one in part.devices]
-    bounds = {one.device.name for one in devices if one.is_lower_bound}
+    devices = [device for part in parts for device in part.devices]
+    bounds = {device.device.name for device in devices if device.is_lower_bound}
     sizes: dict[str, set[str]] = {}
     for device in devices:
         sizes.setdefault(device.device.name, set()).add(device.assumed_sizes)
     known_devices = {
-        one.device.name: replace(
-            one,
-            is_lower_bound=one.device.name in bounds,
-            assumed_sizes=bound_of(sizes[one.device.name]),
-            retries=max(other.retries for other in devices if other.device == one.device),
+        device.device.name: replace(
+            device,
+            is_lower_bound=device.device.name in bounds,
+            assumed_sizes=bound_of(sizes[device.device.name]),
+            retries=max(other.retries for other in devices if other.device == device.device),
             **{
-                name: max(getattr(other, name) for other in devices if other.device == one.device)
+                name: max(
+                    getattr(other, name) for other in devices if other.device == device.device
+                )
                 for name in ("private", "nccl", "nccl_at_least", "nccl_at_most")
             },
         )
-        for one in devices
+        for device in devices
     }
     peaks = _highest(parts)
     return RecordedProfile(
@@ -210,7 +215,7 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
         tuple(entries),
         tuple(calls),
         columns,
-        None if parts[0].shown is None else tuple(shown),
+        None if parts[0].shown is None else tuple(shown_functions),
         tuple(dict.fromkeys(note for part in telling for note in part.notes)),
         tuple(dict.fromkeys(end for part in telling for end in part.ends)),
         peaks=peaks,

@@ -31,7 +31,7 @@ def resolve(obj: object) -> list[FunctionType]:
     >>> [function.__name__ for function in resolve(Net)]
     ['forward']
     """
-    functions = {id(found.__code__): found for found in _python_functions(obj)}
+    functions = {id(function.__code__): function for function in _python_functions(obj)}
     if not functions:
         raise NotAFunctionError(_complaint(obj))
     return list(functions.values())
@@ -139,13 +139,13 @@ def _underlying(obj: object) -> list[FunctionType]:
     from line_profiler.profiler_mixin import ByCountProfilerMixin
 
     try:
-        found = ByCountProfilerMixin.get_underlying_functions(obj)
+        functions = ByCountProfilerMixin.get_underlying_functions(obj)
     except TypeError:  # neither a callable nor made of some
         return []
     # From Python 3.14 on, a class or module with annotations has a function that evaluates them.
     return [
         function
-        for function in found
+        for function in functions
         if isinstance(function, FunctionType) and function.__name__ != "__annotate__"
     ]
 

@@ -64,10 +64,10 @@ def number_as_in_file(function: FunctionType) -> None:
         _number_all_of(sys.modules[function.__module__])
         _number_as_inside(function)
         return
-    found = list(_codes_in_file(function, filename, "".join(lines)))
-    if len(found) != 1:
+    codes = list(_codes_in_file(function, filename, "".join(lines)))
+    if len(codes) != 1:
         return
-    [(name, numbered)] = found
+    [(name, numbered)] = codes
     if _place(numbered) != _place(code):
         _numbered_inside.update(zip(_inner(code), _inner(numbered), strict=True))
         function.__qualname__, function.__code__ = name, numbered
@@ -111,10 +111,10 @@ def _number_defined(member: Any, module: object) -> None:
 
 def member_named(module: object, qual_name: str) -> object:
     """The member of a module that has a qualified name now; None without one."""
-    found = module
+    member = module
     for name in qual_name.split("."):
-        found = getattr(found, "__dict__", {}).get(name)
-    return found
+        member = getattr(member, "__dict__", {}).get(name)
+    return member
 
 
 def is_made_otherwise_now(code: CodeType, qual_name: str, module: object) -> bool:
@@ -127,7 +127,7 @@ def is_made_otherwise_now(code: CodeType, qual_name: str, module: object) -> boo
     made_by = getattr(inspect.unwrap(made_by), "__code__", None) if callable(made_by) else None
     if not outer or not isinstance(made_by, CodeType):
         return False
-    alike = (one for one in _inner(made_by) if one.co_name == inner.rpartition(".")[2])
+    alike = (code for code in _inner(made_by) if code.co_name == inner.rpartition(".")[2])
     return _without_lines(code) not in map(_without_lines, alike)
 
 
@@ -177,8 +177,8 @@ def _code_if_moved(
     """The code of a definition in its file; None if it is not that of the function."""
     first = min(part.lineno for part in (definition, *definition.decorator_list))
     place = definition.name, first
-    found = [one for one in whole if (one.co_name, one.co_firstlineno) == place]
-    return found[0] if len(found) == 1 and _is_same(found[0], code) else None
+    same_place = [code for code in whole if (code.co_name, code.co_firstlineno) == place]
+    return same_place[0] if len(same_place) == 1 and _is_same(same_place[0], code) else None
 
 
 @functools.lru_cache(maxsize=1)
@@ -223,9 +223,9 @@ def _by_itself(definition: Definition, owner: str) -> ast.Module:
 
 def _function_in(program: CodeType, name: str) -> CodeType:
     return next(
-        one
-        for one in _inner(program)
-        if one.co_name == name and one.co_flags & inspect.CO_NEWLOCALS
+        code
+        for code in _inner(program)
+        if code.co_name == name and code.co_flags & inspect.CO_NEWLOCALS
     )
 
 
@@ -237,9 +237,9 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
             yield from _inner(constant)
 
 
-def _is_same(one: CodeType, other: CodeType) -> bool:
+def _is_same(code: CodeType, other: CodeType) -> bool:
     """True if two codes do the same on the same lines, counted from the first."""
-    return _place(one)[2] == _place(other)[2] and _anywhere(one) == _anywhere(other)
+    return _place(code)[2] == _place(other)[2] and _anywhere(code) == _anywhere(other)
 
 
 def _anywhere(code: CodeType) -> CodeType:

@@ -58,15 +58,15 @@ class SavedProfile(RecordedLines):
         Raises:
             HistoryError: the run did not keep them, or there are several.
         """
-        found = self._recorded.all_histories()
-        if not found:
+        histories = self._recorded.all_histories()
+        if not histories:
             raise HistoryError(profile_file.NO_HISTORY)
-        labels = " or ".join(found)
-        if run is None and len(found) > 1:
+        labels = " or ".join(histories)
+        if run is None and len(histories) > 1:
             raise HistoryError(f"the profile has several histories: choose {labels}")
-        if run is not None and run not in found:
+        if run is not None and run not in histories:
             raise HistoryError(f"the profile has no history of {run}: there is {labels}")
-        return next(iter(found.values())) if run is None else found[run]
+        return next(iter(histories.values())) if run is None else histories[run]
 
     def report_of_each_device(
         self, func: object = None, columns: str | Iterable[str] | None = None
@@ -76,10 +76,13 @@ class SavedProfile(RecordedLines):
         if func is not None or recorded.shown is None:
             records, names = self.records(), _by_name(func)
         else:
-            shown = {number: recorded.functions[number] for number in recorded.shown}
-            records, names = self._records(shown), [info.qual_name for info in shown.values()]
-        found = records.display(names, recorded.columns if columns is None else columns).report
-        return replace(found, sections=(*found.sections, *recorded.sections))
+            shown_functions = {number: recorded.functions[number] for number in recorded.shown}
+            records, names = (
+                self._records(shown_functions),
+                [info.qual_name for info in shown_functions.values()],
+            )
+        report = records.display(names, recorded.columns if columns is None else columns).report
+        return replace(report, sections=(*report.sections, *recorded.sections))
 
     def over_devices(self, report: Report) -> Report:
         """A report of each device as it is displayed: that of several runs over all devices."""
@@ -92,8 +95,10 @@ class SavedProfile(RecordedLines):
         return RecordsDisplay(self.over_devices(self.report_of_each_device(func, columns)))
 
     def _records(self, infos: Mapping[int, FunctionInfo]) -> LineRecords:
-        found = self._recorded
-        return LineRecords(found.entries, infos, found.notes, found.ends, found.failures)
+        recorded = self._recorded
+        return LineRecords(
+            recorded.entries, infos, recorded.notes, recorded.ends, recorded.failures
+        )
 
 
 def load(path: str | PathLike[str]) -> SavedProfile:
@@ -112,6 +117,8 @@ def _by_name(func: object) -> object:
     asked = func if isinstance(func, (list, tuple, set, frozenset)) else [func]
     return [
         name
-        for one in asked
-        for name in ([one] if isinstance(one, str) else [f.__qualname__ for f in resolve(one)])
+        for request in asked
+        for name in (
+            [request] if isinstance(request, str) else [f.__qualname__ for f in resolve(request)]
+        )
     ]

@@ -227,13 +227,13 @@ class SettraceSession:
 
     def install(self) -> None:
         """Trace the calling thread, unless another tracer has taken its place there."""
-        found, thread = sys.gettrace(), threading.get_ident()
-        if found is None and thread in self._failed:
-            found = self._given_back(thread)
-        elif found is not None and thread in self._chains:
+        tracer, thread = sys.gettrace(), threading.get_ident()
+        if tracer is None and thread in self._failed:
+            tracer = self._given_back(thread)
+        elif tracer is not None and thread in self._chains:
             return
         self._failed.discard(thread)
-        self._install(found)
+        self._install(tracer)
         chain = self._chains[thread]
         if chain is not None:
             chain.adopt(sys._getframe())
@@ -257,11 +257,11 @@ class SettraceSession:
 
     def has_slot(self) -> bool:
         """True if a trace function of this session is in the slot of the calling thread."""
-        found = sys.gettrace()
-        if found is self._trace:
+        tracer = sys.gettrace()
+        if tracer is self._trace:
             return True
         chain = self._chains.get(threading.get_ident())
-        return chain is not None and found is chain.trace
+        return chain is not None and tracer is chain.trace
 
     def is_alone(self) -> bool:
         """True if the calling thread has no other tracer."""
@@ -323,8 +323,10 @@ class SettraceSession:
         # intervals count for nothing: nothing tells when they ended.
         here = threading.get_ident()
         if here in self._chains and here not in self._ended and not self.has_slot():
-            self._end_silently(here, [one for one in self._open() if one[1].thread == here])
-        elsewhere = [one for one in self._open() if one[1].thread != here]
+            self._end_silently(
+                here, [running for running in self._open() if running[1].thread == here]
+            )
+        elsewhere = [running for running in self._open() if running[1].thread != here]
         if elsewhere:
             running = {(thread, id(frame)) for thread, frame, _ in running_frames(self._codes)}
             # Each leaves before its frame does: these never will.
@@ -334,7 +336,9 @@ class SettraceSession:
                 if traced.local is not None and (traced.thread, key) not in running
             ]
             for thread in {traced.thread for _, traced in gone}:
-                self._end_silently(thread, [one for one in gone if one[1].thread == thread])
+                self._end_silently(
+                    thread, [running for running in gone if running[1].thread == thread]
+                )
 
     def follow_running_frames(self) -> None:
         """Bring the watches of running frames up to date, and begin with frames not yet known."""
@@ -360,7 +364,7 @@ class SettraceSession:
                 chain.hold(running, traced.local)
 
     def _open(self) -> list[tuple[int, _TracedFrame]]:
-        return [one for one in list(self._running.items()) if one[1].local is not None]
+        return [running for running in list(self._running.items()) if running[1].local is not None]
 
     def _end_silently(self, thread: int, frames: list[tuple[int, _TracedFrame]]) -> None:
         where = "before a profiled function ran"
@@ -378,11 +382,11 @@ class SettraceSession:
         for listener in self._codes.listeners():
             listener.tracing_ended(where, thread)
 
-    def _install(self, found: Any) -> None:
+    def _install(self, tracer: Any) -> None:
         thread = threading.get_ident()
         if self.has_slot():
             return
-        chain = self._chains[thread] = None if found is None else Chain(self, found)
+        chain = self._chains[thread] = None if tracer is None else Chain(self, tracer)
         sys.settrace(self._trace if chain is None else chain.trace)
         if thread in self._ended:
             self._ended.discard(thread)

@@ -40,19 +40,19 @@ def definitions(code: CodeType, prefix: str = "") -> list[Definition]:
     >>> [definition.qual_name for definition in definitions(code)]
     ['A.f', 'g']
     """
-    found = []
+    functions = []
     for constant in code.co_consts:
         if not isinstance(constant, CodeType):
             continue
         if constant.co_name.startswith("<generic parameters of"):
-            found += definitions(constant, prefix)
+            functions += definitions(constant, prefix)
         elif constant.co_name.isidentifier() and constant.co_name != "__annotate__":
             qual_name = prefix + constant.co_name
             is_function = bool(constant.co_flags & inspect.CO_NEWLOCALS)
             if is_function:
-                found.append(Definition(qual_name, constant))
-            found += definitions(constant, f"{qual_name}{'.<locals>' * is_function}.")
-    return found
+                functions.append(Definition(qual_name, constant))
+            functions += definitions(constant, f"{qual_name}{'.<locals>' * is_function}.")
+    return functions
 
 
 def lines_of(code: CodeType, source: str) -> list[str]:
@@ -76,20 +76,20 @@ def typed_name(qual_name: str) -> str:
     return qual_name.replace(".<locals>", "")
 
 
-def nearest(name: str, known: Sequence[str]) -> list[str]:
+def nearest(name: str, all_names: Sequence[str]) -> list[str]:
     """At most four names that may have been meant: similar ones, or else the first."""
-    return difflib.get_close_matches(name, known, n=4) or list(known[:4])
+    return difflib.get_close_matches(name, all_names, n=4) or list(all_names[:4])
 
 
-def places_of(names: Collection[str], known: Sequence[str]) -> list[int]:
+def places_of(names: Collection[str], all_names: Sequence[str]) -> list[int]:
     """Indexes of the functions of any of these names, or else of the methods of such classes.
 
     >>> places_of(["Net"], ["train", "Net.forward", "Net.loss"])
     [1, 2]
     """
-    functions = [place for place, one in enumerate(known) if one in names]
+    functions = [place for place, name in enumerate(all_names) if name in names]
     return functions or [
-        place for place, one in enumerate(known) if one.rpartition(".")[0] in names
+        place for place, name in enumerate(all_names) if name.rpartition(".")[0] in names
     ]
 
 
@@ -108,7 +108,7 @@ class SourceFunctions:
     @property
     def names(self) -> list[str]:
         """The names of all functions as people type them."""
-        return [typed_name(one.qual_name) for one in self.defined]
+        return [typed_name(definition.qual_name) for definition in self.defined]
 
     def named(self, name: str) -> list[Definition]:
         """The function of a name, or else the methods of the class of this name."""
@@ -120,7 +120,11 @@ class SourceFunctions:
         return [self.defined[place] for place in places_of(names, self.names)]
 
     def methods_named(self, name: str) -> list[Definition]:
-        return [one for one in self.defined if typed_name(one.qual_name).endswith(f".{name}")]
+        return [
+            definition
+            for definition in self.defined
+            if typed_name(definition.qual_name).endswith(f".{name}")
+        ]
 
     def add_to(self, profiler: LineProfiler, definition: Definition) -> None:
         """Profile a function of the source, or the code outside functions."""

@@ -199,13 +199,13 @@ class WatchedFrame:
         watches = self.watched.watches
         if self._watches is watches:
             return []
-        known = self._entered
-        new = {watch: self._enter(watch) for watch in watches if watch not in known}
-        current = known | new
+        entered = self._entered
+        new = {watch: self._enter(watch) for watch in watches if watch not in entered}
+        current = entered | new
         self._bind({watch: current[watch] for watch in watches})
         self._watches = watches
         if is_running:
-            for watch, listener in known.items():
+            for watch, listener in entered.items():
                 if watch not in watches:
                     listener.leave()
         return list(new.values())

@@ -92,7 +92,7 @@ class CellMeasurement:
         self._open[-1].began = perf_counter()
 
     def cell_ended(self, cell: Cell, result: Any, /) -> None:
-        if not any(one.cell is cell for one in self._open):
+        if not any(measurement.cell is cell for measurement in self._open):
             return
         open_cell = self._open.pop()
         while open_cell.cell is not cell:

@@ -186,8 +186,8 @@ class IPyExperiments(CurrentRAM):
         """The same numbers by name."""
         stats = self.get_stats()
         return IPyExperimentData(
-            IPyExperimentMemory(*(one["gen_ram"] for one in stats)),
-            IPyExperimentMemory(*(one["gpu_ram"] for one in stats)),
+            IPyExperimentMemory(*(stat["gen_ram"] for stat in stats)),
+            IPyExperimentMemory(*(stat["gpu_ram"] for stat in stats)),
         )
 
     def __repr__(self) -> str:
@@ -198,7 +198,7 @@ class IPyExperiments(CurrentRAM):
         elif running.outcome is None:
             state = "running"
         else:
-            host, gpu = (prose_size(max(0, one.reclaimed)) for one in self.data)
+            host, gpu = (prose_size(max(0, memory.reclaimed)) for memory in self.data)
             state = f"finished, {host} reclaimed on the host and {gpu} on the GPU"
         return f"<{type(self).__name__} with backend {self.backend}: {state}>"
 

@@ -87,15 +87,15 @@ class MemlabMagics(Magics):
             print(text.removeprefix("::").lstrip("\n"))
             return None
         try:
-            shown = self._mlrun(args, statement if cell is None else cell, cell is None, local_ns)
+            display = self._mlrun(args, statement if cell is None else cell, cell is None, local_ns)
         except CellSyntaxError:
             raise
         except MemlabError as error:
             raise MagicUsageError(str(error)) from None
-        if isinstance(shown, RecordsDisplay) and is_result_dropped(_calling_frame()):
-            show(shown)
+        if isinstance(display, RecordsDisplay) and is_result_dropped(_calling_frame()):
+            show(display)
             return None
-        return shown
+        return display
 
     @line_magic
     def simulate(self, line: str) -> None:
@@ -222,7 +222,7 @@ def _simulate(gpu: str, count: int) -> str:
     from ..simulation.inspect import find_gpu, settings_string
 
     settings = (find_gpu(gpu), count, settings_string())
-    same = [one for one in _running if one.settings == settings]
+    same = [simulation for simulation in _running if simulation.settings == settings]
     if same and id(same[0].simulation) in active.simulations:  # other code may have ended it
         return f"{same[0].text}. It was on already: its tensors stay"
     simulation = simulate(gpu, count)  # a mistake ends no other simulation

@@ -131,17 +131,17 @@ class CellRun:
         own = SourceFunctions(whole, python, _CELL)
         self._own = own.names
         self._found = {asked for asked in self._asked if own.named(asked)}
-        known = self._objects(namespace)
+        functions = self._objects(namespace)
         # See Note [Names that a statement brings].
         parts = [whole]
         if self._missing():
             tree, flags = ast.parse(python, name), shell.compile.flags
-            modules = [ast.Module([one], tree.type_ignores) for one in tree.body]
+            modules = [ast.Module([statement], tree.type_ignores) for statement in tree.body]
             parts = [_compiled(module, name, flags) for module in modules]
         for part in parts:
             self._add_own(SourceFunctions(part, python, _CELL))
-        for one in known:
-            self.profiler.add_function(one)
+        for function in functions:
+            self.profiler.add_function(function)
         if self._empties_cache:
             empty_caches()
         self._cache = caches()
@@ -150,8 +150,8 @@ class CellRun:
             with self.profiler:
                 for part in parts:
                     exec(part, shell.user_global_ns, namespace)  # noqa: S102 - what a magic is for
-                    for one in self._objects(namespace):
-                        self.profiler.add_function(one)
+                    for function in self._objects(namespace):
+                        self.profiler.add_function(function)
         except BaseException as error:
             self._exception = first_line(error)
             raise
@@ -169,11 +169,11 @@ class CellRun:
             raise UsageError(f"no function {', '.join(missing)} to profile{hint}")
 
     def recorded(self) -> RecordedProfile:
-        found = self.profiler.recorded()
+        profile = self.profiler.recorded()
         return replace(
-            found,
-            runs=tuple(replace(run, exception=self._exception) for run in found.runs),
-            devices=with_run_peaks(found.devices, self._peaks.highest),
+            profile,
+            runs=tuple(replace(run, exception=self._exception) for run in profile.runs),
+            devices=with_run_peaks(profile.devices, self._peaks.highest),
         )
 
     def tables(self, columns: tuple[str, ...]) -> Report:
@@ -193,8 +193,8 @@ class CellRun:
             replace(device, peak_reserved=device.peak_reserved - unused[device.device.name])
             for device in recorded.devices
         ]
-        found = verdicts(replace(recorded, devices=tuple(own)))
-        simulated = [one for one in found if one.measured.device.simulated]
+        device_verdicts = verdicts(replace(recorded, devices=tuple(own)))
+        simulated = [verdict for verdict in device_verdicts if verdict.measured.device.simulated]
         several = len(recorded.devices) > 1
         about_cache = [
             (f"{name}: " if several else "") + _CACHED.format(prose_size(size))
@@ -211,12 +211,16 @@ class CellRun:
 
     def _add_own(self, source: SourceFunctions) -> None:
         """Profile functions that the source will define."""
-        named = {id(one.code) for asked in self._asked for one in source.named(asked)}
-        chosen = [one for one in source.defined if not self._asked or id(one.code) in named]
+        named = {id(definition.code) for asked in self._asked for definition in source.named(asked)}
+        chosen = [
+            definition
+            for definition in source.defined
+            if not self._asked or id(definition.code) in named
+        ]
         if not self._asked and not chosen:
             chosen = [source.top_level]
-        for one in chosen:
-            source.add_to(self.profiler, one)
+        for definition in chosen:
+            source.add_to(self.profiler, definition)
 
     def _objects(self, namespace: dict[str, Any]) -> list[object]:
         """The objects that names mean by now, of those not found before."""

@@ -95,8 +95,8 @@ def split_statement(line: str) -> tuple[str, str]:
 
 def chosen_columns(options: Namespace) -> tuple[str, ...]:
     """The columns that ``-c``, ``--columns`` and ``-D`` ask for."""
-    given = options.columns + options.column
-    asked = [name for names in given for name in re.split(r"\s*,\s*", names)]
+    lists = options.columns + options.column
+    asked = [name for names in lists for name in re.split(r"\s*,\s*", names)]
     if options.no_default_columns and not asked:
         raise UsageError("-D leaves out the default columns: name others with -c")
     defaults = () if options.no_default_columns or options.columns else DEFAULT_COLUMNS

@@ -207,7 +207,7 @@ def _delete_variables(shell: InteractiveShell, names: Iterable[str]) -> None:
 
 def _forget_outputs(shell: InteractiveShell, is_to_go: Any) -> None:
     outputs = shell.user_ns.get("Out", {})
-    for number in [found for found, value in outputs.items() if is_to_go(found, value)]:
+    for number in [key for key, value in outputs.items() if is_to_go(key, value)]:
         value = outputs.pop(number)
         # IPython keeps each result under several names, and all of these a second time as hidden.
         for namespace in (shell.user_ns, shell.user_ns_hidden):

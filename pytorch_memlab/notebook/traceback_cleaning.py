@@ -39,10 +39,10 @@ def clear_frames(error: BaseException) -> None:
     Tracebacks of causes, contexts and of the exceptions of a group are cleared as well. Frames
     that still run keep their variables. The traceback itself can be printed afterwards.
     """
-    for one in chain(error, suppressed=True):
-        if one.__traceback__ is not None:
-            traceback.clear_frames(one.__traceback__)
-            for frame, _ in traceback.walk_tb(one.__traceback__):
+    for chained_error in chain(error, suppressed=True):
+        if chained_error.__traceback__ is not None:
+            traceback.clear_frames(chained_error.__traceback__)
+            for frame, _ in traceback.walk_tb(chained_error.__traceback__):
                 # Before Python 3.13 a frame whose f_locals was read keeps a dict of them; reading
                 # it again is what empties that dict.
                 _ = frame.f_locals
@@ -110,15 +110,15 @@ def ipython_tb_clear_frames(func: Callable[P, T]) -> Callable[P, T]:
 
 def forget_last_error(shell: InteractiveShell) -> bool:
     """Release the traceback of the last failed cell; True if there was one."""
-    found = getattr(sys, "last_value", None) is not None
+    is_forgotten = getattr(sys, "last_value", None) is not None
     # Without these, and not with None in them, %debug says that there is nothing to debug.
     forget_shown_error()
     shell.InteractiveTB.tb = None
     result = getattr(shell, "last_execution_result", None)
     if result is not None:
-        found = found or result.error_in_exec is not None
+        is_forgotten = is_forgotten or result.error_in_exec is not None
         result.error_in_exec = None
-    return found
+    return is_forgotten
 
 
 @contextmanager

@@ -38,8 +38,8 @@ class GPUMemory:
 
     def begin(self) -> None:
         self._devices = {device.name: device for device in find_devices() if device.name != "cpu"}
-        self._before = {name: _in_use(one) for name, one in self._devices.items()}
-        self._uncounted = {name: _uncounted(one) for name, one in self._devices.items()}
+        self._before = {name: _in_use(device) for name, device in self._devices.items()}
+        self._uncounted = {name: _uncounted(device) for name, device in self._devices.items()}
         self._requests = sum(map(_requests, self._devices.values()))
         self._recording = Recording(history=simulated_machine() is None)
         self._recording.begin()
@@ -53,7 +53,9 @@ class GPUMemory:
         if self._recording is not None:
             self._recording.end()
         self._lower_bounds = {
-            name for name, one in self._devices.items() if _uncounted(one) > self._uncounted[name]
+            name
+            for name, device in self._devices.items()
+            if _uncounted(device) > self._uncounted[name]
         }
 
     @property
@@ -116,15 +118,17 @@ class GPUMemory:
 
     def _highest(self) -> tuple[str, DevicePeaks]:
         """The device with the highest peak."""
-        found = self._peaks.highest
+        peaks = self._peaks.highest
         first = next(iter(self._devices), "cuda:0")
-        return max(found.items(), key=lambda one: one[1].active, default=(first, _NOTHING))
+        return max(peaks.items(), key=lambda item: item[1].active, default=(first, _NOTHING))
 
 
 def _uncounted(device: Device) -> int:
     """The number of times that a simulation did not count all memory so far."""
-    found = device.approximations().values()
-    return sum(one.calls for one in found if one.kind in NOT_COUNTED)
+    approximations = device.approximations().values()
+    return sum(
+        approximation.calls for approximation in approximations if approximation.kind in NOT_COUNTED
+    )
 
 
 def _in_use(device: Device) -> int:
@@ -196,25 +200,25 @@ class LeakCheck:
         gc.collect()
         drop_workspaces()
         new: dict[int, list[Allocation]] = {}
-        for (index, address), one in _blocks():
+        for (index, address), block in _blocks():
             if (index, address) not in self._known:
-                new.setdefault(index, []).append(one)
+                new.setdefault(index, []).append(block)
         sizes = {index: sum(block.size for block in blocks) for index, blocks in new.items()}
         if not sizes:
             return Leak(0, 0, 0, None)
         device = max(sizes, key=sizes.__getitem__)
-        holders = _holders_of(device, {one.address for one in new[device]})
+        holders = _holders_of(device, {block.address for block in new[device]})
         return Leak(device, sizes[device], len(new[device]), holders)
 
 
 def _blocks() -> list[tuple[_Address, Allocation]]:
     """The blocks in use on all GPUs."""
-    found = []
+    blocks_in_use = []
     for index in range(torch.cuda.device_count()):
         device = torch.device("cuda", index)
         blocks = allocations_of(device) or []
-        found += [((index, block.address), block) for block in blocks]
-    return found
+        blocks_in_use += [((index, block.address), block) for block in blocks]
+    return blocks_in_use
 
 
 def _holders_of(device: int, addresses: set[int]) -> PeakHolders | None:

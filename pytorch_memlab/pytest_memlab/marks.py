@@ -43,10 +43,13 @@ def _read(item: pytest.Item, name: str, example: str) -> tuple[int | None, str |
     try:
         size, gpu = _arguments(*mark.args, **mark.kwargs)
     except TypeError:
-        given = [*map(repr, mark.args), *(f"{key}={one!r}" for key, one in mark.kwargs.items())]
+        written = [
+            *map(repr, mark.args),
+            *(f"{key}={value!r}" for key, value in mark.kwargs.items()),
+        ]
         raise UsageError(
             f'{name} takes a size and a GPU, such as {name}("{example}", gpu="a100"),'
-            f" not {name}({', '.join(given)})"
+            f" not {name}({', '.join(written)})"
         ) from None
     expected = f'{name} takes a size such as "{example}", or bytes'
     return checked_size(size, expected), _gpu(name, gpu)

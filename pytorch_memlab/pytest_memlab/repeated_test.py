@@ -71,8 +71,8 @@ class _Errors:
 def repeated_test(item: pytest.Item) -> RepeatedTest:
     config = item.config
     chosen = set(config.args)
-    given = [str(word) for word in config.invocation_params.args]
-    arguments = [word for word in given if word not in chosen]
+    words = [str(word) for word in config.invocation_params.args]
+    arguments = [word for word in words if word not in chosen]
     # Edited lines come through the import of Python, not through that which rewrites assertions.
     arguments += ["--assert=plain", "--capture=no", "-p", "no:cacheprovider"]
     if config.pluginmanager.has_plugin("xdist"):

@@ -100,7 +100,9 @@ class SessionResults:
             return
         try:
             change = private_test if self._is_private else (lambda test: test)
-            name = self._file.write(text_of({one: change(self._tests[one]) for one in self._tests}))
+            name = self._file.write(
+                text_of({test: change(self._tests[test]) for test in self._tests})
+            )
         except MemlabError as error:
             terminalreporter.write_line(str(error), red=True)
             return

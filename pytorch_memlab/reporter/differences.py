@@ -98,7 +98,9 @@ def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
 
 def _renamed(before: MemorySnapshot, after: MemorySnapshot) -> dict[tuple[str, str], str]:
     """Device and identity of tensors whose name is gone -> their new name, if no tensor had it."""
-    old, new = ({(str(row.device), row.name) for row in each.rows} for each in (before, after))
+    old, new = (
+        {(str(row.device), row.name) for row in snapshot.rows} for snapshot in (before, after)
+    )
     names = {(str(row.device), row.identity): row.name for row in after.rows if row.identity}
     return {
         key: names[key]

@@ -124,21 +124,21 @@ class LeakWatch(Displayed, Generic[T]):
         """
         if self._iterations < self.fewest:
             return ()
-        found = [Growth(*key, sizes, self._lines.get(key)) for key, sizes in self._kinds.items()]
-        found = found or [Growth(*key, sizes) for key, sizes in self._devices.items()]
-        return tuple(sorted(found, key=lambda each: -each.per_iteration))
+        growing = [Growth(*key, sizes, self._lines.get(key)) for key, sizes in self._kinds.items()]
+        growing = growing or [Growth(*key, sizes) for key, sizes in self._devices.items()]
+        return tuple(sorted(growing, key=lambda growth: -growth.per_iteration))
 
     def __repr__(self) -> str:
         """The names that grew, in a few words."""
         growing = self.growing
         if not growing:
             return f"<{type(self).__name__}: {self}>"
-        names = ", ".join(each.name for each in growing[:_NAMED])
+        names = ", ".join(growth.name for growth in growing[:_NAMED])
         if len(growing) > _NAMED:
             names += f" and {len(growing) - _NAMED} more"
-        each_time = prose_size(round(sum(each.per_iteration for each in growing)))
-        found = f"{names} grew by {each_time} with each of {self.iterations} iterations"
-        return f"<{type(self).__name__}: {found}>"
+        each_time = prose_size(round(sum(growth.per_iteration for growth in growing)))
+        growth_text = f"{names} grew by {each_time} with each of {self.iterations} iterations"
+        return f"<{type(self).__name__}: {growth_text}>"
 
 
 def kind_of(name: str) -> str:

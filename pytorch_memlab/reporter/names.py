@@ -68,13 +68,15 @@ class TensorNames:
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Name the state of an optimizer, such as ``Adam.weight.exp_avg``."""
-        self._optimizers = [known for known in self._optimizers if known() is not None]
-        if all(known() is not optimizer for known in self._optimizers):
+        self._optimizers = [reference for reference in self._optimizers if reference() is not None]
+        if all(reference() is not optimizer for reference in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
 
     def now(self, variables: Mapping[int, str] | None = None) -> NamesNow:
-        known = self._remembered.items()
-        self._remembered = {key: each for key, each in known if each.reference() is not None}
+        remembered = self._remembered.items()
+        self._remembered = {
+            key: tensor for key, tensor in remembered if tensor.reference() is not None
+        }
         return NamesNow(self, variables or {})
 
     def models(self) -> list[torch.nn.Module]:
@@ -93,17 +95,17 @@ class TensorNames:
 
     def numbered(self, tensor: torch.Tensor) -> str:
         """The name that a tensor had before; without one it gets its class and the next number."""
-        known = self._of(tensor)
-        if known.name is None:
-            known.name = f"{type(tensor).__name__}{self._count}"
+        tensor_entry = self._of(tensor)
+        if tensor_entry.name is None:
+            tensor_entry.name = f"{type(tensor).__name__}{self._count}"
             self._count += 1
-        return known.name
+        return tensor_entry.name
 
     def _of(self, tensor: torch.Tensor) -> _Remembered:
-        known = self._remembered.get(id(tensor))
-        if known is None or known.reference() is not tensor:  # another one had this address
-            known = self._remembered[id(tensor)] = _Remembered(weakref.ref(tensor))
-        return known
+        entry = self._remembered.get(id(tensor))
+        if entry is None or entry.reference() is not tensor:  # another one had this address
+            entry = self._remembered[id(tensor)] = _Remembered(weakref.ref(tensor))
+        return entry
 
 
 class NamesNow:
@@ -116,10 +118,10 @@ class NamesNow:
         self._known: dict[int, tuple[torch.Tensor, str]] = {}
         for model in names.models():
             try:
-                found = [*model.named_parameters(), *model.named_buffers()]
+                named_tensors = [*model.named_parameters(), *model.named_buffers()]
             except Exception:
                 continue
-            for name, tensor in found:
+            for name, tensor in named_tensors:
                 self._add(tensor, name)
         for optimizer in names.optimizers():
             for owner, state in states_of(optimizer):
@@ -199,16 +201,16 @@ def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, s
     own: list[tuple[str, object]] = []
     libraries: list[tuple[str, object]] = []
     is_first = True
-    for each in _frames(frame):
-        filename = each.f_code.co_filename
+    for caller in _frames(frame):
+        filename = caller.f_code.co_filename
         if not is_of_program(filename):
             continue
         is_library = filename.startswith((*_LIBRARIES, *_folders_of_ipython()))
         if not is_library:
-            namespaces[id(each.f_globals)] = each.f_globals
-        if each.f_code.co_flags & inspect.CO_OPTIMIZED:
-            prefix = "" if is_first else f"{each.f_code.co_name}()."
-            (libraries if is_library else own).extend(_named(locals_of(each), prefix))
+            namespaces[id(caller.f_globals)] = caller.f_globals
+        if caller.f_code.co_flags & inspect.CO_OPTIMIZED:
+            prefix = "" if is_first else f"{caller.f_code.co_name}()."
+            (libraries if is_library else own).extend(_named(locals_of(caller), prefix))
         is_first = False
     # What runs a program, such as IPython or runpy, holds its globals in variables too.
     search = _Search(wanted, passed_over={*namespaces, id(ipython_shell())})
@@ -265,10 +267,12 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     yield from calling
     seen = set(map(id, calling))
     held = (sys.exc_info()[1], getattr(sys, "last_value", None))
-    errors = [chain(one, suppressed=True) for one in held if isinstance(one, BaseException)]
+    errors = [chain(error, suppressed=True) for error in held if isinstance(error, BaseException)]
     for error in itertools.chain(*errors):
         walked = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        yield from (each for each in reversed(walked) if id(each) not in seen)
+        yield from (
+            walked_frame for walked_frame in reversed(walked) if id(walked_frame) not in seen
+        )
         seen.update(map(id, walked))
 
 
@@ -332,13 +336,13 @@ class _Search:
 
 def _named(variables: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
     """Those that can lead to a tensor, those that look private or automatic last."""
-    found = [
+    named = [
         (f"{prefix}{name}", value)
         for name, value in variables.copy().items()  # type: ignore[attr-defined]
         if _may_lead_on(value) and not name.startswith("__")
     ]
-    found.sort(key=lambda pair: pair[0].startswith(f"{prefix}_"))
-    return found
+    named.sort(key=lambda pair: pair[0].startswith(f"{prefix}_"))
+    return named
 
 
 def locals_of(frame: FrameType) -> dict[str, object]:
@@ -355,13 +359,13 @@ def locals_of(frame: FrameType) -> dict[str, object]:
     return variables
 
 
-def _other_modules(known: Mapping[int, object]) -> Iterator[list[tuple[str, object]]]:
+def _other_modules(seen_namespaces: Mapping[int, object]) -> Iterator[list[tuple[str, object]]]:
     for name, module in list(sys.modules.items()):
         if type(module) is not ModuleType or name.partition(".")[0] in ("torch", "pytorch_memlab"):
             continue
         namespace = vars(module)
         filename = namespace.get("__file__")
-        if id(namespace) in known or type(filename) is not str:
+        if id(namespace) in seen_namespaces or type(filename) is not str:
             continue
         if is_of_user(filename):
             yield _named(namespace, f"{name}.")
@@ -438,7 +442,7 @@ def _of_generator(generator: GeneratorType[Any, Any, Any]) -> Iterable[tuple[str
 
 def _items(value: Any, kind: type) -> Iterable[tuple[str, object]]:
     iterate: Callable[[Any], Iterator[object]] = next(
-        each.__iter__ for each in (list, tuple, deque, set, frozenset) if issubclass(kind, each)
+        base.__iter__ for base in (list, tuple, deque, set, frozenset) if issubclass(kind, base)
     )
     # A long container without a tensor among its first parts has none, most likely.
     has_tensors = any(issubclass(type(part), torch.Tensor) for part in islice(iterate(value), 64))
@@ -451,8 +455,8 @@ def _items(value: Any, kind: type) -> Iterable[tuple[str, object]]:
 
 def _members(module: torch.nn.Module) -> Iterator[tuple[str, object]]:
     """The tensors of a module by the names that its ``state_dict`` would have, then the rest."""
-    for path, each in torch.nn.Module.named_modules(module):
-        own = vars(each)
+    for path, submodule in torch.nn.Module.named_modules(module):
+        own = vars(submodule)
         for kind in ("_parameters", "_buffers"):
             for name, tensor in own.get(kind, {}).items():
                 yield f".{path}.{name}".replace("..", "."), tensor

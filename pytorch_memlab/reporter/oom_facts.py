@@ -110,8 +110,8 @@ class _Search:
             self._find(checks=checks, unchecked=unchecked)
         return replace(self._oom, missing=tuple(self._missing))
 
-    def _find(self, **found: Any) -> None:
-        self._oom = replace(self._oom, **found)
+    def _find(self, **facts: Any) -> None:
+        self._oom = replace(self._oom, **facts)
 
     @contextmanager
     def _part(self, name: str) -> Iterator[None]:
@@ -128,7 +128,7 @@ class _Search:
             stack = list(self._simulated.stack)
         else:
             walked = traceback.walk_tb(self._error.__traceback__)
-            stack = [(each.f_code, line) for each, line in walked][::-1]
+            stack = [(walked_frame.f_code, line) for walked_frame, line in walked][::-1]
         functions = tuple((code.co_name, code.co_filename) for code, _ in stack)
         frames = tuple(
             self._program_frame(code, line) for code, line in stack if is_of_user(code.co_filename)
@@ -177,7 +177,7 @@ class _Search:
         rows = rows_of(
             LiveObjects(tensors, modules, optimizers, nodes), names.now(variables), categories
         )
-        known: dict[int, BlockInUse] = {}
+        blocks: dict[int, BlockInUse] = {}
         numbers = {id(tensor): tensor for tensor in tensors}
         for row, piece in zip(rows.tensors, rows.storages, strict=True):
             if piece is None or row.device != self._device or not piece.number:
@@ -185,7 +185,7 @@ class _Search:
             address = piece.storage[1]
             shape = tuple(length for length in row.size if isinstance(length, int))
             is_named = not _UNNAMED.match(row.name)
-            known[address] = BlockInUse(
+            blocks[address] = BlockInUse(
                 row.nbytes,
                 Category(row.category),
                 self._place(((*row.line, ""),)) if row.line else None,
@@ -196,19 +196,19 @@ class _Search:
             )
         for tensor in small:
             address = addresses[id(tensor)]
-            if address not in known:
-                known[address] = BlockInUse(0, categories.of(tensor), None)
+            if address not in blocks:
+                blocks[address] = BlockInUse(0, categories.of(tensor), None)
         del small
         model, repeated = self._model(modules, variables)
         model = replace(model, untrained=self._untrained(optimizers))
         self._find(model=model)
-        self._find(blocks=self._blocks(known, repeated))
+        self._find(blocks=self._blocks(blocks, repeated))
         self._find(groups=self._groups(numbers, variables))
         facts = map(self._optimizer, optimizers)
-        self._find(optimizers=tuple(one for one in facts if one.parameters))
+        self._find(optimizers=tuple(fact for fact in facts if fact.parameters))
 
     def _blocks(
-        self, known: Mapping[int, BlockInUse], repeated: Sequence[CodeType]
+        self, tensors: Mapping[int, BlockInUse], repeated: Sequence[CodeType]
     ) -> tuple[BlockInUse, ...]:
         """Every block in use, with what is known of it."""
         simulated = self._simulated
@@ -218,16 +218,16 @@ class _Search:
             workspaces = {place.address for place in machine.workspaces.living()}
         else:
             allocations = allocations_of(self._device) or []
-            found, _ = workspaces_among(allocations, self._device)
-            workspaces = {one.address for one in found}
+            workspace_allocations, _ = workspaces_among(allocations, self._device)
+            workspaces = {allocation.address for allocation in workspace_allocations}
             other = BlockInUse(0, Category.UNKNOWN, None)
             frames = {allocation.address: allocation.frames for allocation in allocations}
         workspace = BlockInUse(0, Category.WORKSPACES, None)
-        known = dict.fromkeys(workspaces, workspace) | dict(known)
+        tensors = dict.fromkeys(workspaces, workspace) | dict(tensors)
         origins: dict[int, tuple[ProgramLine | None, bool]] = {}
         blocks = []
         for address, size in self._failed.blocks.items():
-            block = known.get(address, other)._replace(size=size)
+            block = tensors.get(address, other)._replace(size=size)
             if simulated is None:  # of a real GPU, the lines that its memory history knows
                 stack = tuple((file, line, "") for file, line in frames.get(address, ()))
                 block = block._replace(place=self._place(stack) or block.place)
@@ -238,7 +238,7 @@ class _Search:
                     origins[number] = self._place(places), _runs(places, repeated)
                 place, is_in_repeated = origins[number]
                 block = block._replace(place=place, is_in_repeated=is_in_repeated)
-                if address not in known:  # freed when the error left the functions below
+                if address not in tensors:  # freed when the error left the functions below
                     block = block._replace(category=_category_of_freed(origin))
             blocks.append(block)
         return tuple(blocks)
@@ -267,19 +267,20 @@ class _Search:
                 if group != _plain(name):
                     containers.add(group)
         owned = {
-            name: {_storage_address(tensor) for tensor in found} for name, found in members.items()
+            name: {_storage_address(tensor) for tensor in tensors}
+            for name, tensors in members.items()
         }
         fixed = self._addresses_of(Category.PARAMETERS, Category.BUFFERS)
         graphs = {
-            name: self._graph_of(found) - fixed - owned[name] for name, found in members.items()
+            name: self._graph_of(tensors) - fixed - owned[name] for name, tensors in members.items()
         }
         # What another variable keeps too is not freed with this one.
         holders = Counter(address for name in members for address in owned[name] | graphs[name])
         sizes = self._failed.blocks
         groups = []
-        for name, found in members.items():
-            first = found[0]
-            if len(found) < 2 and grad_fn(first) is None:
+        for name, members_of_name in members.items():
+            first = members_of_name[0]
+            if len(members_of_name) < 2 and grad_fn(first) is None:
                 continue
             alone = [address for address in graphs[name] if holders[address] == 1]
             is_variable = name not in containers  # a function may have it several times
@@ -287,12 +288,12 @@ class _Search:
             groups.append(
                 TensorGroup(
                     name,
-                    len(found),
+                    len(members_of_name),
                     own=sum(sizes.get(address, 0) for address in owned[name]),
                     graphs=sum(sizes.get(address, 0) for address in alone),
                     running_sums=_running_sums(grad_fn(first)) if is_sum else 0,
                     is_variable=is_variable,
-                    elements=max(tensor.numel() for tensor in found),
+                    elements=max(tensor.numel() for tensor in members_of_name),
                 )
             )
         return tuple(sorted(groups, key=lambda group: -(group.own + group.graphs)))
@@ -327,8 +328,8 @@ class _Search:
         parameters: dict[int, torch.nn.Parameter] = {}
         training = []
         for module in modules:
-            found = (vars(module).get("_parameters") or {}).values()
-            own = [parameter for parameter in found if parameter is not None]
+            own_parameters = (vars(module).get("_parameters") or {}).values()
+            own = [parameter for parameter in own_parameters if parameter is not None]
             parameters.update((id(parameter), parameter) for parameter in own)
             if any(parameter.device == self._device for parameter in own):
                 training.append(module.training)
@@ -355,15 +356,19 @@ class _Search:
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
-        found: list[UntrainedModel] = []
+        untrained: list[UntrainedModel] = []
         seen = set[int]()
         is_trained = any(self._in_variables(torch.optim.Optimizer))  # none is left of another one
         for name, module in self._in_variables(torch.nn.Module) if is_trained else ():
-            parameters = {id(one): one for one in module.parameters() if one.requires_grad}
+            parameters = {
+                id(parameter): parameter
+                for parameter in module.parameters()
+                if parameter.requires_grad
+            }
             others = [
-                one
-                for key, one in parameters.items()
-                if key not in trained and key not in seen and one.device == self._device
+                parameter
+                for key, parameter in parameters.items()
+                if key not in trained and key not in seen and parameter.device == self._device
             ]
             seen.update(parameters)
             if others:
@@ -371,8 +376,8 @@ class _Search:
                 is_partly_trained = not trained.isdisjoint(parameters)
                 size = sum(map(_nbytes, others))
                 sizes = size, sum(map(_nbytes, gradients))
-                found.append(UntrainedModel(name, *sizes, is_partly_trained))
-        return tuple(sorted(found, key=lambda one: -one.parameters))
+                untrained.append(UntrainedModel(name, *sizes, is_partly_trained))
+        return tuple(sorted(untrained, key=lambda model: -model.parameters))
 
     def _in_variables(self, kind: type[_Kind]) -> Iterator[tuple[str, _Kind]]:
         """Objects in variables of the running program, and in attributes of its objects."""
@@ -404,13 +409,15 @@ class _Search:
                     continue
                 # A module without others in it saves little but its input.
                 children = vars(child)["_modules"].values()
-                kinds = Counter(type(one) for one in children if vars(one).get("_modules"))
+                kinds = Counter(type(child) for child in children if vars(child).get("_modules"))
                 for kind, count in kinds.items():
                     code = getattr(getattr(kind, "forward", None), "__code__", None)
                     if count < 2 or not isinstance(code, CodeType):
                         continue
                     size = sum(size for stack, size in stacks.items() if _runs(stack, (code,)))
-                    best = max(best, (size, attribute, count, (code,)), key=lambda one: one[0])
+                    best = max(
+                        best, (size, attribute, count, (code,)), key=lambda candidate: candidate[0]
+                    )
         return best[1:]
 
     # Attention
@@ -421,9 +428,11 @@ class _Search:
             if _ATTENTION in place.source:
                 calls[place.file, place.line] = place, self._dimensions(place)
         for block in sorted(self._oom.blocks, key=lambda block: -block.size):
-            found = block.place
-            if found is not None and _ATTENTION in found.source and block.shape:
-                calls.setdefault((found.file, found.line), (found, len(block.shape)))
+            source_line = block.place
+            if source_line is not None and _ATTENTION in source_line.source and block.shape:
+                calls.setdefault(
+                    (source_line.file, source_line.line), (source_line, len(block.shape))
+                )
         return tuple(place for place, dimensions in calls.values() if dimensions == 3)
 
     def _softmaxes(self) -> tuple[ProgramLine, ...]:
@@ -442,7 +451,7 @@ class _Search:
     def _running_in_library(self) -> set[str]:
         """Functions that the innermost line of the program was running."""
         first = self._oom.frames[0].place
-        inner = takewhile(lambda one: one != (first.function, first.file), self._oom.functions)
+        inner = takewhile(lambda place: place != (first.function, first.file), self._oom.functions)
         return {name for name, _ in inner}
 
     def _dimensions(self, place: ProgramLine) -> int:
@@ -486,8 +495,8 @@ class _Search:
 
 def _category_of_freed(block: LoggedBlock) -> Category:
     """The category of a block as a recording knows it."""
-    found = freed_category(block) if isinstance(block, LiveBlock) else Category.UNKNOWN
-    return Category.TEMPORARIES if found is Category.UNKNOWN else found
+    category = freed_category(block) if isinstance(block, LiveBlock) else Category.UNKNOWN
+    return Category.TEMPORARIES if category is Category.UNKNOWN else category
 
 
 def _runs(stack: Stack, codes: Iterable[CodeType]) -> bool:
@@ -504,8 +513,8 @@ def _runs(stack: Stack, codes: Iterable[CodeType]) -> bool:
 def _user_modules() -> tuple[str, ...]:
     """Files of the modules of the user that are imported."""
     files = (vars(module).get("__file__") for module in list(sys.modules.values()))
-    found = (file for file in files if isinstance(file, str) and is_of_user(file))
-    return tuple(islice(found, _MOST_MODULES))
+    user_files = (file for file in files if isinstance(file, str) and is_of_user(file))
+    return tuple(islice(user_files, _MOST_MODULES))
 
 
 def _is_near_product(place: ProgramLine) -> bool:
@@ -561,12 +570,12 @@ def _running_sums(node: Any) -> int:
     """The number of additions that follow one upon the other, from a node towards the leaves."""
     count, level = 0, [node]
     while count < _GRAPH_NODES:
-        level = [one for one in level if one is not None and name_of(one) in _ADDITIONS]
+        level = [node for node in level if node is not None and name_of(node) in _ADDITIONS]
         if not level:
             break
         count += 1  # the sum may be the left or the right operand
-        following = (one for each in level for one, _ in each.next_functions)
-        level = list({id(one): one for one in following}.values())
+        following = (following_node for node in level for following_node, _ in node.next_functions)
+        level = list({id(node): node for node in following}.values())
     return count
 
 

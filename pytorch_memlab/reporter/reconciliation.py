@@ -36,8 +36,8 @@ def reconciled(rows: Rows) -> list[Reconciliation]:
     devices = dict.fromkeys(row.device for row in rows.tensors)
     if torch.cuda.is_available():
         devices |= dict.fromkeys(torch.device("cuda", i) for i in range(torch.cuda.device_count()))
-    found = (_of_device(device, rows) for device in devices)
-    return [one for one in found if one is not None]
+    reconciliations = (_of_device(device, rows) for device in devices)
+    return [reconciliation for reconciliation in reconciliations if reconciliation is not None]
 
 
 def _counters(device: torch.device) -> tuple[int, int] | None:
@@ -62,8 +62,8 @@ def with_allocation_lines(rows: Rows) -> tuple[TensorRow, ...]:
     for row, piece in zip(rows.tensors, rows.storages, strict=True):
         if row.line is None and piece is not None:
             if row.device not in blocks:
-                found = allocations_of(row.device) or ()
-                blocks[row.device] = {block.address: block for block in found if block.frames}
+                allocations = allocations_of(row.device) or ()
+                blocks[row.device] = {block.address: block for block in allocations if block.frames}
             block = blocks[row.device].get(piece.storage[1])
             line = program_line(block.frames) if block else None
             if line is not None:
@@ -92,9 +92,9 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
         )
     blocks.sort(key=lambda block: block.address)
     tensors, saved, foreign, unclaimed = _claimed(device, rows, blocks)
-    found, are_known = workspaces_among(unclaimed, device)
-    workspaces = sum(block.requested for block in found)
-    notes = [_BY_SIZE] if found and not are_known else []
+    workspace_blocks, are_known = workspaces_among(unclaimed, device)
+    workspaces = sum(block.requested for block in workspace_blocks)
+    notes = [_BY_SIZE] if workspace_blocks and not are_known else []
     here = [row for row in rows.tensors if row.device == device]
     results = sum(row.nbytes for row in here if are_results(row.name))
     if results:
@@ -149,7 +149,7 @@ def _claimed(
             saved += size
         else:
             tensors += size
-    return tensors, saved, foreign, [one for n, one in enumerate(blocks) if n not in claimed]
+    return tensors, saved, foreign, [block for n, block in enumerate(blocks) if n not in claimed]
 
 
 def description_of(device: torch.device) -> str:

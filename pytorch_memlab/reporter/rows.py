@@ -81,9 +81,9 @@ class _Table:
         for node, tensor in saved_by_graphs([*map(grad_fn, live.tensors), *live.nodes]):
             is_leaf = name_of(node) == LEAF
             for piece in pieces_of(tensor):
-                known = self.saved.get(piece.storage)
+                storage_piece = self.saved.get(piece.storage)
                 # A product of matrices saves a view of three dimensions of what others save whole.
-                if known is None or _is_view_of(known[1], piece):
+                if storage_piece is None or _is_view_of(storage_piece[1], piece):
                     self.saved[piece.storage] = tensor, piece
                 if not is_leaf:
                     self._nodes.setdefault(piece.storage, node)

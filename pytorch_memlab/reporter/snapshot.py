@@ -169,11 +169,11 @@ class MemorySnapshot(Displayed):
 
     def totals(self, device: torch.device) -> dict[str, int]:
         """Bytes of each category on one device, as many as were asked for."""
-        found = dict.fromkeys(CATEGORIES, 0)
+        sizes = dict.fromkeys(CATEGORIES, 0)
         for row in self.rows:
             if row.device == device:
-                found[row.category] += row.nbytes
-        return found
+                sizes[row.category] += row.nbytes
+        return sizes
 
     def on(self, device: torch.device | str | int | None) -> MemorySnapshot:
         """The part that is about one device.

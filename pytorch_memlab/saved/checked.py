@@ -111,19 +111,24 @@ def row(name: str, value: Any, width: int) -> Sequence[Any]:
 
 def record(kind: type[T], data: Any, name: str = "", /) -> T:
     """A dataclass, each field by its type."""
-    found, data = {}, an_object(name, data)
+    fields, data = {}, an_object(name, data)
     for field, (read, is_needed) in _readers(cast("Hashable", kind)).items():
         if field in data:
-            found[field] = read(field, data[field])
+            fields[field] = read(field, data[field])
         elif is_needed:
             raise DamagedError(f"it has no {quoted(field)}")
-    return kind(**found)
+    return kind(**fields)
 
 
-def data_of(one: Any) -> dict[str, Any]:
+def data_of(dataclass_value: Any) -> dict[str, Any]:
     """A record as an object of JSON, with its paths as files keep them."""
-    paths = {name: getattr(one, name) for name in _paths(cast("Hashable", type(one)))}
-    return asdict(one) | {name: stored(source_name(path)) for name, path in paths.items()}
+    paths = {
+        name: getattr(dataclass_value, name)
+        for name in _paths(cast("Hashable", type(dataclass_value)))
+    }
+    return asdict(dataclass_value) | {
+        name: stored(source_name(path)) for name, path in paths.items()
+    }
 
 
 @cache
@@ -156,32 +161,33 @@ def reader_of(kind: Any) -> Reader:
         return partial(_member_of, kind)
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):  # with None alone
-        (read,) = (reader_of(one) for one in inner if one is not type(None))
+        (read,) = (reader_of(inner_type) for inner_type in inner if inner_type is not type(None))
         return lambda name, value: None if value is None else read(name, value)
     if origin is tuple and inner[-1] is ...:
         return partial(_tuple_of, reader_of(inner[0]))
     if origin is tuple:
-        reads = [reader_of(one) for one in inner]
+        reads = [reader_of(inner_type) for inner_type in inner]
         return lambda name, value: tuple(
-            read(name, one) for read, one in zip(reads, row(name, value, len(reads)), strict=True)
+            read(name, element)
+            for read, element in zip(reads, row(name, value, len(reads)), strict=True)
         )
     if isinstance(origin, type) and issubclass(origin, Mapping) and inner[0] is str:
         read = reader_of(inner[1])
         return lambda name, value: {
-            key: read(key, one) for key, one in an_object(name, value).items()
+            key: read(key, element) for key, element in an_object(name, value).items()
         }
     raise TypeError(f"no file has a {kind}")
 
 
 def _tuple_of(read: Reader, name: str, value: Any) -> tuple[Any, ...]:
-    return tuple([read(name, one) for one in a_list(name, value)])
+    return tuple([read(name, element) for element in a_list(name, value)])
 
 
 def _member_of(kind: type[Enum], name: str, value: Any) -> Enum:
-    found = next((one for one in kind if one.value == value), None)
-    if found is None:
-        raise refused(name, value, f"one of {', '.join(str(one.value) for one in kind)}")
-    return found
+    member = next((member for member in kind if member.value == value), None)
+    if member is None:
+        raise refused(name, value, f"one of {', '.join(str(member.value) for member in kind)}")
+    return member
 
 
 _SIMPLE: Final[dict[Any, Reader]] = {

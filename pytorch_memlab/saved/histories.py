@@ -209,7 +209,7 @@ def _segments_data(segments: Iterable[Segment], texts: Texts) -> list[list[Any]]
 
 def _pools_data(segments: Iterable[Segment]) -> list[list[int]]:
     """The private pools of segments, by their places."""
-    return [[place, *one.pool_id] for place, one in enumerate(segments) if one.pool_id]
+    return [[place, *segment.pool_id] for place, segment in enumerate(segments) if segment.pool_id]
 
 
 def _events(rows: object, texts: Sequence[str], stacks: int) -> EventLog:
@@ -225,9 +225,9 @@ def _columns(rows: object, texts: int, stacks: int) -> Iterator[dict[str, Sequen
         raise refused("events", rows, "a list")
     for start in range(0, len(rows), _CHUNK):
         part = rows[start : start + _CHUNK]
-        for one in part:
-            if type(one) is not list or len(one) != _EVENT_FIELDS:
-                raise refused("events", one, f"a list of {_EVENT_FIELDS}")
+        for row in part:
+            if type(row) is not list or len(row) != _EVENT_FIELDS:
+                raise refused("events", row, f"a list of {_EVENT_FIELDS}")
         columns = zip(*part, strict=True)
         action, address, size, stream, time, stack, forward, category, module = columns
         yield {
@@ -271,10 +271,10 @@ def _segments(
 
 def _pool_ids(rows: Iterable[_PoolRow], length: int) -> dict[int, PoolId]:
     """The private pools of events or segments."""
-    found = {place: (first, second) for place, first, second in rows}
-    if max(found, default=-1) >= length:
+    pool_ids = {place: (first, second) for place, first, second in rows}
+    if max(pool_ids, default=-1) >= length:
         raise DamagedError("a pool is of an event or a segment that is not there")
-    return found
+    return pool_ids
 
 
 def holders_data(holders: PeakHolders) -> dict[str, Any]:
@@ -325,7 +325,10 @@ def _private_data(private: PrivateMemory, texts: Texts) -> dict[str, Any]:
 
 
 def _stack_data(stack: Stack, texts: Texts) -> list[list[int]]:
-    return [[texts[stored(source_name(one.filename))], one.line, texts[one.name]] for one in stack]
+    return [
+        [texts[stored(source_name(frame.filename))], frame.line, texts[frame.name]]
+        for frame in stack
+    ]
 
 
 def _stacks(rows: Iterable[Iterable[_FrameRow]], texts: Sequence[str]) -> list[Stack]:

@@ -83,7 +83,9 @@ def text_of(profile: RecordedProfile, digest: Mapping[str, Any] | None = None) -
         "history": None if profile.history is None else history_data(profile.history),
     }
     if profile.histories:
-        data["histories"] = {run: history_data(one) for run, one in profile.histories.items()}
+        data["histories"] = {
+            run: history_data(history) for run, history in profile.histories.items()
+        }
     return FORMAT.text_of(data)
 
 
@@ -108,7 +110,7 @@ def read_if_saved(path: str | PathLike[str]) -> RecordedProfile | None:
 
 def _lines_data(profile: RecordedProfile) -> dict[str, object]:
     names = list(dict.fromkeys(name for entry in profile.entries for name in entry.stats))
-    devices = {one.device.name: place for place, one in enumerate(profile.devices)}
+    devices = {device.device.name: place for place, device in enumerate(profile.devices)}
     # Fields that every line with statistics has, and has as zero.
     stats = [entry.stats for entry in profile.entries if entry.stats]
     zero = [name for name in names if all(row.get(name) == 0 for row in stats)]
@@ -187,10 +189,13 @@ def _profile(data: dict[str, Any]) -> RecordedProfile:
         file.notes,
         file.ends,
         file.sections,
-        {name: read_holders(one, name.rpartition(" ")[0]) for name, one in file.peaks.items()},
+        {
+            name: read_holders(holders, name.rpartition(" ")[0])
+            for name, holders in file.peaks.items()
+        },
         {(function, line): size for function, line, size in file.failures},
         None if file.history is None else read_history(file.history),
-        {run: read_history(one) for run, one in file.histories.items()},
+        {run: read_history(history) for run, history in file.histories.items()},
         file.errors,
         file.growing,
     )
@@ -211,7 +216,7 @@ def _of_version_2(data: dict[str, Any]) -> dict[str, Any]:
         *place, hits, time, total, row_of_line = row("lines", line, 7)
         delta = mean(number("lines", total), count("lines", hits))
         lines.append([*place, hits, time, max(delta, 0), max(-delta, 0), row_of_line])
-    calls = [an_object("calls", one) for one in a_list("calls", data.get("calls", ()))]
+    calls = [an_object("calls", call) for call in a_list("calls", data.get("calls", ()))]
     return {
         **data,
         "lines": lines,
@@ -221,7 +226,7 @@ def _of_version_2(data: dict[str, Any]) -> dict[str, Any]:
 
 def _check_references(file: _Profile) -> None:
     """Refuse what names a function, a device or a line that is not there."""
-    names = {one.device.name for one in file.devices}
+    names = {device.device.name for device in file.devices}
     if len(names) < len(file.devices):
         raise DamagedError("two devices have one name")
     for device in file.devices:
@@ -290,7 +295,7 @@ def _entries(file: _Profile) -> Iterator[LineEntry]:
 def _statistics(file: _Profile) -> list[Mapping[str, int]]:
     kept = _fields_in_rows(file)
     zeros = dict.fromkeys(file.fields, 0)
-    found: list[Mapping[str, int]] = []
+    statistics: list[Mapping[str, int]] = []
     for values in file.rows:
         stats = zeros.copy()
         for name, value in zip(kept, values, strict=True):
@@ -298,5 +303,5 @@ def _statistics(file: _Profile) -> list[Mapping[str, int]]:
                 del stats[name]
             else:
                 stats[name] = value
-        found.append(stats)
-    return found
+        statistics.append(stats)
+    return statistics

@@ -31,17 +31,17 @@ KINDS: Final = {
 
 
 def recording_file(
-    history: AllocationHistory, found: Verification, versions: Mapping[str, str]
+    history: AllocationHistory, verification: Verification, versions: Mapping[str, str]
 ) -> bytes:
     """The file of what a GPU did, and of how its simulation compares: JSON, compressed.
 
     Args:
         history: of the GPU; the file has that of the first GPU that was compared.
-        found: the comparison with its simulation.
+        verification: the comparison with its simulation.
         versions: of the software that made the recording.
     """
-    content = recording(history, found.comparisons[0].device, versions)
-    content["versions"]["gpu"] = found.gpu
+    content = recording(history, verification.comparisons[0].device, versions)
+    content["versions"]["gpu"] = verification.gpu
     content["verified"] = [
         {
             "device": comparison.device,
@@ -50,7 +50,7 @@ def recording_file(
             "peaks_recorded": [comparison.recorded.active, comparison.recorded.reserved],
             "peaks_simulated": [comparison.simulated.active, comparison.simulated.reserved],
         }
-        for comparison in found.comparisons
+        for comparison in verification.comparisons
     ]
     return gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
 
@@ -59,14 +59,14 @@ def recording(
     history: AllocationHistory, device: int, versions: Mapping[str, str]
 ) -> dict[str, Any]:
     """The trace of one GPU, without folders of files."""
-    one = history.of_device(device)
-    first = first_state(one, settings_of(history.settings))
+    device_history = history.of_device(device)
+    first = first_state(device_history, settings_of(history.settings))
     return {
         "settings": dict(history.settings),
         "versions": dict(versions),
         "initial": [_segment(segment, with_requests=True) for segment in first.segments],
-        "events": list(_events(one.events, history.stacks)),
-        "final": [_segment(segment, with_requests=False) for segment in one.segments],
+        "events": list(_events(device_history.events, history.stacks)),
+        "final": [_segment(segment, with_requests=False) for segment in device_history.segments],
     }
 
 

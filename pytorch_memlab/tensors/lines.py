@@ -98,8 +98,8 @@ class _Notes(TorchFunctionMode):
 def _note(result: Any, before: int) -> None:
     """Note the running line at the nodes behind a result that have this number or a later one."""
     line = SourceLine(*current_line())
-    each = result if isinstance(result, (tuple, list)) else [result]
-    left = [grad_fn(tensor) for tensor in each if isinstance(tensor, torch.Tensor)]
+    results = result if isinstance(result, (tuple, list)) else [result]
+    left = [grad_fn(tensor) for tensor in results if isinstance(tensor, torch.Tensor)]
     while left:
         node = left.pop()
         if node is None or not before <= node._sequence_nr() < _sequence_number():

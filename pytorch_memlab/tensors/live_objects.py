@@ -26,10 +26,10 @@ class LiveObjects(NamedTuple):
 
 def live_objects() -> LiveObjects:
     """The tensors, modules, optimizers and nodes of autograd that Python tracks."""
-    found: dict[type, list[Any]] = {each: [] for each in _CLASSES}
+    instances: dict[type, list[Any]] = {kind: [] for kind in _CLASSES}
     for item in instances_of(*_CLASSES):
-        found[next(each for each in _CLASSES if issubclass(type(item), each))].append(item)
-    return LiveObjects(*found.values())
+        instances[next(kind for kind in _CLASSES if issubclass(type(item), kind))].append(item)
+    return LiveObjects(*instances.values())
 
 
 def instances_of(*classes: type) -> list[Any]:
@@ -47,8 +47,8 @@ def instances_of(*classes: type) -> list[Any]:
     young_to_old = [
         _of_classes(gc.get_objects(generation=generation), wanted) for generation in GENERATIONS
     ]
-    found = {id(item): item for part in reversed(young_to_old) for item in part}
-    return list(found.values())
+    objects = {id(item): item for part in reversed(young_to_old) for item in part}
+    return list(objects.values())
 
 
 def _of_classes(objects: list[Any], wanted: list[type]) -> list[Any]:
@@ -105,14 +105,14 @@ def _references_of_cpp_alone() -> int:
 
 
 def _with_subclasses(classes: tuple[type, ...]) -> list[type]:
-    found: dict[int, type] = {}
+    by_id: dict[int, type] = {}
     left = list(classes)
     while left:
         current = left.pop()
-        if id(current) not in found:
-            found[id(current)] = current
+        if id(current) not in by_id:
+            by_id[id(current)] = current
             left.extend(type.__subclasses__(current))
-    return list(found.values())
+    return list(by_id.values())
 
 
 _DEEPEST: Final = 8

@@ -26,13 +26,13 @@ class LiveTensors:
     """
 
     def __init__(self) -> None:
-        found = instances_of(torch.Tensor, torch.UntypedStorage, GradientEdge)
-        self._storages = [each for each in found if issubclass(type(each), torch.UntypedStorage)]
-        self._edges = [each.node for each in found if type(each) is GradientEdge]
+        objects = instances_of(torch.Tensor, torch.UntypedStorage, GradientEdge)
+        self._storages = [item for item in objects if issubclass(type(item), torch.UntypedStorage)]
+        self._edges = [item.node for item in objects if type(item) is GradientEdge]
         self.tensors: list[torch.Tensor] = [
-            each for each in found if issubclass(type(each), torch.Tensor)
+            item for item in objects if issubclass(type(item), torch.Tensor)
         ]
-        del found  # references are counted
+        del objects  # references are counted
         self.hidden = unreferenced(self.tensors)
         gradients = [gradient_of(tensor) for tensor in self.tensors]
         self.tensors += [gradient for gradient in gradients if gradient is not None]
@@ -122,19 +122,19 @@ def find_gpu_memory(device: torch.device | None = None) -> tuple[list[torch.Unty
 
     With them come the tensors that look at them and may change their device.
     """
-    found: dict[int, torch.UntypedStorage] = {}
+    storages: dict[int, torch.UntypedStorage] = {}
     views: Views = defaultdict(list)
     live = LiveTensors()
     for tensor, storage in live.storages():
         if storage.device.type == "cuda":
             if storage.nbytes():
-                found[storage._cdata] = storage
+                storages[storage._cdata] = storage
             if live.is_movable(tensor):
                 views[storage._cdata].append(tensor)
-    foreign = [_range(storage) for storage in found.values() if not storage.resizable()]
+    foreign = [_range(storage) for storage in storages.values() if not storage.resizable()]
     own = [
         storage
-        for storage in found.values()
+        for storage in storages.values()
         if device in (None, storage.device)
         and storage.resizable()
         and not _overlaps(_range(storage), foreign)
@@ -187,8 +187,8 @@ def _range(storage: torch.UntypedStorage) -> range:
     return range(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
 
 
-def _overlaps(one: range, others: list[range]) -> bool:
-    return any(one.start < other.stop and other.start < one.stop for other in others)
+def _overlaps(piece: range, others: list[range]) -> bool:
+    return any(piece.start < other.stop and other.start < piece.stop for other in others)
 
 
 def point(tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:

@@ -78,8 +78,8 @@ def _saved_by(node: Any, attributes: dict[type, list[str]]) -> Iterator[torch.Te
 def _tensors_of(node: Any, name: str) -> list[torch.Tensor]:
     try:
         saved = getattr(node, name)
-        each = saved if isinstance(saved, (tuple, list)) else [saved]
-        return [tensor for item in each if item is not None for tensor in _packed_in(item)]
+        items = saved if isinstance(saved, (tuple, list)) else [saved]
+        return [tensor for item in items if item is not None for tensor in _packed_in(item)]
     except RuntimeError:  # freed by backward
         return []
 

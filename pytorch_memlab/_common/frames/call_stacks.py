@@ -97,10 +97,10 @@ class CallStacks:
         """The numbers of stacks that ``capture`` returned; 0 is that of a stack without frames."""
         with self._lock:
             different: dict[Any, int] = dict.fromkeys(captured, 0)
-            found = _symbolized(list(different))
-            known: dict[int, int] = {}
+            symbolized = _symbolized(list(different))
+            place_numbers: dict[int, int] = {}
             numbered: dict[tuple[int, int], list[tuple[list[dict[str, Any]], int]]] = {}
-            for raw, frames in zip(different, found, strict=True):
+            for raw, frames in zip(different, symbolized, strict=True):
                 # Lists with the same objects are equal at once; a key of them all costs more.
                 size = len(frames)
                 alike = numbered.setdefault((size, id(frames[size // 2]) if size else 0), [])
@@ -109,7 +109,9 @@ class CallStacks:
                         different[raw] = number
                         break
                 else:
-                    different[raw] = number = self._number(tuple(self._numbers(frames, known)))
+                    different[raw] = number = self._number(
+                        tuple(self._numbers(frames, place_numbers))
+                    )
                     alike.append((frames, number))
                     del alike[:-_FEW_ALIKE]
             return [different[raw] for raw in captured]
@@ -134,24 +136,26 @@ class CallStacks:
             self._stacks.append(stack)
         return number
 
-    def _numbers(self, frames: Sequence[dict[str, Any]], known: dict[int, int]) -> list[int]:
+    def _numbers(
+        self, frames: Sequence[dict[str, Any]], place_numbers: dict[int, int]
+    ) -> list[int]:
         """The numbers of a stack's places, those of the package left out.
 
         A function of torch calls the function mode, which calls it again: that is one frame.
         """
-        found: list[int] = []
+        numbers: list[int] = []
         called_by_mode = -1
         for frame in frames:
-            number = known.get(id(frame))
+            number = place_numbers.get(id(frame))
             if number is None:
-                number = known[id(frame)] = self._place_number(frame)
+                number = place_numbers[id(frame)] = self._place_number(frame)
             if number < 0:
-                called_by_mode = found[-1] if found else -1
+                called_by_mode = numbers[-1] if numbers else -1
                 continue
             if called_by_mode < 0 or not self._is_same_function(number, called_by_mode):
-                found.append(number)
+                numbers.append(number)
             called_by_mode = -1
-        return found
+        return numbers
 
     def _place_number(self, frame: dict[str, Any]) -> int:
         place = frame["filename"], frame["line"], frame["name"]
@@ -162,8 +166,8 @@ class CallStacks:
             self._places.append(place)
         return number
 
-    def _is_same_function(self, one: int, other: int) -> bool:
-        (file, _, name), (other_file, _, other_name) = self._places[one], self._places[other]
+    def _is_same_function(self, number: int, other: int) -> bool:
+        (file, _, name), (other_file, _, other_name) = self._places[number], self._places[other]
         return file == other_file and name == other_name
 
 

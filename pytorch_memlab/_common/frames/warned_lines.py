@@ -28,22 +28,22 @@ def _meant(frame: FrameType | None, filename: str, line: int) -> FrameType | Non
 
     A function of torch calls the function mode, which calls it again: that is one frame.
     """
-    shown: list[FrameType] = []
+    visible: list[FrameType] = []
     named_level = passed = 0
     called_by_mode = None
     while frame is not None:
         code = frame.f_code
         is_of_mode = code.co_filename.startswith(SKIPPED)
         is_hidden = is_of_mode or code is called_by_mode
-        called_by_mode = shown[-1].f_code if is_of_mode and shown else None
+        called_by_mode = visible[-1].f_code if is_of_mode and visible else None
         passed += 1
         if not is_hidden:
-            shown.append(frame)
+            visible.append(frame)
         if not named_level and (code.co_filename, frame.f_lineno) == (filename, line):
             if not is_hidden:
                 return None
             named_level = passed
-        if 0 < named_level <= len(shown):
-            return shown[named_level - 1]
+        if 0 < named_level <= len(visible):
+            return visible[named_level - 1]
         frame = frame.f_back
     return None

@@ -43,10 +43,10 @@ class WeakRegistry(Generic[Value]):
     def of(self, owner: object, make: Callable[[], Value]) -> Value:
         """The object of an owner, made if there is none: one for all threads."""
         with self._lock:
-            known = self._known.get(id(owner))
-            value = None if known is None else known()
+            reference = self._known.get(id(owner))
+            value = None if reference is None else reference()
             if value is None:
-                for key in [key for key, one in self._known.items() if one() is None]:
+                for key in [key for key, reference in self._known.items() if reference() is None]:
                     del self._known[key]
                 value = make()
                 self._known[id(owner)] = weakref.ref(value)

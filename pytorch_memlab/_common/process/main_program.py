@@ -85,8 +85,10 @@ def _with_codes(code: CodeType, running: Mapping[tuple[str, int], CodeType]) -> 
     constants = []
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found = running.get((constant.co_qualname, constant.co_firstlineno))
-            constants.append(_with_codes(constant, running) if found is None else found)
+            running_code = running.get((constant.co_qualname, constant.co_firstlineno))
+            constants.append(
+                _with_codes(constant, running) if running_code is None else running_code
+            )
         else:
             constants.append(constant)
     return code.replace(co_consts=tuple(constants))
@@ -179,7 +181,9 @@ def _of_spec(spec: ModuleSpec, argv0: str, arguments: Sequence[str]) -> Program:
 def join_other_threads(threads: Collection[threading.Thread]) -> None:
     """Wait for all other threads that Python waits for before it ends, also for later ones."""
     while waiting := [
-        one for one in threading.enumerate() if one not in threads and not one.daemon and one.ident
+        thread
+        for thread in threading.enumerate()
+        if thread not in threads and not thread.daemon and thread.ident
     ]:
         for thread in waiting:
             thread.join()

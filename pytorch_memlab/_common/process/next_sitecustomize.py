@@ -12,7 +12,7 @@ from importlib.machinery import PathFinder
 
 def run_next_sitecustomize(folder: str) -> None:
     """Run the next ``sitecustomize`` on the path, as if a folder were not on it."""
-    sys.path[:] = [one for one in sys.path if one != folder]
+    sys.path[:] = [entry for entry in sys.path if entry != folder]
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
         module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)

@@ -69,21 +69,21 @@ def _show(
 def text_of(error: BaseException) -> str:
     """The traceback of an error as it will be shown, with the paths that files show."""
     errors = list(chain(error, suppressed=True))
-    traces = [one.__traceback__ for one in errors]
+    traces = [error.__traceback__ for error in errors]
     try:
         error.__traceback__ = _from_program(error.__traceback__)
         drop_own_frames(error)
         text = "".join(traceback.format_exception(error))
     finally:
-        for one, trace in zip(errors, traces, strict=True):
-            one.__traceback__ = trace
-    return _FILE.sub(lambda found: f'{found[1]}"{shown(found[2])}"', text)
+        for chained_error, trace in zip(errors, traces, strict=True):
+            chained_error.__traceback__ = trace
+    return _FILE.sub(lambda match: f'{match[1]}"{shown(match[2])}"', text)
 
 
 def drop_own_frames(error: BaseException) -> None:
     """Let an error, and those that led to it, name no frame of this package."""
-    for one in chain(error, suppressed=True):
-        one.__traceback__ = _without_own(one.__traceback__)
+    for chained_error in chain(error, suppressed=True):
+        chained_error.__traceback__ = _without_own(chained_error.__traceback__)
 
 
 def _from_program(trace: TracebackType | None) -> TracebackType | None:

@@ -76,9 +76,9 @@ class _Uncaught:
         if origin is None:
             return None
         with self._lock:
-            known = self._reports.get(id(origin))
-            is_known = known is not None and known[0]() is _referable(origin)
-            report = known[1] if known is not None and is_known else None
+            entry = self._reports.get(id(origin))
+            is_known = entry is not None and entry[0]() is _referable(origin)
+            report = entry[1] if entry is not None and is_known else None
             if report is None:
                 report = pytorch_memlab._report_of(origin)
                 if report is None:
@@ -127,9 +127,9 @@ class _Uncaught:
 
     def _gone(self, key: int, _reference: object) -> None:
         with self._lock:
-            found = self._reports.pop(key, None)
-            if found is not None and found[1].is_asked_for:
-                found[1].show()
+            entry = self._reports.pop(key, None)
+            if entry is not None and entry[1].is_asked_for:
+                entry[1].show()
             self._uninstall()
 
     def _install(self) -> None:
@@ -197,8 +197,8 @@ def _origin(error: BaseException) -> BaseException | None:
     if kind is None:
         return None
     errors = list(chain(error))
-    found = next((one for one in errors if isinstance(one, kind)), None)
-    return found or next((one for one in errors if library_without_memory(one)), None)
+    origin = next((error for error in errors if isinstance(error, kind)), None)
+    return origin or next((error for error in errors if library_without_memory(error)), None)
 
 
 def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseException]:
@@ -206,15 +206,15 @@ def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseExc
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
     while left:
-        one = left.pop()
-        if one is None or id(one) in seen:
+        current = left.pop()
+        if current is None or id(current) in seen:
             continue
-        seen.add(id(one))
-        yield one
-        left.append(one.__cause__)
-        if suppressed or not one.__suppress_context__:
-            left.append(one.__context__)
-        left += getattr(one, "exceptions", ())
+        seen.add(id(current))
+        yield current
+        left.append(current.__cause__)
+        if suppressed or not current.__suppress_context__:
+            left.append(current.__context__)
+        left += getattr(current, "exceptions", ())
 
 
 def first_line(error: BaseException) -> str:

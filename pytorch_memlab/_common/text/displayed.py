@@ -44,13 +44,13 @@ def registered_by(registers: Callable[[], Iterable[Callable[[], None]]]) -> None
 
 
 def _display_of(kind: type) -> _Display:
-    registers = (register for given in _registers for register in given())
-    found = _registered(kind)
-    while found is None:
+    registers = (register for register_all in _registers for register in register_all())
+    display = _registered(kind)
+    while display is None:
         next(registers)()
-        found = _registered(kind)
-    return found
+        display = _registered(kind)
+    return display
 
 
 def _registered(kind: type) -> _Display | None:
-    return next((_displays[one] for one in kind.__mro__ if one in _displays), None)
+    return next((_displays[base] for base in kind.__mro__ if base in _displays), None)

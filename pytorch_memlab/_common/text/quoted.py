@@ -38,8 +38,10 @@ def visible(text: str, kept: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() or one in kept or category(one) == "Zs" else _UNPRINTABLE
-        for one in text
+        character
+        if character.isprintable() or character in kept or category(character) == "Zs"
+        else _UNPRINTABLE
+        for character in text
     )
 
 

@@ -41,17 +41,17 @@ def masked(arguments: Sequence[str]) -> tuple[str, ...]:
     >>> masked(["s3://me:secret@host/bucket", "WANDB_API_KEY=abc"])
     ('s3://***@host/bucket', 'WANDB_API_KEY=***')
     """
-    found = []
+    hidden = []
     is_value = False  # whether the argument is the value of an option that has a secret
     for argument in arguments:
         option = argument.startswith("-") and not _is_plain(argument)
         if is_value and not option:
-            found.append(argument if _is_plain(argument) else MASK)
+            hidden.append(argument if _is_plain(argument) else MASK)
             is_value = False
             continue
-        found.append(_masked(argument))
+        hidden.append(_masked(argument))
         is_value = option and "=" not in argument and _is_secret(argument)
-    return tuple(found)
+    return tuple(hidden)
 
 
 def _masked(argument: str) -> str:

@@ -219,15 +219,15 @@ class ForwardOps:
         if own is not None and len(self._threads) == 1:
             return own
         of_threads = [_stack_of(number, name, stacks) for stacks in self._threads.copy()]
-        found = [stack for stack in of_threads if stack is not None]
-        if len(found) > 1:
+        stacks = [stack for stack in of_threads if stack is not None]
+        if len(stacks) > 1:
             wanted = _plain(_VERSION.sub("", name.rpartition("::")[2]))
-            named = [each for each in found if _plain(_name_of(each.op)) == wanted]
+            named = [stack for stack in stacks if _plain(_name_of(stack.op)) == wanted]
             if len(named) == 1 and (own is None or own not in named):
                 return named[0]
         if own is not None:
             return own
-        return found[0] if len(found) == 1 else None
+        return stacks[0] if len(stacks) == 1 else None
 
     def of_current_node(self) -> OpStack | None:
         """The stack of the op whose backward runs now in this thread; None if there is none."""

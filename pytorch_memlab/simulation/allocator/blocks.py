@@ -312,8 +312,8 @@ def _segment(head: Block, device: int) -> dict[str, Any]:
     while block is not None and block.mapped:
         blocks.append(_block(block))
         block = block.next
-    allocated = [one for one in blocks if one["state"] == "active_allocated"]
-    active = [one for one in blocks if one["state"] != "inactive"]
+    allocated = [block for block in blocks if block["state"] == "active_allocated"]
+    active = [block for block in blocks if block["state"] != "inactive"]
     private = head.pool.private
     return {
         "device": device,

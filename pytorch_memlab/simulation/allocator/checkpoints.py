@@ -51,7 +51,7 @@ def checkpoint_state(allocator: CachingAllocator, pool_id: PoolId) -> PoolState:
         for block in _chain(head):
             if block.event_count:
                 raise RuntimeError("Events should have synchronized when checkpointing block")
-        states = (_BlockState(one.address, one.size, one.allocated) for one in _chain(head))
+        states = (_BlockState(block.address, block.size, block.allocated) for block in _chain(head))
         segments.append(tuple(states))
     return PoolState(pool_id, tuple(segments))
 
@@ -70,7 +70,9 @@ def set_checkpoint_state(allocator: CachingAllocator, state: PoolState) -> Check
                 _check(not block.event_count)
                 delta.freed.append(block.address)
                 allocator.free(block.address)
-    free = {one.address: one for part in (pool.small, pool.large) for one in part.free_blocks()}
+    free = {
+        block.address: block for part in (pool.small, pool.large) for block in part.free_blocks()
+    }
     for segment in state.segments:
         address = segment[0].address
         if address not in free:

@@ -124,7 +124,12 @@ class SimulatedDriver:
         own = [segment for segment in sizes.items() if segment[0] >= self._base]
         space = AddressSpace(self._base, own)
         reserved = AddressSpace(
-            self._base + 2**43, [one for one in ranges.items() if one[0] >= self._base]
+            self._base + 2**43,
+            [
+                reserved_range
+                for reserved_range in ranges.items()
+                if reserved_range[0] >= self._base
+            ],
         )
         used = sum(sizes.values()) + pages
         self._sizes, self._space, self._reserved, self._used = sizes, space, reserved, used
@@ -212,15 +217,19 @@ class RecordedDriver(SimulatedDriver):
         if step is not None:
             address = step.address
         else:
-            known = self._ranges.values()
-            unknown = (one for one in self.mapped if not any(one in taken for taken in known))
+            reserved_ranges = self._ranges.values()
+            unknown = (
+                address
+                for address in self.mapped
+                if not any(address in taken for taken in reserved_ranges)
+            )
             upcoming = next(unknown, None)
             address = super().reserve(size) if upcoming is None else upcoming
         self._ranges[address] = range(address, address + size)
         return address
 
     def adopt_range(self, address: int) -> None:
-        pages = [one for one in self.mapped if one >= address]
+        pages = [address_of_page for address_of_page in self.mapped if address_of_page >= address]
         self._ranges[address] = range(address, max(pages, default=address) + 1)
 
     def map(self, address: int, size: int) -> bool:

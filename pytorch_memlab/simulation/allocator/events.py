@@ -64,7 +64,7 @@ class AllocatorEvents:
             self.observers = (*self.observers, observer)
 
     def remove(self, observer: Observer) -> None:
-        self.observers = tuple(one for one in self.observers if one != observer)
+        self.observers = tuple(other for other in self.observers if other != observer)
 
     def tell(
         self, action: str, address: int, size: int, stream: int, pool: BlockPool | None = None

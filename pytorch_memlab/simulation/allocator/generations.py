@@ -94,7 +94,7 @@ class Generations:
         if generation not in generations:  # an interrupt came after it had ended
             return 0
         place = generations.index(generation)
-        size = sum([one.size for one in generations[place:]])
+        size = sum([generation.size for generation in generations[place:]])
         before = generations[place - 1]
         before.size += generation.size
         del generations[place]

@@ -48,16 +48,16 @@ class PrivatePools:
         Raises:
             RuntimeError: nothing used the pool any more, though tensors are still in it.
         """
-        known = self.by_id.get(pool_id)
-        if known is None:
+        pool = self.by_id.get(pool_id)
+        if pool is None:
             self.of_id(pool_id)
-        elif not known.use_count:
+        elif not pool.use_count:
             raise RuntimeError(
                 "it->second->use_count > 0 INTERNAL ASSERT FAILED: "
                 f"nothing uses the memory pool {pool_id} any more"
             )
         else:
-            known.use_count += 1
+            pool.use_count += 1
 
     def begin(self, pool_id: PoolId, takes: StreamFilter) -> None:
         """Let a pool take the requests of some streams, which uses it."""

@@ -137,13 +137,13 @@ class RequestReplay:
         A private pool whose segments go back is no longer used. Where no others go back, it was
         given up by itself.
         """
-        found = dict.fromkeys(pools)
-        private = [pool_id for pool_id in found if pool_id is not None]
+        pool_ids = dict.fromkeys(pools)
+        private = [pool_id for pool_id in pool_ids if pool_id is not None]
         for pool_id in private:
             self.allocator.end_private_pool(pool_id)
         if is_of_request:
             return
-        if None in found:
+        if None in pool_ids:
             self.allocator.empty_cache()
             return
         for pool_id in private:
@@ -170,22 +170,22 @@ class RequestReplay:
         """
         allocator = self.allocator
         expandable: dict[tuple[int, bool, PoolId | None], list[RecordedSegment]] = {}
-        for one in recording.initial:
-            address = one.address
-            for size, requested in one.blocks:
+        for segment in recording.initial:
+            address = segment.address
+            for size, requested in segment.blocks:
                 if requested is not None:
                     self.addresses[address] = address
                 address += size
-            if one.is_expandable:
-                key = one.stream, one.is_small, one.pool_id
-                expandable.setdefault(key, []).append(one)
+            if segment.is_expandable:
+                key = segment.stream, segment.is_small, segment.pool_id
+                expandable.setdefault(key, []).append(segment)
             else:
                 allocator.adopt_segment(
-                    one.address,
-                    one.stream,
-                    one.blocks,
-                    is_small=one.is_small,
-                    pool_id=one.pool_id,
+                    segment.address,
+                    segment.stream,
+                    segment.blocks,
+                    is_small=segment.is_small,
+                    pool_id=segment.pool_id,
                 )
         begins = {key: ranges[0].address for key, ranges in expandable.items()}
         events = enumerate(recording.events() if expandable else ())
@@ -196,7 +196,7 @@ class RequestReplay:
                 begins[key] = min(begins[key], address)
         for key, ranges in expandable.items():
             stream, is_small, pool_id = key
-            parts = [(one.address, one.blocks) for one in ranges]
+            parts = [(part.address, part.blocks) for part in ranges]
             allocator.adopt_expandable_segment(
                 begins[key], stream, parts, is_small=is_small, pool_id=pool_id
             )
@@ -297,7 +297,7 @@ class Comparison(RequestReplay):
         driver = RecordedDriver()
         if recording.total_memory is not None:
             driver.total = recording.total_memory
-        driver.mapped = [one[1] for one in recording.events() if one[0] == "segment_map"]
+        driver.mapped = [event[1] for event in recording.events() if event[0] == "segment_map"]
         super().__init__(recording, driver, settings, order_by_address=order_by_address)
         for begin in self.begins:
             driver.adopt_range(begin)
@@ -312,12 +312,12 @@ class Comparison(RequestReplay):
             return self.result
         recorded = sorted(
             (
-                one.address,
-                one.stream,
-                one.is_small,
-                [(size, requested is not None) for size, requested in one.blocks],
+                segment.address,
+                segment.stream,
+                segment.is_small,
+                [(size, requested is not None) for size, requested in segment.blocks],
             )
-            for one in self._recording.final
+            for segment in self._recording.final
         )
         self.result.final_matches = not self._released_within and self._state() == recorded
         return self.finish()
@@ -449,12 +449,15 @@ class Comparison(RequestReplay):
     def _state(self) -> list[tuple[Any, ...]]:
         return [
             (
-                one["address"],
-                one["stream"],
-                one["segment_type"] == "small",
-                [(block["size"], block["state"] == "active_allocated") for block in one["blocks"]],
+                segment["address"],
+                segment["stream"],
+                segment["segment_type"] == "small",
+                [
+                    (block["size"], block["state"] == "active_allocated")
+                    for block in segment["blocks"]
+                ],
             )
-            for one in self.allocator.segments()
+            for segment in self.allocator.segments()
         ]
 
 

@@ -57,8 +57,8 @@ def _split(text: str) -> Iterator[tuple[str, str]]:
         key, _, value = item.partition(":")
         if key not in _KEYS:
             near = difflib.get_close_matches(key, _KEYS, n=1)
-            known = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
-            raise AllocatorSettingsError(f"unknown allocator setting {quoted(key)}; {known}")
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
+            raise AllocatorSettingsError(f"unknown allocator setting {quoted(key)}; {hint}")
         if not value:
             check = _CHECKS.get(key)
             example = "True" if check is _boolean else "native" if check is _backend else "<number>"

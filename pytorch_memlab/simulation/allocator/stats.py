@@ -146,7 +146,7 @@ class DeviceStats:
     def as_nested_dict(self) -> dict[str, Any]:
         """Return what ``torch.cuda.memory_stats_as_nested_dict()`` returns, keys in its order."""
         # Every line of a profiled program that allocates comes here.
-        found: dict[str, Any] = {
+        nested: dict[str, Any] = {
             "num_alloc_retries": self.num_alloc_retries,
             "num_ooms": self.num_ooms,
             "max_split_size": self.max_split_size,
@@ -156,19 +156,19 @@ class DeviceStats:
             "num_oom_rejections": self.num_oom_rejections,
         }
         for group, total, small, large in self._groups:
-            found[group] = {
+            nested[group] = {
                 "all": total.as_dict(),
                 "small_pool": small.as_dict(),
                 "large_pool": large.as_dict(),
             }
             if group == "reserved_bytes":
-                found[PRIVATE_RESERVED] = {
+                nested[PRIVATE_RESERVED] = {
                     pool: {name: stat.as_dict() for name, stat in stats.items()}
                     for pool, stats in self._private.items()
                 }
-        found["oversize_allocations"] = self.oversize_allocations.as_dict()
-        found["oversize_segments"] = self.oversize_segments.as_dict()
-        return found
+        nested["oversize_allocations"] = self.oversize_allocations.as_dict()
+        nested["oversize_segments"] = self.oversize_segments.as_dict()
+        return nested
 
     def recount(self, counts: Mapping[Stat, int]) -> None:
         """Set what follows from the blocks; that of oversize ones does not."""

@@ -26,8 +26,8 @@ class Work:
         self._is_sleep = is_sleep
         self.end_time = end_time
         self.is_finished = False
-        for one in before:
-            one._after.append(self)
+        for earlier in before:
+            earlier._after.append(self)
 
     def finish(self) -> None:
         """Let it be done, with all that comes before it."""
@@ -39,14 +39,16 @@ class Work:
                 continue
             done[work] = None
             ready += work.before
-            ready += [one for one in work._after if one._only_waited(done)]
+            ready += [waiting for waiting in work._after if waiting._only_waited(done)]
         for work in done:
             work.is_finished = True
             work.before.clear()
             work._after.clear()
 
     def _only_waited(self, done: Container[Work]) -> bool:
-        return not self._is_sleep and all(one.is_finished or one in done for one in self.before)
+        return not self._is_sleep and all(
+            earlier.is_finished or earlier in done for earlier in self.before
+        )
 
 
 class StreamWork:
@@ -83,11 +85,11 @@ class StreamWork:
     def finish(self, stream: int | None = None) -> None:
         """Let all the work of `stream`, or of all streams, be done."""
         streams = list(self._last) if stream is None else [stream]
-        for one in streams:
-            work = self._last.get(one)
+        for finished in streams:
+            work = self._last.get(finished)
             if work is not None:
                 work.finish()
-                del self._last[one]
+                del self._last[finished]
 
 
 class StreamEvents:

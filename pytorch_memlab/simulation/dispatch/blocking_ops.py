@@ -37,7 +37,7 @@ def refuse_in_capture(
     """
     if op in (_aten._to_copy.default, _aten.copy_.default):
         source, target = (args[0], result) if op is _aten._to_copy.default else (args[1], args[0])
-        hosts = [one for one in (source, target) if machine.gpu_of(one) is None]
+        hosts = [tensor for tensor in (source, target) if machine.gpu_of(tensor) is None]
         if len(hosts) == 1 and RELEASE >= _CHECKS_PINNED and not machine.is_pinned(hosts[0]):
             raise RuntimeError(
                 "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU "
@@ -74,5 +74,5 @@ def _gpu_of_copy(
     machine: Machine, source: torch.Tensor, target: torch.Tensor
 ) -> SimulatedGPU | None:
     """The GPU of a copy to or from the CPU, None for any other copy."""
-    one, other = machine.gpu_of(source), machine.gpu_of(target)
-    return one or other if one is None or other is None else None
+    gpu, other = machine.gpu_of(source), machine.gpu_of(target)
+    return gpu or other if gpu is None or other is None else None

@@ -62,7 +62,9 @@ class _CapturedOp:
         if self.draw is not None:
             state = self.draw.state
             run = self.draw.drawing(state.source(offsets[state] + self.draw.offset))
-        args, kwargs = (_mapped(_Place, _Place.tensor, one) for one in (self.args, self.kwargs))
+        args, kwargs = (
+            _mapped(_Place, _Place.tensor, arguments) for arguments in (self.args, self.kwargs)
+        )
         result = run(*args, **kwargs)
         for place, tensor in zip(self.outputs, _tensors(result), strict=True):
             if place is not None:
@@ -97,8 +99,10 @@ class Recording:
         """Keep the values of a tensor that an op of the capture writes to."""
         for storage in storages_of(tensor):
             key: int = storage._cdata
-            known = self._saved.get(key)
-            if key in self._made or (known is not None and known.storage() is storage):
+            weak_storage = self._saved.get(key)
+            if key in self._made or (
+                weak_storage is not None and weak_storage.storage() is storage
+            ):
                 continue
             with _below_python():
                 values = torch.UntypedStorage(storage.nbytes()).copy_(storage, False)
@@ -120,9 +124,9 @@ class Recording:
     def add(self, run: Callable[..., Any], args: Args, kwargs: Kwargs, result: Any) -> None:
         """Keep an op that has run."""
         draw, self.draw = self.draw, None
-        known = {key for tensor in _tensors((args, kwargs)) for key in _keys(tensor)}
+        keys = {key for tensor in _tensors((args, kwargs)) for key in _keys(tensor)}
         outputs = [
-            None if known.intersection(_keys(tensor)) else self._place(tensor)
+            None if keys.intersection(_keys(tensor)) else self._place(tensor)
             for tensor in _tensors(result)
         ]
         place = partial(_mapped, torch.Tensor, self._argument)
@@ -144,11 +148,11 @@ class Recording:
         del tensors, args
 
         def keep(run: Callable[..., Any], result: Any) -> None:
-            known = [storage() for storage in storages]
+            kept_storages = [storage() for storage in storages]
             del self.ops[before:]
             outputs = [
                 None
-                if any(storage in known for storage in storages_of(tensor))
+                if any(storage in kept_storages for storage in storages_of(tensor))
                 else self._place(tensor)
                 for tensor in _tensors(result)
             ]
@@ -287,9 +291,9 @@ def _keys(tensor: torch.Tensor) -> list[int]:
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     """The tensors in nested lists, tuples and dictionaries, in order."""
-    found: list[torch.Tensor] = []
-    _mapped(torch.Tensor, found.append, value)
-    return found
+    tensors: list[torch.Tensor] = []
+    _mapped(torch.Tensor, tensors.append, value)
+    return tensors
 
 
 def _mapped(kind: type, change: Callable[[Any], Any], value: Any) -> Any:
@@ -297,7 +301,7 @@ def _mapped(kind: type, change: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(kind, change, one) for one in value)
+        return type(value)(_mapped(kind, change, item) for item in value)
     if isinstance(value, dict):
-        return {key: _mapped(kind, change, one) for key, one in value.items()}
+        return {key: _mapped(kind, change, item) for key, item in value.items()}
     return value

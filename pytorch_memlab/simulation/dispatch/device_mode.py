@@ -132,21 +132,21 @@ class SimulatedDeviceMode(TorchDispatchMode):
                 return result
         elif info.is_mark:
             return func(*args, **kwargs)
-        given = kwargs
+        arguments = kwargs
         if not info.is_plain:
             result = self._run_otherwise(func, info, args, kwargs)
             if result is not NotImplemented:
                 return result
             if info.device_position is not None:
                 args, kwargs = _with_device_by_name(info.device_position, func, args, kwargs)
-                given = kwargs
+                arguments = kwargs
         call = DispatchedCall(self._machine, self._gradients, info, func, args, kwargs)
         self._output_devices.find(call)
         gpu = call.outputs_on
         if gpu is not None:
             if info.python_kernel is not None:
                 with self, self._machine.thread.call_context((), {}):
-                    return info.python_kernel(*args, **given)
+                    return info.python_kernel(*args, **arguments)
             node = _current_node()
             if node is not None:
                 self._gradients.enter(node)
@@ -264,13 +264,13 @@ def _with_tensors(func: Any, args: Args) -> tuple[Any, ...]:
 
     ``torch.jit.trace`` keeps tensors of numbers (``t + 1``); modes get the numbers instead.
     """
-    if func is not _EQUAL and any(isinstance(one, torch.Tensor) for one in args):
+    if func is not _EQUAL and any(isinstance(arg, torch.Tensor) for arg in args):
         return args  # of arithmetic, which takes them
     return tuple(
-        torch.scalar_tensor(one, dtype=_TYPES_OF_NUMBERS[type(one)], device=_CPU)
-        if type(one) in _TYPES_OF_NUMBERS and type(argument.type) is torch.TensorType
-        else one
-        for one, argument in zip(args, func._schema.arguments, strict=False)
+        torch.scalar_tensor(arg, dtype=_TYPES_OF_NUMBERS[type(arg)], device=_CPU)
+        if type(arg) in _TYPES_OF_NUMBERS and type(argument.type) is torch.TensorType
+        else arg
+        for arg, argument in zip(args, func._schema.arguments, strict=False)
     )
 
 

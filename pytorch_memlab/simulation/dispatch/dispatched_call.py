@@ -78,10 +78,10 @@ class DispatchedCall(OpCall):
         self.allocations: list[Allocation | None] = []
         if tensors:
             table = machine.allocations
-            known, note = table.of, self.allocations.append
+            allocation_of, note = table.of, self.allocations.append
             for tensor in tensors:  # all that is asked of each
                 try:
-                    note(known(_untyped_storage(tensor)))
+                    note(allocation_of(_untyped_storage(tensor)))
                 except (NotImplementedError, RuntimeError, ValueError):
                     note(table.find(tensor))
                 if tensor.layout is not _STRIDED or tensor.is_nested:
@@ -237,10 +237,10 @@ class DispatchedCall(OpCall):
 
     def _follow_sizes(self) -> None:
         machine, gpu = self.machine, self.outputs_on
-        known = machine.allocations.known
+        allocations = machine.allocations.known
         for tensor in list_of_tensors(self.args, self.kwargs):
             for storage in storages_of(tensor):
-                if storage._cdata in known:
+                if storage._cdata in allocations:
                     machine.resized(storage)
                 elif tensor is self.args[0] and gpu is not None:
                     machine.put(storage, gpu)

@@ -39,10 +39,10 @@ def with_captured(machine: Machine, op: Any, args: Args, kwargs: Kwargs) -> tupl
     """The arguments of a call, with those GPU tensors added that its score function captures."""
     bound = inspect.signature(type(op).__call__).bind(op, *args, **kwargs)
     bound.apply_defaults()
-    score_mod, given = bound.arguments["score_mod"], bound.arguments[_CAPTURED]
-    captured = _captured(machine, score_mod, bound.arguments["query"].dtype, given)
+    score_mod, buffers = bound.arguments["score_mod"], bound.arguments[_CAPTURED]
+    captured = _captured(machine, score_mod, bound.arguments["query"].dtype, buffers)
     bound.arguments["score_mod"] = _with_arguments(score_mod, captured)
-    bound.arguments[_CAPTURED] = (*given, *captured)
+    bound.arguments[_CAPTURED] = (*buffers, *captured)
     return bound.args[1:], bound.kwargs
 
 
@@ -68,30 +68,30 @@ class _Replacing(TorchFunctionMode):
 
 
 def _captured(
-    machine: Machine, score_mod: ScoreMod, dtype: torch.dtype, given: tuple[Any, ...]
+    machine: Machine, score_mod: ScoreMod, dtype: torch.dtype, buffers: tuple[Any, ...]
 ) -> tuple[torch.Tensor, ...]:
     """The tensors of simulated GPUs that a score function takes from around it, in their order."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    found: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
+    fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
 
     def replace(value: Any) -> Any:
         is_real = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
         if not is_real or machine.gpu_of(value) is None:
             return _on_cpu(value)
-        if id(value) not in found:
-            found[id(value)] = (value, _stand_in(fake, value))
-        return found[id(value)][1]
+        if id(value) not in fakes:
+            fakes[id(value)] = (value, _stand_in(fake, value))
+        return fakes[id(value)][1]
 
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
     with _disable_current_modes():
-        arguments = tree_map(partial(_stand_in, fake), given)
+        arguments = tree_map(partial(_stand_in, fake), buffers)
         with fake:
             score = torch.empty((), dtype=dtype)
             indices = [torch.empty((), dtype=torch.int) for _ in range(4)]
             with torch.no_grad(), TransformGetItemToIndex(), _Replacing(replace):
                 score_mod(score, *indices, *arguments)
-    return tuple(tensor for tensor, _ in found.values())
+    return tuple(tensor for tensor, _ in fakes.values())
 
 
 def _with_arguments(score_mod: ScoreMod, captured: tuple[torch.Tensor, ...]) -> ScoreMod:
@@ -101,8 +101,8 @@ def _with_arguments(score_mod: ScoreMod, captured: tuple[torch.Tensor, ...]) -> 
     count = len(captured)
 
     def with_arguments(*args: Any) -> torch.Tensor:
-        given = {id(own): arg for own, arg in zip(captured, args[-count:], strict=True)}
-        with _Replacing(lambda value: given.get(id(value), value)):
+        arg_of = {id(own): arg for own, arg in zip(captured, args[-count:], strict=True)}
+        with _Replacing(lambda value: arg_of.get(id(value), value)):
             return score_mod(*args[:-count])
 
     return with_arguments

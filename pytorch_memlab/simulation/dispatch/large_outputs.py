@@ -36,8 +36,8 @@ class LargeOutputs:
             result = self._results.of(info, call.op, call.args, call.kwargs).result
         except Exception:  # tensors without one storage, or a call that the op itself refuses
             return None
-        new = [one for one in tensors_of(result) if one.argument < 0]
-        nbytes = {one.fresh: one.numel * one.dtype.itemsize for one in new}
+        new = [output for output in tensors_of(result) if output.argument < 0]
+        nbytes = {output.fresh: output.numel * output.dtype.itemsize for output in new}
         return _made(result) if sum(nbytes.values()) > gpu.room() else None
 
 
@@ -48,8 +48,8 @@ def are_possible(call: DispatchedCall, gpu: SimulatedGPU) -> bool:
         if isinstance(value, torch.Tensor):
             most *= value.numel() + 1
         elif info.sizes and isinstance(value, (list, tuple)):
-            for one in value:
-                most *= abs(one) + 1
+            for extent in value:
+                most *= abs(extent) + 1
         elif info.is_factory and value:
             return True  # ``arange``, whose step may be small
     return most > gpu.model.total_memory
@@ -60,7 +60,7 @@ def _most_elements(func: Any, info: OpInfo, args: Args) -> float:
     most = 1.0
     if info.sizes:
         sizes = [args[place] or () for place in info.sizes if place < len(args)]
-        most = math.prod((abs(one) + 1 for size in sizes for one in size), start=most)
+        most = math.prod((abs(extent) + 1 for size in sizes for extent in size), start=most)
     elif info.is_factory:
         # The step of ``arange`` may be small.
         numbers = [abs(value) for value in args if isinstance(value, (int, float)) and value]
@@ -71,9 +71,9 @@ def _most_elements(func: Any, info: OpInfo, args: Args) -> float:
         return most
     first, last = tensors[0], tensors[-1]
     if info.is_pointwise:
-        if all(one.shape == first.shape for one in tensors):
+        if all(tensor.shape == first.shape for tensor in tensors):
             return most * first.numel()
-        return float(math.prod(torch.broadcast_shapes(*(one.shape for one in tensors))))
+        return float(math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in tensors))))
     most *= first.numel()
     if len(tensors) > 1 and first.dim() and last.dim():
         left = tensors[-2]
@@ -87,4 +87,4 @@ def _most_elements(func: Any, info: OpInfo, args: Args) -> float:
 def _made(result: Any) -> Any:
     if isinstance(result, TensorMeta):
         return torch.empty_strided(result.size, result.stride, dtype=result.dtype, device="meta")
-    return [_made(one) for one in result] if isinstance(result, list) else result
+    return [_made(output) for output in result] if isinstance(result, list) else result

@@ -36,11 +36,13 @@ class InputPlace(NamedTuple):
 def note_outputs(machine: Machine, outputs: Any, inputs: tuple[Any, ...]) -> None:
     """Remember where the outputs and the inputs of a custom function are, for its node."""
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    node = next((one.grad_fn for one in outputs if _has_node(one)), None)
+    node = next((output.grad_fn for output in outputs if _has_node(output)), None)
     if not isinstance(node, torch.autograd.function.BackwardCFunction):
         return
     gpu_of = machine.gpu_of
-    places = [gpu_of(one) if isinstance(one, torch.Tensor) else _NO_TENSOR for one in outputs]
+    places = [
+        gpu_of(output) if isinstance(output, torch.Tensor) else _NO_TENSOR for output in outputs
+    ]
     setattr(node, _PLACES, places)
     setattr(node, _INPUTS, _places_of(inputs))
     if len(set(places) - {_NO_TENSOR}) > 1:

@@ -75,8 +75,8 @@ class OutputDevices:
     def of_lists_differ(self, args: Args) -> bool:
         """True if lists have tensors of several devices."""
         gpu_of = self._machine.gpu_of
-        lists = tuple(one for one in args if isinstance(one, (list, tuple)))
-        return len({gpu_of(one) for one in tensors_in(lists, {})}) > 1
+        lists = tuple(arg for arg in args if isinstance(arg, (list, tuple)))
+        return len({gpu_of(tensor) for tensor in tensors_in(lists, {})}) > 1
 
     def _common_gpu(self, call: DispatchedCall) -> SimulatedGPU | None:
         """The GPU of the tensors among a call's arguments."""
@@ -107,7 +107,7 @@ class OutputDevices:
     def _number_written_in(self, call: DispatchedCall) -> torch.Tensor | None:
         """A number of the CPU that an op would write a GPU's result to."""
         written = call.info.written_in(call.args, call.kwargs)
-        return next((one for one in written if self._machine.gpu_of(one) is None), None)
+        return next((tensor for tensor in written if self._machine.gpu_of(tensor) is None), None)
 
     def _is_from_program(self, tensor: torch.Tensor) -> bool:
         """True if a CPU tensor comes from the program, not from inside a composite op.
@@ -135,7 +135,7 @@ class OutputDevices:
         if gpu is not None:
             return gpu
         gpus = map(self._machine.gpu_of, tensors_in(args, kwargs))
-        return next((one for one in gpus if one is not None), None)
+        return next((gpu for gpu in gpus if gpu is not None), None)
 
 
 def _refusal(call: DispatchedCall, gpu: SimulatedGPU, on_cpu: torch.Tensor) -> RuntimeError:

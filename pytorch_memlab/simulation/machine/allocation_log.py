@@ -148,16 +148,16 @@ class AllocationLog:
 
 def code_stack() -> CodeStack:
     """The frames of the program and of its libraries that run now, without the simulation's."""
-    found: list[tuple[CodeType, int]] = []
+    stack: list[tuple[CodeType, int]] = []
     called_by_mode = None
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(found) < _DEEPEST:
+    while frame is not None and len(stack) < _DEEPEST:
         code = frame.f_code
         if code.co_filename.startswith(SKIPPED):
-            called_by_mode = found[-1][0] if found else None
+            called_by_mode = stack[-1][0] if stack else None
         elif code is not called_by_mode:
             # A function of torch calls the function mode, which calls it again: one frame.
-            found.append((code, frame.f_lineno))
+            stack.append((code, frame.f_lineno))
             called_by_mode = None
         frame = frame.f_back
-    return tuple(found)
+    return tuple(stack)

@@ -84,19 +84,19 @@ class AssumedSizes:
         UsageError: a name, a line or an amount that cannot be.
     """
 
-    def __init__(self, given: Mapping[str, object] | None = None) -> None:
+    def __init__(self, assumed: Mapping[str, object] | None = None) -> None:
         self._of_ops: dict[str, Amount] = {}
         self._of_lines: dict[tuple[str, int], Amount] = {}
         self._names: dict[str | tuple[str, int], str] = {}
         self._met: set[str | tuple[str, int]] = set()
         self._lock = threading.Lock()
-        for name, value in (given or {}).items():
+        for name, value in (assumed or {}).items():
             self._add(name, value)
 
     def _add(self, name: str, value: object) -> None:
         name = name.strip() if isinstance(name, str) else name
         try:
-            found = amount(value)
+            size = amount(value)
         except UsageError as error:
             raise UsageError(f"assume {name}: {error}") from None
         line = _LINE.fullmatch(name) if isinstance(name, str) else None
@@ -108,14 +108,14 @@ class AssumedSizes:
                     f"assume: there is no op {quoted(name)} whose size can be given: "
                     f"{'did you mean ' + names + '?' if near else names + ', or file.py:12'}"
                 )
-            if found.fraction is not None and found.fraction > 1 and name != "repeat_interleave":
-                raise UsageError(f"assume {name}: {found.text} is more than all elements")
-            self._of_ops[name] = found
-            self._names[name] = f"{name}={found.text}"
+            if size.fraction is not None and size.fraction > 1 and name != "repeat_interleave":
+                raise UsageError(f"assume {name}: {size.text} is more than all elements")
+            self._of_ops[name] = size
+            self._names[name] = f"{name}={size.text}"
             return
         key = (_checked_file(line[1], int(line[2])), int(line[2]))
-        self._of_lines[key] = found
-        self._names[key] = f"{name}={found.text}"
+        self._of_lines[key] = size
+        self._names[key] = f"{name}={size.text}"
 
     def find(self, op: str, filename: str, line: int) -> Amount | None:
         """The amount that holds for an op at a line of the program; None if none was given."""
@@ -139,8 +139,8 @@ class AssumedSizes:
 
     def resolved(self) -> dict[str, str]:
         """All of it, with whole paths, for other processes."""
-        lines = {f"{file}:{line}": one.text for (file, line), one in self._of_lines.items()}
-        return {**{name: one.text for name, one in self._of_ops.items()}, **lines}
+        lines = {f"{file}:{line}": size.text for (file, line), size in self._of_lines.items()}
+        return {**{name: size.text for name, size in self._of_ops.items()}, **lines}
 
     def unmet(self) -> tuple[str, ...]:
         """Those that no size has asked for so far, as the user wrote them."""

@@ -93,15 +93,15 @@ def visible_count(gpus: list[SimulatedGPU]) -> int:
     text = os.environ.get(VISIBLE_DEVICES)
     if text is None:
         return len(gpus)
-    found: list[int] = []
+    indexes: list[int] = []
     for entry in text.split(","):
         index = _index(entry.strip(), gpus)
         if index is None:
             break
-        if index in found:
+        if index in indexes:
             return 0
-        found.append(index)
-    return len(found)
+        indexes.append(index)
+    return len(indexes)
 
 
 def _index(entry: str, gpus: list[SimulatedGPU]) -> int | None:

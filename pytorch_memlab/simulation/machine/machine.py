@@ -247,8 +247,8 @@ class Machine:
     def new_stream(self, index: int, priority: int) -> int:
         ids = self._stream_ids[index]
         if not ids.any_given:
-            for one in all_ids():
-                self.traced("StreamCreation", handle_of(one, index))
+            for stream_id in all_ids():
+                self.traced("StreamCreation", handle_of(stream_id, index))
         return ids.next(priority)
 
     def sleep(self, index: int, seconds: float) -> None:
@@ -418,14 +418,14 @@ class Machine:
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Follow a storage that was resized: CUDA takes new memory, then frees the old."""
         key: int = storage._cdata
-        known = self.allocations.known
-        before = known[key]
+        by_storage = self.allocations.known
+        before = by_storage[key]
         if storage.nbytes() != before.nbytes:
             gpu = before.gpu
             with uninterrupted(*STANDARD_SIGNALS):
                 stream = self.current_stream(gpu.index)
                 allocation = gpu.allocate(storage.nbytes(), stream, is_data=True)
-                known[key] = allocation
+                by_storage[key] = allocation
                 gpu.release(before)
 
     def _release(self, allocation: Allocation) -> None:

@@ -23,18 +23,18 @@ def tensors_in(args: Args, kwargs: Kwargs) -> Iterator[torch.Tensor]:
 
 def list_of_tensors(args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """The same as a list. Every op comes here."""
-    found = []
+    tensors = []
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
         if kind is torch.Tensor:
-            found.append(value)
+            tensors.append(value)
         elif kind in _NO_TENSORS:
             continue
         elif isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += [item for item in value if isinstance(item, torch.Tensor)]
-    return found
+            tensors += [item for item in value if isinstance(item, torch.Tensor)]
+    return tensors
 
 
 _NO_TENSORS = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device})

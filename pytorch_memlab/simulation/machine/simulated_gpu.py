@@ -398,7 +398,11 @@ class SimulatedGPU:
         """Make whole what an error in the allocator, or an observer, left half done."""
         allocator = self.allocator
         allocator.mend()
-        kept = {one: size for one, size in self._estimates.items() if allocator.is_allocated(one)}
+        kept = {
+            address: size
+            for address, size in self._estimates.items()
+            if allocator.is_allocated(address)
+        }
         self._estimated = sum(kept.values())
         self._estimates = kept
         self._is_half_done = False

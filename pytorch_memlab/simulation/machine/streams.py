@@ -97,7 +97,7 @@ def _node_of(root: Any) -> Any:
 
 def _first_uses(roots: list[Any]) -> dict[int, int]:
     """The lowest number of the nodes that lead to each leaf, by the identity of the leaf."""
-    found: dict[int, int] = {}
+    first_uses: dict[int, int] = {}
     waiting, seen = list(roots), set(roots)
     while waiting:
         node = waiting.pop()
@@ -106,11 +106,11 @@ def _first_uses(roots: list[Any]) -> dict[int, int]:
                 continue
             if following._sequence_nr() == _NO_NUMBER:
                 leaf, number = id(following.variable), node._sequence_nr()
-                found[leaf] = min(number, found.get(leaf, number))
+                first_uses[leaf] = min(number, first_uses.get(leaf, number))
             elif following not in seen:
                 seen.add(following)
                 waiting.append(following)
-    return found
+    return first_uses
 
 
 class StreamChanges:
