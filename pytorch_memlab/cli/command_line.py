@@ -136,8 +136,8 @@ def unknown_command(arguments: Sequence[str]) -> str:
         return (
             f"{problem}: did you mean: {shortened('pytorch-memlab run ' + shlex.join(arguments))}"
         )
-    known = [*COMMANDS, "--help", "--version"] if first.startswith("-") else [*COMMANDS]
-    return problem + (did_you_mean(first, known) or f": the commands are {', '.join(COMMANDS)}")
+    choices = [*COMMANDS, "--help", "--version"] if first.startswith("-") else [*COMMANDS]
+    return problem + (did_you_mean(first, choices) or f": the commands are {', '.join(COMMANDS)}")
 
 
 def _summary(name: str, text: str) -> str:

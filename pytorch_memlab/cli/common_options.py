@@ -121,15 +121,15 @@ def assumptions(options: argparse.Namespace) -> dict[str, str]:
     """The sizes of ``--assume``, checked."""
     from ..simulation.inspect import AssumedSizes
 
-    found = {}
+    amounts = {}
     for word in options.assume or ():
         name, equals, amount = word.rpartition("=")
         if not (name and equals):
             raise UsageError(
                 f"--assume takes an op or a line, and how much of it: nonzero=0.001, not {word!r}"
             )
-        found[_beside_script(name, options)] = amount
-    return AssumedSizes(found).given()
+        amounts[_beside_script(name, options)] = amount
+    return AssumedSizes(amounts).given()
 
 
 def _beside_script(name: str, options: argparse.Namespace) -> str:
@@ -237,7 +237,7 @@ def _recorded_devices(history: AllocationHistory, path: str, device: int | None)
         )
     if device is None:
         return used
-    if device not in [one.device for one in history.devices]:
-        known = " or ".join(str(one) for one in used)
-        raise UsageError(f"{path} has no GPU {device}: --device takes {known}")
+    if device not in [device_history.device for device_history in history.devices]:
+        choices = " or ".join(str(index) for index in used)
+        raise UsageError(f"{path} has no GPU {device}: --device takes {choices}")
     return [device]

@@ -79,7 +79,7 @@ def _words(path: Path, actions: Mapping[str, argparse.Action], key: str, value: 
         near = did_you_mean(key, actions) or f": the options are {', '.join(actions)}"
         raise UsageError(f"{path}: {_SECTION} has no option {key}{near}")
     if isinstance(value, list):
-        return [word for one in value for word in _words(path, actions, key, one)]
+        return [word for item in value for word in _words(path, actions, key, item)]
     if isinstance(value, bool):
         if actions[key].nargs != 0:
             raise UsageError(f"{path}: {key} is not true or false: see pytorch-memlab run --help")

@@ -162,8 +162,8 @@ class EndingSignals:
             self._waiting = number
             self._wake(number)
         elif self._claims(number):
-            for each in NUMBERS:
-                _set_in_system(each, signal.SIG_IGN)
+            for ending_signal in NUMBERS:
+                _set_in_system(ending_signal, signal.SIG_IGN)
             self._wake(number)
             if not self._reports:
                 self._end(number)
@@ -210,8 +210,8 @@ class EndingSignals:
                 time.sleep(_PAUSE)
             if not self._claims(number):
                 time.sleep(_COPIES)
-            for each in NUMBERS:
-                _set_in_system(each, signal.SIG_DFL)
+            for ending_signal in NUMBERS:
+                _set_in_system(ending_signal, signal.SIG_DFL)
             if self._claimed_by == _thread.get_ident() and not self._reports:
                 self._end(number)
             return
@@ -328,8 +328,8 @@ _in_force: list[EndingSignals | _Interrupts] = []
 
 
 def _be_fork() -> None:
-    for each in _in_force:
-        each.be_fork()
+    for handler in _in_force:
+        handler.be_fork()
 
 
 if hasattr(os, "register_at_fork"):

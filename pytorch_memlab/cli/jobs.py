@@ -78,8 +78,8 @@ def _output(name: str, options: argparse.Namespace, force: bool) -> OutputFile[J
     from ..saved import job_file
 
     formats: dict[str, Callable[[Job], str | bytes]] = {
-        ".txt": lambda found: job.text(found, _called(options)),
-        ".html": lambda found: job_page.render(found, _called(options)),
+        ".txt": lambda digest: job.text(digest, _called(options)),
+        ".html": lambda digest: job_page.render(digest, _called(options)),
         ".json": job_file.text_of,
     }
     return OutputFile(

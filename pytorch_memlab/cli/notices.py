@@ -60,8 +60,10 @@ def tell_options_after_program(
     """Say which options of a command stand after the program, which does not seem to have them."""
     words = () if options.has_double_dash else options.arguments
     names = dict.fromkeys(word.partition("=")[0] for word in words)
-    known = {*parser.shown_options()} - {"-h", "--help"}
-    misplaced = [name for name in names if name in known and not _has_option(source or "", name)]
+    options_of_run = {*parser.shown_options()} - {"-h", "--help"}
+    misplaced = [
+        name for name in names if name in options_of_run and not _has_option(source or "", name)
+    ]
     if not misplaced:
         return
     command, script = parser.prog, os.path.basename(options.script)
@@ -148,11 +150,11 @@ def tell_assumed_values(remedy: str) -> None:
 
 def next_step(outputs: Sequence[str]) -> str:
     """A hint for a report in the terminal, or for the first of its files."""
-    for given in outputs:
-        path = path_of_rank(given)
+    for output in outputs:
+        path = path_of_rank(output)
         match PurePath(path).suffix.lower():
             case ".memlab":
-                return f"pytorch-memlab show {given}"
+                return f"pytorch-memlab show {output}"
             case ".json":
                 return f"pytorch-memlab show {path}, or pytorch-memlab top {path}"
             case ".pickle" | ".pkl":

@@ -38,7 +38,9 @@ class OutputFile(Generic[T]):
         instead_of_matplotlib: str | None = None,
     ) -> None:
         longest_first = sorted(formats, key=len, reverse=True)
-        ending = next((one for one in longest_first if name.lower().endswith(one)), None)
+        ending = next(
+            (candidate for candidate in longest_first if name.lower().endswith(candidate)), None
+        )
         if ending is None:
             raise UsageError(f"cannot tell the format of {name}: end it in {', '.join(formats)}")
         self._file = CheckedFile(name, keeps_older=keeps_older)
@@ -50,18 +52,18 @@ class OutputFile(Generic[T]):
 
             check_installed(*[] if instead_of_matplotlib is None else [instead_of_matplotlib])
 
-    def write(self, found: T, what: str, *, says_where: bool = True) -> bool:
+    def write(self, data: T, what: str, *, says_where: bool = True) -> bool:
         """Write it whole, or not at all."""
         with private_names(self._is_private):
-            name = self._file.write_or_tell(lambda: self._content_of(found))
+            name = self._file.write_or_tell(lambda: self._content_of(data))
         if name is not None and says_where:
             print(f"{what} written to {name}", file=sys.stderr)
         return name is not None
 
 
-def write_all(files: Sequence[OutputFile[T]], found: T, what: str) -> int:
+def write_all(files: Sequence[OutputFile[T]], data: T, what: str) -> int:
     """Write all files of a command; the exit code."""
-    written = [file.write(found, what) for file in files]
+    written = [file.write(data, what) for file in files]
     return 0 if all(written) else USAGE_ERROR
 
 
@@ -99,17 +101,19 @@ def results_of(
     saved = SavedProfile(profile)
     of_each_device = saved.report_of_each_device(None, columns)
     report = saved.over_devices(of_each_device)
-    found = None
+    run_overview = None
     shows_usual = columns is not None or profile.columns == DEFAULT_COLUMNS
     if choice is not None and len(profile.runs) == 1 and (shows_usual or limits):
-        shown = saved.display(None, columns or (COLUMNS if shows_usual else None)).report
-        notes = (*shown.notes, *map(run_note, profile.runs if tells_runs else ()))
-        found = overview(profile, replace(shown, notes=notes), choice) if shown.tables else None
+        all_shown = saved.display(None, columns or (COLUMNS if shows_usual else None)).report
+        notes = (*all_shown.notes, *map(run_note, profile.runs if tells_runs else ()))
+        run_overview = (
+            overview(profile, replace(all_shown, notes=notes), choice) if all_shown.tables else None
+        )
     verdict = sentences(verdicts(profile)) if report.tables else ()
     of_runs = run_notes(profile) if tells_runs else ()
     report = replace(report, notes=(*verdict, *report.notes, *of_runs))
     recorded = replace(profile, columns=of_each_device.columns)
-    return Results(report, found, recorded, recorded, of_each_device)
+    return Results(report, run_overview, recorded, recorded, of_each_device)
 
 
 def writer_to(
@@ -149,8 +153,12 @@ def tell_headline(results: Results) -> None:
 
     if not prints() or sys.stderr is None:
         return
-    found = results.overview
-    opening = headlines_of(results.recorded) if found is None else (found.headlines, found.failure)
+    run_overview = results.overview
+    opening = (
+        headlines_of(results.recorded)
+        if run_overview is None
+        else (run_overview.headlines, run_overview.failure)
+    )
     text.write_headline(*opening, sys.stderr)
 
 

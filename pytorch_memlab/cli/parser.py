@@ -150,9 +150,9 @@ def _add(
     )
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """The end of an error: the nearest of the known words; empty where none is near."""
-    words = {one.lstrip("-"): one for one in known}  # dashes make no two options alike
+    words = {choice.lstrip("-"): choice for choice in choices}  # dashes make no two options alike
     near = difflib.get_close_matches(word.lstrip("-"), words, n=1, cutoff=0.66)
     return f": did you mean {words[near[0]]}?" if near else ""
 

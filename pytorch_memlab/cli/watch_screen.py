@@ -64,11 +64,11 @@ class LineScreen(ModalScreen[None]):
             f"peak {prose_size(line.peak)}, kept {prose_size(entry.kept)},"
             f" freed {prose_size(entry.freed)} a hit, {entry.hits} hits, {entry.time:.2f} s"
         )
-        shown = [line.name, values, ""]
+        rows = [line.name, values, ""]
         for number, text in self._source:
             mark = ">" if number == entry.line else " "
-            shown.append(f"{mark} {number:>5}  {visible(text)}")
-        return escape("\n".join(shown))
+            rows.append(f"{mark} {number:>5}  {visible(text)}")
+        return escape("\n".join(rows))
 
 
 class WatchApp(App[None]):
@@ -131,9 +131,9 @@ class WatchApp(App[None]):
         if chosen is None:
             self._read = self._profile = None
         elif self._read is None or chosen.digest != self._read.digest:
-            found = watched_profile(chosen)
-            if found is not None:  # else its file cannot be read now
-                self._read, self._profile = chosen, found
+            profile = watched_profile(chosen)
+            if profile is not None:  # else its file cannot be read now
+                self._read, self._profile = chosen, profile
         self._show_headline(chosen)
         self._show_ranks(chosen)
         self._show_categories()

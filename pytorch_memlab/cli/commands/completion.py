@@ -101,7 +101,7 @@ def candidates(words: Sequence[str], parsers: Parsers) -> list[str]:
     if current.startswith("-"):
         name, equals, value = current.partition("=")
         if equals and name in with_value:
-            return [f"{name}={one}" for one in _values(with_value[name], value)]
+            return [f"{name}={candidate}" for candidate in _values(with_value[name], value)]
         return _starting(current, parser.shown_options())
     operand = parser.operands()[operands : operands + 1]
     choices = operand[0].choices if operand else None
@@ -122,7 +122,7 @@ def _values(action: argparse.Action, current: str) -> list[str]:
 
         start, comma, last = current.rpartition(",")
         names = (*(column.name for column in COLUMNS), *FIELDS)
-        return [start + comma + one for one in _starting(last, names)]
+        return [start + comma + name for name in _starting(last, names)]
     return []
 
 

@@ -69,15 +69,15 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
     growth_limit("--fail-over", options.fail_over)
     formats: dict[str, Callable[[_Compared], str | bytes]] = {
-        ".txt": lambda found: found.text(),
-        ".html": lambda found: found.page(),
+        ".txt": lambda compared: compared.text(),
+        ".html": lambda compared: compared.page(),
     }
     is_private = options.private
     outputs = options.outputs or ()
     files = [OutputFile(path, formats, is_private=is_private) for path in outputs]
     tests = _tests_in(options.before, options.after)
-    found = _of_profiles(options) if tests is None else _of_tests(options, tests)
-    return partial(_show, found, files, is_private=is_private)
+    compared = _of_profiles(options) if tests is None else _of_tests(options, tests)
+    return partial(_show, compared, files, is_private=is_private)
 
 
 def _of_profiles(options: argparse.Namespace) -> _Compared:
@@ -91,14 +91,14 @@ def _of_profiles(options: argparse.Namespace) -> _Compared:
     before, after = profile_file.read(options.before), profile_file.read(options.after)
     if options.private:
         before, after = without_private_facts(before), without_private_facts(after)
-    found = compare(before, after)
+    differences_found = compare(before, after)
     return _Compared(
-        partial(differences.text, names, before, after, found, options.rows),
-        partial(difference_page.render, names, before, after, found),
+        partial(differences.text, names, before, after, differences_found, options.rows),
+        partial(difference_page.render, names, before, after, differences_found),
         [
             f"{device.name}: the active peak grew by {prose_size(device.active.growth)}"
             f" ({differences.percent(device.active)}), more than {options.fail_over}"
-            for device in found.devices
+            for device in differences_found.devices
             if is_too_much(device.active)
         ],
     )
@@ -116,9 +116,9 @@ def _of_tests(options: argparse.Namespace, tests: Sequence[dict[str, MeasuredTes
         partial(memory_of_tests.differences, names, changed, options.rows),
         partial(difference_page.render_tests, names, changed),
         [
-            memory_of_tests.grew(one, options.fail_over)
-            for one in changed
-            if one.change is not None and is_too_much(one.change)
+            memory_of_tests.grew(test, options.fail_over)
+            for test in changed
+            if test.change is not None and is_too_much(test.change)
         ],
     )
 
@@ -141,15 +141,15 @@ def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
     return [tests_file.load(texts[file], file) for file in files]
 
 
-def _show(found: _Compared, files: Sequence[OutputFile[_Compared]], *, is_private: bool) -> int:
+def _show(compared: _Compared, files: Sequence[OutputFile[_Compared]], *, is_private: bool) -> int:
     from ..._common.text.shared_paths import private_names
 
     if not files:
         with private_names(is_private):
-            print_to_stdout(found.text())
-    written = [file.write(found, "comparison") for file in files]
-    for line in found.too_large:
+            print_to_stdout(compared.text())
+    written = [file.write(compared, "comparison") for file in files]
+    for line in compared.too_large:
         print(f"pytorch-memlab diff: {line}", file=sys.stderr)
     if not all(written):
         return USAGE_ERROR
-    return 1 if found.too_large else 0
+    return 1 if compared.too_large else 0

@@ -57,10 +57,10 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
     if len(set(options.files)) < len(options.files):
         raise UsageError("a file is given twice")
     file = CheckedFile(options.output, keeps_older=not options.force)
-    found = merged({name: profile_file.read(name) for name in options.files})
+    profile = merged({name: profile_file.read(name) for name in options.files})
     if options.private:
-        found = without_private_facts(found)
-    return partial(_write, found, file, is_private=options.private)
+        profile = without_private_facts(profile)
+    return partial(_write, profile, file, is_private=options.private)
 
 
 def _write(profile: RecordedProfile, file: CheckedFile, *, is_private: bool) -> int:

@@ -64,11 +64,11 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
             f"{options.file} has no events to replay: record them with "
             "torch.cuda.memory._record_memory_history(enabled='all')"
         )
-    found = [
+    answers = [
         replace(what_if(history, device, settings, gpus), run=run)
         for run, history, device in chosen
     ]
-    return partial(print_to_stdout, "\n".join(map(replay.text, found)))
+    return partial(print_to_stdout, "\n".join(map(replay.text, answers)))
 
 
 def _joined(settings: Sequence[str]) -> str:

@@ -242,10 +242,10 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
 
     if is_switched_off():
         with without_own_frames(process):
-            found = _find(options, process)
-            main = process.enter_context(found.as_main())
+            program = _find(options, process)
+            main = process.enter_context(program.as_main())
         put_profile_in_builtins(process)
-        return partial(_run_plainly, partial(exec, found.code, vars(main)), process)
+        return partial(_run_plainly, partial(exec, program.code, vars(main)), process)
     parser = CommandParser("pytorch-memlab run", "")
     add_arguments(parser)
     if is_launcher(options.script, is_module=options.is_module):
@@ -305,14 +305,14 @@ def _prepared(
     ranks = None if parser is None else StartedRanks(options, parser, files, recorded_call)
     with without_own_frames(process):
         if call is None:
-            found = _find(options, process)
-            call = partial(exec, found.code, vars(process.enter_context(found.as_main())))
+            program = _find(options, process)
+            call = partial(exec, program.code, vars(process.enter_context(program.as_main())))
         else:
-            found = main_program.with_running_codes(_program_of(options))
+            program = main_program.with_running_codes(_program_of(options))
         keeps = files.need_allocations
-        profile = Profile(found, options, columns, choice, steps, sections, keeps_history=keeps)
+        profile = Profile(program, options, columns, choice, steps, sections, keeps_history=keeps)
     if parser is not None:
-        notices.tell_options_after_program(parser, options, found.source)
+        notices.tell_options_after_program(parser, options, program.source)
     put_profile_in_builtins(process)
     ending = ExitStack()  # the last of these callbacks comes first
     own_path = process.enter_context(Patches())
@@ -336,7 +336,7 @@ def _prepared(
     histories = [files.history] if files.need_history_of_torch or options.leaks else []
     starts: list[Callable[[ExitStack], object]] = [
         explanation.start,
-        *(one.start for one in (*histories, *sections)),
+        *(recorder.start for recorder in (*histories, *sections)),
         profile.start,
         *([] if ranks is None else [ranks.start]),
     ]
@@ -581,7 +581,7 @@ class _MaxPeak:
         """The verdict on a program that ended well; 0 if no device has more reserved."""
         if self._size is None:
             return 0
-        reserved = {name: one.reserved for name, one in peaks().items()}
+        reserved = {name: peak.reserved for name, peak in peaks().items()}
         if not any(reserved.values()):
             if self.is_of_ranks():  # each of them has its own verdict
                 return 0

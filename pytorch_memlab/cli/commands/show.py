@@ -82,20 +82,20 @@ def _functions_called(names: Sequence[str], profile: RecordedProfile) -> tuple[i
     """Indexes of functions, and of the methods of classes, under their names."""
     from ...line_profiler.source_functions import places_of, typed_name
 
-    found: dict[int, None] = {}
-    known = [typed_name(function.qual_name) for function in profile.functions]
+    functions: dict[int, None] = {}
+    typed_names = [typed_name(function.qual_name) for function in profile.functions]
     for name in names:
-        places = places_of([name], known)
+        places = places_of([name], typed_names)
         if not places:
-            raise UsageError(_unknown(name, known))
-        found.update(dict.fromkeys(places))
-    return tuple(found)
+            raise UsageError(_unknown(name, typed_names))
+        functions.update(dict.fromkeys(places))
+    return tuple(functions)
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
+def _unknown(name: str, names: Sequence[str]) -> str:
     import difflib
 
     from ..._common.text.quoted import listed
 
-    near = difflib.get_close_matches(name, known, n=4) or sorted(known)
+    near = difflib.get_close_matches(name, names, n=4) or sorted(names)
     return f"there is no function {name} in the file: it has {listed(near) or 'none'}"

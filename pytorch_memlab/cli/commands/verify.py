@@ -149,18 +149,18 @@ def _verify(
             how = ["--gpu", gpu or DEFAULT_GPU, *([] if options.compute else ["--dry-run"])]
             simulated = _run(options, folder, "in the simulation", how, settings)
         name = options.recorded or f"{options.script} on {_gpu_of(real)}"
-        found = verification(os.path.basename(name), recorded, simulated, is_whole=is_whole)
+        answer = verification(os.path.basename(name), recorded, simulated, is_whole=is_whole)
     except MemlabError as error:
         tell(f"verify: {error}")
         return USAGE_ERROR
     except LookupError as error:
         tell(f"verify: nothing to compare: {error.args[0]}")
         return USAGE_ERROR
-    print_to_stdout(rendered.text(found))
+    print_to_stdout(rendered.text(answer))
     versions = (real or simulated).runs[0].versions
-    if file is not None and not file.write((recorded, found, versions), "recording and answer"):
+    if file is not None and not file.write((recorded, answer, versions), "recording and answer"):
         return FAILED
-    return 0 if found.is_equal else FAILED
+    return 0 if answer.is_equal else FAILED
 
 
 def _run(

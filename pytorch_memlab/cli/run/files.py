@@ -52,8 +52,8 @@ class RunFiles:
         endings = (*FORMATS, *_TRACES, *_PICTURES, ENDING)
         for name in names:
             if not (name.lower().endswith(endings) or is_job_folder(name)):
-                known = ", ".join(endings)
-                raise UsageError(f"cannot tell the format of {name}: end it in {known}")
+                formats = ", ".join(endings)
+                raise UsageError(f"cannot tell the format of {name}: end it in {formats}")
         self._has_page = any(name.lower().endswith(".html") for name in names)
         self._saves_history = options.history
         jobs = [name for name in names if is_job_folder(name)]
@@ -69,8 +69,8 @@ class RunFiles:
         pictures = [name for name in names if name.lower().endswith(_PICTURES)]
         reports = [name for name in names if name not in (*traces, *pictures, *jobs)]
         force = options.force
-        shown = () if options.private else masked(options.arguments)
-        command = " ".join([os.path.basename(options.script), *shown])
+        arguments = () if options.private else masked(options.arguments)
+        command = " ".join([os.path.basename(options.script), *arguments])
         self.names = names
         self.has_report = bool(reports or jobs)
         self.are_written = True
@@ -136,12 +136,12 @@ class RunFiles:
 
     def _write_trace(self, file: CheckedFile) -> bool:
         """Write the memory history of a run, in PyTorch's own format."""
-        found = self.history.snapshot()
+        snapshot = self.history.snapshot()
         if self._is_private:
-            found = private_snapshot(found)
-        name = file.write_or_tell(lambda: lambda opened: pickle.dump(found, opened, _PROTOCOL))
+            snapshot = private_snapshot(snapshot)
+        name = file.write_or_tell(lambda: lambda opened: pickle.dump(snapshot, opened, _PROTOCOL))
         if name is not None and prints():
-            count = sum(map(len, found["device_traces"]))
+            count = sum(map(len, snapshot["device_traces"]))
             print(f"memory history written to {name}: {count:,} events", file=sys.stderr)
         return name is not None
 

@@ -135,8 +135,8 @@ class Profile:
     def measuring(self) -> Iterator[None]:
         """Measure the program that runs within, in the steps that were asked for."""
         try:
-            shown = progress_shown(simulated_machine(), lambda: self._steps.done)
-            with shown, self._steps.counted(self._begin, self._end):
+            progress = progress_shown(simulated_machine(), lambda: self._steps.done)
+            with progress, self._steps.counted(self._begin, self._end):
                 yield
         finally:
             # The tables of @profile are part of this report.
@@ -211,12 +211,12 @@ class Profile:
         # The functions that were named; of patterns, those that ran.
         ran = self._profiler.records().functions_that_ran() if self._are_named else []
         named = [*self._named, *(name for name in ran if name not in self._named)]
-        shown = self._profiler.indexes_of(named) if named else () if decorated else None
-        own = replace(own, shown=shown, notes=(*self._unmatched(), *own.notes))
+        indexes = self._profiler.indexes_of(named) if named else () if decorated else None
+        own = replace(own, shown=indexes, notes=(*self._unmatched(), *own.notes))
         parts = [own]
         if decorated:
-            shown = global_line_profiler.indexes_of(decorated)
-            of_decorators = replace(global_line_profiler.recorded(), shown=shown)
+            indexes = global_line_profiler.indexes_of(decorated)
+            of_decorators = replace(global_line_profiler.recorded(), shown=indexes)
             # What is shown comes first, as the profiler that shows it has it.
             parts = [own, of_decorators] if self._are_named else [of_decorators, own]
         run = replace(
@@ -227,12 +227,12 @@ class Profile:
             exception=exception,
         )
         asked = dict.fromkeys(column for _, columns in decorators for column in columns)
-        found = combined(parts, self._columns or tuple(asked) or DEFAULT_COLUMNS)
+        whole = combined(parts, self._columns or tuple(asked) or DEFAULT_COLUMNS)
         return replace(
-            found,
-            growing=growing_loops(found),
+            whole,
+            growing=growing_loops(whole),
             runs=(run,),
-            devices=with_run_peaks(found.devices, self._peaks.highest),
+            devices=with_run_peaks(whole.devices, self._peaks.highest),
             sections=sections,
             errors=() if self.error is None else (self.error,),
         )

@@ -156,18 +156,20 @@ class StartedRanks:
 
         patches.around(module.DataParallelTrainer, "__init__")(make)
 
-    def _popen(self, original: Callable[..., None], popen: Any, *args: Any, **given: Any) -> None:
+    def _popen(
+        self, original: Callable[..., None], popen: Any, *args: Any, **keywords: Any
+    ) -> None:
         """Let a process that starts this program once more, as another rank, be one of ``run``."""
-        command, environment = args[0] if args else given.get("args"), given.get("env")
+        command, environment = args[0] if args else keywords.get("args"), keywords.get("env")
         if environment is None or not _is_own_rank(command, environment):
-            original(popen, *args, **given)
+            original(popen, *args, **keywords)
             return
         words = [*words_of(self._of_ranks(), self._parser)]
         self._rank = replace(rank_in(environment), rank=0, local_rank=0)
         if self._box is not None:
             self._box.rank = self._rank
-        given["env"] = for_ranks(words, {**not_simulated(environment), JOB_VARIABLE: self._job})
-        original(popen, *args, **given)
+        keywords["env"] = for_ranks(words, {**not_simulated(environment), JOB_VARIABLE: self._job})
+        original(popen, *args, **keywords)
         self._processes.append(popen)
 
     def _of_ranks(self) -> argparse.Namespace:

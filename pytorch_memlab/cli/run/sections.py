@@ -128,9 +128,9 @@ class StepLeaks:
             return (Section(_TITLE, notes=(f"no growth over {steps}",)),)
         first, last = self._looked_at[0], self._looked_at[-1]
         rows = []
-        for each in growing:
-            by_step = round((each.sizes[-1] - each.sizes[0]) / (last - first))
-            rows.append((_name(each), (by_step, each.sizes[-1])))
+        for growth in growing:
+            by_step = round((growth.sizes[-1] - growth.sizes[0]) / (last - first))
+            rows.append((_name(growth), (by_step, growth.sizes[-1])))
         until = "" if last == self._steps else f", up to step {last:,}"
         return (Section(f"{_TITLE}, {steps}{until}", ("by each step", "now"), tuple(rows)),)
 

@@ -78,7 +78,7 @@ class ModuleGlob:
 
 
 def functions_of_module(module: object, pattern: str) -> list[FunctionType]:
-    found: dict[int, FunctionType] = {}
+    functions: dict[int, FunctionType] = {}
     # Of a class or function only: a module such as torch.classes answers any attribute's name.
     names = vars(module) if isinstance(module, ModuleType) else {}
     for member in list(names.values()):
@@ -87,8 +87,12 @@ def functions_of_module(module: object, pattern: str) -> list[FunctionType]:
             and member.__module__ == names["__name__"]
         ):
             with suppress(NotAFunctionError):
-                found.update((id(one.__code__), one) for one in resolve(member))
-    return [one for one in found.values() if fnmatchcase(typed_name(one.__qualname__), pattern)]
+                functions.update((id(function.__code__), function) for function in resolve(member))
+    return [
+        function
+        for function in functions.values()
+        if fnmatchcase(typed_name(function.__qualname__), pattern)
+    ]
 
 
 @dataclass
@@ -114,20 +118,20 @@ def named_functions(
     (``package.module:Net.forward``, which is imported now). With wildcards (``Net.*``,
     ``package.*:*.forward``) it is every function that matches.
     """
-    found = NamedFunctions()
+    targets = NamedFunctions()
     for name in names:
         if not name.strip():
             raise UsageError("-f names no function: give one such as train or Net.forward")
         if _is_pattern(name):
-            _add_matching(found, program, source, name)
+            _add_matching(targets, program, source, name)
             continue
         functions = [source.top_level] if name == _TOP_LEVEL else source.named(name)
         if not functions and name not in _imports(program):
             functions = source.methods_named(name)
         exact: list[Definition | object] = [*functions] or [_imported(program, source, name)]
-        found.exact += exact
-        found.functions += exact
-    return found
+        targets.exact += exact
+        targets.functions += exact
+    return targets
 
 
 def _is_pattern(name: str) -> bool:
@@ -135,20 +139,23 @@ def _is_pattern(name: str) -> bool:
 
 
 def _add_matching(
-    found: NamedFunctions, program: Program, source: SourceFunctions, name: str
+    targets: NamedFunctions, program: Program, source: SourceFunctions, name: str
 ) -> None:
     """Find the functions that a name with wildcards means."""
     modules, colon, functions = name.rpartition(":")
     glob = ModuleGlob(name, modules or _MAIN, functions)
     for_own = [
-        one
-        for one in source.defined
-        if any(glob.matches(module, typed_name(one.qual_name)) for module in (_MAIN, program.name))
+        definition
+        for definition in source.defined
+        if any(
+            glob.matches(module, typed_name(definition.qual_name))
+            for module in (_MAIN, program.name)
+        )
     ]
-    found.functions += for_own
+    targets.functions += for_own
     glob.has_matched = bool(for_own)
     if _is_pattern(modules):
-        found.globs.append(glob)
+        targets.globs.append(glob)
     elif colon and not for_own:
         try:
             module = importlib.import_module(modules)
@@ -158,7 +165,7 @@ def _add_matching(
         matched = functions_of_module(module, functions)
         if not matched:
             raise UsageError(f"no function of {modules} matches {shortened(functions)}")
-        found.functions += matched
+        targets.functions += matched
     elif not for_own:
         raise UsageError(f"no function matches {shortened(name)}; {_listed(program, source, name)}")
 
@@ -218,15 +225,15 @@ class ImportedFunctions:
         for name, module in list(sys.modules.items()):
             for glob in self._globs:
                 if glob.means_module(name):
-                    found = [
+                    unread = [
                         (code, qual_name, partial(function_source, code, qual_name))
                         for function in functions_of_module(module, glob.functions)
                         for code, qual_name in [(function.__code__, function.__qualname__)]
                     ]
-                    self._profiler.add_unread(found)
-                    if found:
+                    self._profiler.add_unread(unread)
+                    if unread:
                         glob.has_matched = True
-                        watched += len(found)
+                        watched += len(unread)
                         modules.add(name)
         if watched >= _MANY:
             tell(
@@ -262,8 +269,12 @@ class ImportedFunctions:
             if found:
                 source = source or loader.get_source(module) or ""
                 self._profiler.add_unread(
-                    (one.code, one.qual_name, partial(_source_in, source, one.code))
-                    for one in found
+                    (
+                        definition.code,
+                        definition.qual_name,
+                        partial(_source_in, source, definition.code),
+                    )
+                    for definition in found
                 )
                 glob.has_matched = True
 

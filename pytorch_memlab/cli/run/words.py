@@ -20,6 +20,6 @@ def words_of(options: argparse.Namespace, parser: CommandParser) -> Iterator[str
                 yield name
         elif isinstance(value, list):
             joined = [",".join(value)] if action.dest != "outputs" else value
-            yield from (f"{name}={each}" for each in joined)
+            yield from (f"{name}={value}" for value in joined)
         else:
             yield f"{name}={value}"

@@ -121,11 +121,11 @@ def _cast_to(choose: Callable[[Args, Kwargs], torch.dtype]) -> Callable[[Any], O
 
 def _fp32_set_opt_dtype(op: Any) -> OnGPU:
     arguments = enumerate(op._schema.arguments)
-    [(position, argument)] = [each for each in arguments if each[1].name == "dtype"]
+    [(position, argument)] = [numbered for numbered in arguments if numbered[1].name == "dtype"]
 
     def set_dtype(args: Args, kwargs: Kwargs) -> Any:
-        given = args[position] if len(args) > position else kwargs.get("dtype")
-        if given is not None or not is_eligible(args[0]):
+        dtype_argument = args[position] if len(args) > position else kwargs.get("dtype")
+        if dtype_argument is not None or not is_eligible(args[0]):
             return op(*args, **kwargs)
         if argument.kwarg_only or len(args) <= position:
             return op(*args, **{**kwargs, "dtype": torch.float32})
@@ -241,13 +241,13 @@ def call_with_casts(op: Any, dtype: torch.dtype, args: Args, kwargs: Kwargs) -> 
 def widest(args: Args, kwargs: Kwargs) -> torch.dtype:
     """The dtype in which CUDA's promote list runs an op."""
     lower = _get_dtype("cuda")
-    found = lower
+    dtype = lower
     for tensor in tensors_in(args, kwargs):
         if is_eligible(tensor) and tensor.dtype != lower:
-            if tensor.dtype != torch.float32 and found != torch.float32:
+            if tensor.dtype != torch.float32 and dtype != torch.float32:
                 raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
-            found = torch.float32
-    return found
+            dtype = torch.float32
+    return dtype
 
 
 def is_eligible(tensor: torch.Tensor) -> bool:
@@ -261,7 +261,7 @@ def is_on_gpu(tensor: torch.Tensor) -> bool:
 
 def _cast(value: Any, dtype: torch.dtype, made: list[torch.Tensor]) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_cast(one, dtype, made) for one in value]
+        return [_cast(item, dtype, made) for item in value]
     if not isinstance(value, torch.Tensor) or value.dtype == dtype or not is_eligible(value):
         return value
     cast: torch.Tensor = (
@@ -292,12 +292,12 @@ def call_with_flat_casts(op: Any, args: Args, kwargs: Kwargs) -> Any:
     dtype is, and within autograd.
     """
     call = CudnnRNNCall(*args)
-    known = call.weights[0] if call.buffer is None else call.buffer
-    if known.dtype != _HALF and is_eligible(known):
+    sample = call.weights[0] if call.buffer is None else call.buffer
+    if sample.dtype != _HALF and is_eligible(sample):
         buffer, weights = _flattened(call)
         args = (args[0], weights, args[2], buffer, *args[4:])
         del buffer, weights
-    del call, known
+    del call, sample
     return call_with_casts(op, _HALF, args, kwargs)
 
 

@@ -113,12 +113,12 @@ class DryRunExecutor:
 
     def _look_at(self, tensors: list[torch.Tensor]) -> tuple[int, bool]:
         """The least of what is known of the values of some tensors, and True if all are small."""
-        known = self._values.absent.known
+        readable_storages = self._values.absent.known
         state = _KNOWN
         all_small = True
         for tensor in tensors:
             try:
-                readable = known.get(_untyped_storage(tensor)._cdata)
+                readable = readable_storages.get(_untyped_storage(tensor)._cdata)
             except (NotImplementedError, RuntimeError, ValueError):
                 return SPECIAL, False
             if tensor.is_nested:
@@ -208,7 +208,7 @@ class DryRunExecutor:
     def _made(self, spec: Any, tensors: list[torch.Tensor], fresh: dict[int, torch.Tensor]) -> Any:
         """A result, in a new storage or one that it shares."""
         if isinstance(spec, list):
-            return [self._made(one, tensors, fresh) for one in spec]
+            return [self._made(part, tensors, fresh) for part in spec]
         if not isinstance(spec, TensorMeta):
             return spec
         if spec.argument >= 0:

@@ -61,11 +61,11 @@ class KeptData:
             return False
         results = list(tensors_of(output.result))
         made = [result for result in results if result.argument < 0]
-        if any(one.numel > _most_elements(one.dtype) for one in made):
+        if any(output.numel > _most_elements(output.dtype) for output in made):
             return False
         if any(tensor.numel() > _most_elements(tensor.dtype) for tensor in tensors):
             return False
-        nbytes = sum(one.numel * one.dtype.itemsize for one in made)
+        nbytes = sum(output.numel * output.dtype.itemsize for output in made)
         if self._values.held_bytes + nbytes > _MOST_BYTES_IN_ALL:
             return False
         if on_gpu and not _is_cheap_on_gpu(info, results, tensors):

@@ -105,18 +105,18 @@ def _of_one(gpu: GPU, communicator: Communicator, environment: Mapping[str, str]
         return Bounds()
     local = min(communicator.size, communicator.per_node)
     usual, most = _channels(gpu, environment)
-    each = _connection(environment)
+    per_connection = _connection(environment)
     # A ring has one connection each way; with a tree there are two each way of three ranks or more.
     both_ways = 1 if communicator.size == 2 else 2
     estimate = high = _GRANULE  # the communicator itself (devCommSetup in src/init.cc)
     if communicator.has_collectives:
         sharp = _through_nvswitch(gpu, local, environment)
-        estimate += usual * each + (sharp if local > 2 and usual > 2 else 0)
-        high += most * both_ways * each + sharp
+        estimate += usual * per_connection + (sharp if local > 2 and usual > 2 else 0)
+        high += most * both_ways * per_connection + sharp
     # Each peer has at most all channels, whose number is then a power of 2.
     for_peer = _power_of_2(usual) if local == communicator.size else 2
-    estimate += communicator.peers * for_peer * each
-    high += communicator.peers * _power_of_2(most) * each
+    estimate += communicator.peers * for_peer * per_connection
+    high += communicator.peers * _power_of_2(most) * per_connection
     return Bounds(_GRANULE, estimate, high)
 
 

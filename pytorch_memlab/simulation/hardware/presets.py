@@ -39,7 +39,7 @@ def context_of_messages(messages: Iterable[Sequence[float]]) -> int:
 
 def _contexts() -> dict[str, int]:
     """Bytes of the context of each preset: from messages of that GPU or of related ones."""
-    known = {
+    sizes = {
         name: context_of_messages(table["context_messages"])
         for name, table in _TABLES.items()
         if "context_messages" in table
@@ -50,15 +50,15 @@ def _contexts() -> dict[str, int]:
         for digits in (2, 1):
             same = [
                 size
-                for other, size in known.items()
+                for other, size in sizes.items()
                 if _TABLES[other]["compute_capability"][:digits] == capability[:digits]
             ]
             if same:
                 return same
-        return list(known.values())
+        return list(sizes.values())
 
     return {
-        name: known[name] if name in known else int(median(relatives(name))) for name in _TABLES
+        name: sizes[name] if name in sizes else int(median(relatives(name))) for name in _TABLES
     }
 
 

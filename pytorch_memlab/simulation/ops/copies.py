@@ -67,7 +67,7 @@ def _are_laid_out_alike(target: torch.Tensor, source: torch.Tensor) -> bool:
     if target.shape != source.shape or not is_dense(target):
         return False
     steps = zip(target.shape, target.stride(), source.stride(), strict=True)
-    return all(size == 1 or one == other for size, one, other in steps)
+    return all(size == 1 or stride == other for size, stride, other in steps)
 
 
 define(

@@ -52,8 +52,8 @@ def _chunk_cat(call: OpCall) -> None:
     """Padded copies of what does not lie side by side; else where each chunk is, and its blocks."""
     tensors: Sequence[torch.Tensor] = call.args[0]
     dim, chunks = call.argument("dim") % tensors[0].dim(), call.argument("num_chunks")
-    given = call.kwargs.get("out")
-    if not _is_packed(tensors, given):
+    out = call.kwargs.get("out")
+    if not _is_packed(tensors, out):
         for tensor in tensors:
             leading, shape = prod(tensor.shape[:dim]), (*tensor.shape[:dim], chunks, -1)
             if tensor.shape[dim] % chunks or not can_view(tensor, shape):
@@ -61,7 +61,7 @@ def _chunk_cat(call: OpCall) -> None:
                 call.alloc_temp(padded * tensor.element_size())
         return
     call.alloc_outputs()
-    width = tensors[0].element_size() if given is None else given.element_size()
+    width = tensors[0].element_size() if out is None else out.element_size()
     call.alloc_temp((6 * len(tensors) + 2 + _blocks(tensors, dim, chunks, width)) * INDEX)
 
 
@@ -70,17 +70,17 @@ def _chunk_cat_of_dtypes(call: OpCall) -> None:
     """As ``_chunk_cat`` for one dtype. Of several, the kernel casts, or each is cast before it."""
     tensors: Sequence[torch.Tensor] = call.args[0]
     dim, chunks = call.argument("dim") % tensors[0].dim(), call.argument("num_chunks")
-    given: torch.Tensor = call.kwargs["out"]
+    out: torch.Tensor = call.kwargs["out"]
     if len({tensor.dtype for tensor in tensors}) == 1:
         _chunk_cat(call)
         return
-    width = given.element_size()
+    width = out.element_size()
     blocks = _blocks(tensors, dim, chunks, width)
-    if dim == 0 and given.is_contiguous() and all(_is_cast(one, given) for one in tensors):
+    if dim == 0 and out.is_contiguous() and all(_is_cast(tensor, out) for tensor in tensors):
         call.alloc_temp((6 * len(tensors) + blocks) * INDEX)
         return
     for tensor in tensors:
-        if tensor.dtype != given.dtype:
+        if tensor.dtype != out.dtype:
             call.alloc_temp(tensor.numel() * width)
     call.alloc_temp((6 * len(tensors) + 2 + blocks) * INDEX)
 
@@ -106,9 +106,9 @@ def _chunk(tensor: torch.Tensor, dim: int, chunks: int) -> int:
     return -(-tensor.shape[dim] // chunks) * prod(tensor.shape[dim + 1 :])
 
 
-def _is_packed(tensors: Sequence[torch.Tensor], given: torch.Tensor | None) -> bool:
+def _is_packed(tensors: Sequence[torch.Tensor], out: torch.Tensor | None) -> bool:
     """True if one kernel joins tensors: they and their result lie side by side."""
-    fits = given is None or (_converts(tensors[0], given) and is_dense(given))
+    fits = out is None or (_converts(tensors[0], out) and is_dense(out))
     return fits and all(map(is_dense, tensors))
 
 

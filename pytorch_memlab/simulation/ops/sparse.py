@@ -54,8 +54,8 @@ def _coalesced(tensor: torch.Tensor) -> torch.Tensor:
     if dtype in _SINGLE:
         values = tensor._values().to(_SINGLE[dtype])
         added = _assembled(tensor, tensor._indices(), values, is_coalesced=False)
-    found = torch.ops.aten._coalesce.default(added)
-    indices, sums = found._indices(), found._values().to(dtype, copy=True)
+    coalesced = torch.ops.aten._coalesce.default(added)
+    indices, sums = coalesced._indices(), coalesced._values().to(dtype, copy=True)
     room = torch.empty_like(tensor._indices() if len(indices) == 1 else indices)
     distinct = room.resize_(indices.shape).copy_(indices)
     return _assembled(tensor, distinct, sums, is_coalesced=True)

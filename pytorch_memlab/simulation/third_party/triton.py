@@ -255,6 +255,6 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, tuple):
-        return [tensor for one in value for tensor in _tensors(one)]
+        return [tensor for item in value for tensor in _tensors(item)]
     base = getattr(value, "base", None)
     return _tensors(base) if isinstance(base, torch.Tensor) else []

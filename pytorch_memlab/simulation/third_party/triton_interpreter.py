@@ -123,9 +123,9 @@ class _Interpretation:
 
     def function(self, original: Any) -> Callable[..., Any]:
         """A function that the interpreter can run, of a kernel's or of one that a kernel calls."""
-        known = self._functions.get(original)
-        if known is not None:
-            return known
+        interpreted = self._functions.get(original)
+        if interpreted is not None:
+            return interpreted
         copy = types.FunctionType(
             original.__code__, self._globals(original), original.__name__, original.__defaults__,
             original.__closure__,
@@ -281,7 +281,7 @@ class _Numbers:
 
     def reduce(self, original: Callable[..., Any], reduction: Any, inputs: tuple[Any, ...]) -> Any:
         """Reduce or scan tensors."""
-        if not any(one.dtype == self._narrow for one in inputs):
+        if not any(operand.dtype == self._narrow for operand in inputs):
             return original(reduction, inputs)
         if len(inputs) > 1:
             raise NotImplementedError("reductions of bfloat16 together with other values")

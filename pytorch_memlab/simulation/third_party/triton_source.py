@@ -29,8 +29,8 @@ _POINTERS_MADE_OF |= _DESCRIPTORS
 def arguments_of(kernel: Any, args: Args, kwargs: Kwargs) -> dict[str, Any]:
     """Arguments of a launch by their names, without the compiler's options."""
     signature = _signature(kernel.fn)
-    known = {name: value for name, value in kwargs.items() if name in signature.parameters}
-    bound = signature.bind(*args, **known)
+    accepted = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    bound = signature.bind(*args, **accepted)
     bound.apply_defaults()
     return dict(bound.arguments)
 
@@ -47,7 +47,10 @@ def makes_descriptors(function: Any) -> bool:
     if names & _DESCRIPTORS:
         return True
     called = (_function_of(function.__globals__.get(name)) for name in names)
-    return any(one is not None and one is not function and makes_descriptors(one) for one in called)
+    return any(
+        callee is not None and callee is not function and makes_descriptors(callee)
+        for callee in called
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -101,12 +104,12 @@ class _Pointers:
 
     def _see_call(self, node: ast.Call) -> None:
         name, owner = _called(node)
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
         if name.removeprefix("_experimental_descriptor_").startswith(_WRITING):
             self._written |= set().union(*map(_names_in, [*node.args[:1], *node.keywords, owner]))
         elif self._is_program_function(name, owner):
             # It may write to any pointer that it is given.
-            self._written |= set().union(*map(_names_in, given))
+            self._written |= set().union(*map(_names_in, arguments))
 
     def _is_program_function(self, name: str, owner: ast.AST | None) -> bool:
         """True if what is called is the program's own, which Triton's functions are not."""

@@ -69,16 +69,16 @@ class _Communication:
 
     def broadcast_out(self, tensor: torch.Tensor, out: Tensors) -> Tensors:
         """The tensor copied into others."""
-        for position, one in enumerate(out):
-            self._check_is_on_gpu(one, "output", "output tensor", position)
-            if one.shape != tensor.shape:
+        for position, target in enumerate(out):
+            self._check_is_on_gpu(target, "output", "output tensor", position)
+            if target.shape != tensor.shape:
                 raise RuntimeError(
                     "Expected all output tensors to have same shape as the source tensor "
                     f"{list(tensor.shape)}, but output tensor at index {position} has shape "
-                    f"{list(one.shape)}"
+                    f"{list(target.shape)}"
                 )
-        for one in out:
-            one.copy_(tensor, non_blocking=True)
+        for target in out:
+            target.copy_(tensor, non_blocking=True)
         return out
 
     def broadcast_coalesced(
@@ -98,7 +98,7 @@ class _Communication:
         """Copies of like tensors on each GPU but the first."""
         if not chunk[0].is_sparse:
             flat = self.broadcast(_flatten_dense_tensors(chunk), devices)
-            return (_unflatten_dense_tensors(one, chunk) for one in flat[1:])
+            return (_unflatten_dense_tensors(part, chunk) for part in flat[1:])
         indices, values = (
             self.broadcast(flat, devices)[1:] for flat in _flatten_sparse_tensors(chunk)
         )
@@ -140,15 +140,15 @@ class _Communication:
         if not out:
             raise RuntimeError("Expected at least one output tensor to scatter to")
         dim += tensor.dim() if dim < 0 else 0
-        for position, one in enumerate(out):
-            self._check_is_on_gpu(one, "output", "output tensor", position)
-            if _without(one.shape, dim) != _without(tensor.shape, dim):
+        for position, target in enumerate(out):
+            self._check_is_on_gpu(target, "output", "output tensor", position)
+            if _without(target.shape, dim) != _without(tensor.shape, dim):
                 raise RuntimeError(
-                    f"Output tensor at index {position} has incorrect shape: {list(one.shape)}. "
+                    f"Output tensor at index {position} has incorrect shape: {list(target.shape)}. "
                     f"Expected same shape except for scatter dim {dim} as the source tensor: "
                     f"{list(tensor.shape)}"
                 )
-        sizes = [one.size(dim) for one in out]
+        sizes = [target.size(dim) for target in out]
         if sum(sizes) != tensor.size(dim):
             raise RuntimeError(
                 f"Total size for output tensors along scatter dim {dim} does not match the source "
@@ -157,8 +157,8 @@ class _Communication:
             )
         for position, stream in enumerate(streams or ()):
             _check_stream(stream, out[position].get_device(), position)
-        for one, chunk in zip(out, tensor.split_with_sizes(sizes, dim), strict=True):
-            one.copy_(chunk, non_blocking=True)  # takes nothing, on whatever stream
+        for target, chunk in zip(out, tensor.split_with_sizes(sizes, dim), strict=True):
+            target.copy_(chunk, non_blocking=True)  # takes nothing, on whatever stream
         return out
 
     def gather(self, tensors: Tensors, dim: int, destination: int | None) -> torch.Tensor:
@@ -230,8 +230,8 @@ def _check_stream(stream: Any, device: int, position: int) -> None:
 
 def _sparse(chunk: Tensors, indices: torch.Tensor, values: torch.Tensor) -> list[torch.Tensor]:
     """Sparse tensors like those of a chunk, of indices and values that lie one after the other."""
-    all_indices = _unflatten_dense_tensors(indices, [one._indices() for one in chunk])
-    all_values = _unflatten_dense_tensors(values, [one._values() for one in chunk])
+    all_indices = _unflatten_dense_tensors(indices, [part._indices() for part in chunk])
+    all_values = _unflatten_dense_tensors(values, [part._values() for part in chunk])
     return [
         torch.sparse_coo_tensor(
             index, value, like.shape, check_invariants=False, is_coalesced=like.is_coalesced()
@@ -327,12 +327,12 @@ def all_reduce(inputs: Tensors, outputs: Tensors, op: int, *_options: Any) -> Co
 
 def broadcast(inputs: Tensors, root: int, *_options: Any) -> Copies:
     """One input in all others."""
-    return [(one, inputs[root]) for position, one in enumerate(inputs) if position != root]
+    return [(copy, inputs[root]) for position, copy in enumerate(inputs) if position != root]
 
 
 def all_gather(inputs: Tensors, outputs: Tensors, *_options: Any) -> Copies:
     """All inputs one after the other, in every output."""
-    together = torch.cat([one.flatten() for one in inputs])
+    together = torch.cat([part.flatten() for part in inputs])
     return [(output, together.view_as(output)) for output in outputs]
 
 

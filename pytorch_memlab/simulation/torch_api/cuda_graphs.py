@@ -481,10 +481,10 @@ class _PoolCalls:
                 )
             self._set_owner(key, is_owner=False)
         # Outputs that share a block name it more than once.
-        known = self._machine.allocations.known
-        keys = {known[key].address: key for key in storages_to_add_deleters_to}
+        allocations = self._machine.allocations.known
+        keys = {allocations[key].address: key for key in storages_to_add_deleters_to}
         for address in keys.keys() & set(delta.allocated):
-            if known[keys[address]].is_owner:
+            if allocations[keys[address]].is_owner:
                 raise RuntimeError(" Not expecting deleter function")
             self._set_owner(keys[address], is_owner=True)
 
@@ -512,9 +512,9 @@ class _PoolCalls:
         return label if label is not None and label.address and label.is_owner else None
 
     def _set_owner(self, key: int, *, is_owner: bool) -> None:
-        known = self._machine.allocations.known
-        label = known[key]
-        known[key] = Allocation(label.gpu, label.address, label.nbytes, is_owner)
+        allocations = self._machine.allocations.known
+        label = allocations[key]
+        allocations[key] = Allocation(label.gpu, label.address, label.nbytes, is_owner)
 
     def _free(self, key: int) -> None:
         owner = self._owner(key)

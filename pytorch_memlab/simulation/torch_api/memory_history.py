@@ -260,9 +260,9 @@ class MemoryHistory:
         if state.in_use is None or not self._machine.thread.describes_blocks:
             return {}
         made = [entry.block for entry in state.entries if entry.block is not None]
-        known: dict[Hashable, dict[str, str]]
-        known = self._machine.recorder.descriptions((*made, *state.in_use))
-        return known
+        descriptions: dict[Hashable, dict[str, str]]
+        descriptions = self._machine.recorder.descriptions((*made, *state.in_use))
+        return descriptions
 
     def _snapshot(self, pool: Sequence[Any] | None = None) -> dict[str, Any]:
         call_stacks.read()
@@ -274,9 +274,9 @@ class MemoryHistory:
             pool_id = active_pool.id
         for recorder in self._recorders:
             state = recorder.gpu.locked(self._state, recorder)
-            known = self._descriptions(state)
-            shown = () if pool is not None and not all(pool[2:]) else state.entries
-            traces.append([_as_dict(entry, frames, known) for entry in shown])
+            descriptions = self._descriptions(state)
+            entries = () if pool is not None and not all(pool[2:]) else state.entries
+            traces.append([_as_dict(entry, frames, descriptions) for entry in entries])
             in_use = {block.address: block for block in state.in_use or ()}
             for segment in state.segments:
                 if pool_id and segment["segment_pool_id"] != pool_id:
@@ -286,7 +286,7 @@ class MemoryHistory:
                 for block in segment["blocks"]:
                     if block["state"] != "inactive":
                         block["frames"] = frames.of(state.block_stacks.get(block["address"]))
-                        block |= known.get(in_use.get(block["address"]), {})
+                        block |= descriptions.get(in_use.get(block["address"]), {})
                 segments.append(segment)
         return {
             "segments": segments,
@@ -317,7 +317,7 @@ _POOLS_SINCE: Final = (2, 12)
 
 
 def _as_dict(
-    entry: _Entry, frames: _Frames, known: dict[Hashable, dict[str, str]]
+    entry: _Entry, frames: _Frames, descriptions: dict[Hashable, dict[str, str]]
 ) -> dict[str, Any]:
     first = "device_free" if entry.action == "oom" else "addr"
     described: dict[str, Any] = {
@@ -335,7 +335,7 @@ def _as_dict(
         described["frames"] = frames.of(entry.stack)
     if entry.forward is not None:
         described["forward_frames"] = frames.of(entry.forward)
-    described |= known.get(entry.block, {})
+    described |= descriptions.get(entry.block, {})
     return described
 
 
@@ -359,5 +359,5 @@ def install(machine: Machine, patches: Patches) -> None:
 
 def _allocation_at(machine: Machine, address: int) -> Allocation | None:
     """The allocation of the storage that begins at an address, None if there is none."""
-    known = machine.allocations.known.values()
-    return next((place for place in known if place.address == address != 0), None)
+    allocations = machine.allocations.known.values()
+    return next((place for place in allocations if place.address == address != 0), None)

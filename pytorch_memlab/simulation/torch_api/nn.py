@@ -79,8 +79,8 @@ def _install_grouping(machine: Machine, patches: Patches) -> None:
             for position, (its_device, index) in enumerate(zip(devices, indices, strict=True)):
                 key = its_device, dtype
                 parts, kept = groups.setdefault(key, ([[] for _ in lists], []))
-                for part, one in zip(parts, lists, strict=True):
-                    part.extend(one[position : position + 1])
+                for part, whole_list in zip(parts, lists, strict=True):
+                    part.extend(whole_list[position : position + 1])
                 if with_indices:
                     kept.append(index)
         return groups
@@ -186,7 +186,7 @@ def _keeps_padding(machine: Machine, tensors: Iterable[Any]) -> bool:
     Its layers then run as with ``enable_nested_tensor=False``.
     """
     source, *weights = tensors
-    if torch.is_grad_enabled() and any(one.requires_grad for one in (source, *weights)):
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (source, *weights)):
         return True
     gpu = machine.gpu_of(source)
     if gpu is None:

@@ -63,7 +63,7 @@ class GPUMemoryProfile:
         self._nodes: list[_Node] = []
         self._categories = SimpleNamespace(get=lambda *_tensor: None)  # no category is known
         for index, trace in enumerate(snapshot["device_traces"]):
-            segments = [each for each in snapshot["segments"] if each["device"] == index]
+            segments = [segment for segment in snapshot["segments"] if segment["device"] == index]
             self._add_device(torch.device("cuda", index), trace, segments)
         self._op_tree = SimpleNamespace(sorted_nodes=self._nodes)
 

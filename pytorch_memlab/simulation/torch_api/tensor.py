@@ -44,8 +44,8 @@ def install(machine: Machine, patches: Patches) -> None:
     )
     patches.set_all(torch.Tensor, {method.__name__: method for method in methods})
     # Calls name what stands for the method, or what the class has.
-    found = [vars(torch.Tensor)[method.__name__] for method in methods]
-    allowed = [*_Uninitialized._allowed_methods, *methods, *found]
+    torch_methods = [vars(torch.Tensor)[method.__name__] for method in methods]
+    allowed = [*_Uninitialized._allowed_methods, *methods, *torch_methods]
     patches.set(_Uninitialized, "_allowed_methods", allowed)
     patches.set(torch.Tensor, "data_ptr", _address_reader(machine, _Base.data_ptr))
     patches.set(torch._C, "_data_address", _address_reader(machine, _data_address))
@@ -177,7 +177,7 @@ def _reads(machine: Machine) -> tuple[Callable[..., Any], ...]:
                 f"can't convert {gpu.device} device type tensor to numpy. "
                 "Use Tensor.cpu() to copy the tensor to host memory first."
             )
-        array = _read(values, "numpy", self, lambda given: _Base.numpy(given, force=force))
+        array = _read(values, "numpy", self, lambda tensor: _Base.numpy(tensor, force=force))
         if machine.kept_files is not None and values is not None and values.lacks_values(self):
             return array.view(ArrayWithoutValues)
         return array
@@ -307,7 +307,7 @@ def _check_gradient(gpu: SimulatedGPU | None, other: SimulatedGPU | None) -> Non
         return
     if gpu is None or other is None:
         what = "with device type"
-        names = ["cpu" if each is None else "cuda" for each in (other, gpu)]
+        names = ["cpu" if gpu_index is None else "cuda" for gpu_index in (other, gpu)]
     else:
         what = "located on device with index"
         names = [str(other.index), str(gpu.index)]

@@ -130,7 +130,7 @@ def watched_file(file: Any) -> WatchedFile | None:
             return file
         seen.add(id(file))
         inner = (getattr(file, name, None) for name in _INNER)
-        file = next((one for one in inner if hasattr(one, "write")), None)
+        file = next((layer for layer in inner if hasattr(layer, "write")), None)
     return None
 
 

@@ -318,14 +318,14 @@ class _Functions:
         overlay = self._overlay
         if not overlay.is_on or not overlay.is_changed():
             return None
-        found = overlay.path_of(path) if isinstance(path, int) else path
-        if found is None or not _is_path(found):
+        directory = overlay.path_of(path) if isinstance(path, int) else path
+        if directory is None or not _is_path(directory):
             return None
-        logical, real, is_moved = overlay.place(found)
+        logical, real, is_moved = overlay.place(directory)
         if logical is None:
             return None
         if real is None:
-            with overlay.written(found, creates=False):  # the error of a missing file
+            with overlay.written(directory, creates=False):  # the error of a missing file
                 return None
         if not is_moved and not overlay.children(logical):
             return None

@@ -26,36 +26,36 @@ def install(overlay: Overlay, patches: Patches) -> None:
     family = getattr(socket, "AF_UNIX", None)
     bound: WeakKeyDictionary[socket.socket, Any] = WeakKeyDictionary()
 
-    def has_path(one: socket.socket, address: Any) -> bool:
+    def has_path(unix_socket: socket.socket, address: Any) -> bool:
         is_path = isinstance(address, (str, bytes, os.PathLike))
-        return overlay.is_on and one.family == family and is_path and _is_of_disk(address)
+        return overlay.is_on and unix_socket.family == family and is_path and _is_of_disk(address)
 
     @patches.around(socket.socket, "bind")
-    def bind(original: Callable[..., None], one: socket.socket, address: Any) -> None:
-        if not has_path(one, address):
-            original(one, address)
+    def bind(original: Callable[..., None], unix_socket: socket.socket, address: Any) -> None:
+        if not has_path(unix_socket, address):
+            original(unix_socket, address)
             return
 
         def bind_to(path: Any) -> None:
             with _short(path) as short:
-                original(one, short)
+                original(unix_socket, short)
 
         try:
             overlay.make_new(bind_to, address)
         except FileExistsError:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)) from None
-        bound[one] = os.fspath(address)
+        bound[unix_socket] = os.fspath(address)
 
     @patches.around(socket.socket, "getsockname")
-    def getsockname(original: Callable[..., Any], one: socket.socket) -> Any:
-        return bound.get(one) or original(one)
+    def getsockname(original: Callable[..., Any], unix_socket: socket.socket) -> Any:
+        return bound.get(unix_socket) or original(unix_socket)
 
     @patches.around(socket.socket, "connect", "connect_ex")
-    def connect(original: Callable[..., Any], one: socket.socket, address: Any) -> Any:
-        if not has_path(one, address):
-            return original(one, address)
+    def connect(original: Callable[..., Any], unix_socket: socket.socket, address: Any) -> Any:
+        if not has_path(unix_socket, address):
+            return original(unix_socket, address)
         with _short(overlay.to_read(address)) as short:
-            return original(one, short)
+            return original(unix_socket, short)
 
 
 def _is_of_disk(address: Any) -> bool:

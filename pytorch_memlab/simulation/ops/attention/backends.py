@@ -135,8 +135,8 @@ def cudnn_version() -> int:
     if built_with is not None:
         major, minor, patch = built_with.getCompileVersion()
         return int(major) * 10_000 + int(minor) * 100 + int(patch)
-    known = [version for release, version in _CUDNN_OF.items() if release <= RELEASE]
-    return known[-1] if known else _CUDNN_BEFORE
+    versions = [version for release, version in _CUDNN_OF.items() if release <= RELEASE]
+    return versions[-1] if versions else _CUDNN_BEFORE
 
 
 def against(backend: Backend, call: AttentionCall) -> str | None:
@@ -221,7 +221,7 @@ def _against_cudnn(call: AttentionCall) -> Iterator[str]:
             yield "the mask requires a gradient"
         wanted = (batch, heads, queries, call.key.shape[2])
         pairs = zip(call.mask.shape[::-1], wanted[::-1], strict=False)
-        if call.mask.dim() not in (2, 4) or any(one not in (1, full) for one, full in pairs):
+        if call.mask.dim() not in (2, 4) or any(extent not in (1, full) for extent, full in pairs):
             yield "the mask must have 2 or 4 dimensions"
     if not has_major(call.gpu, 8):
         yield "it needs compute capability 8.0 or higher"

@@ -100,7 +100,7 @@ def _most_backward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) 
     """Bytes of a workspace at most. See Note [Bounds of cuDNN's attention]."""
     batch, heads, queries, _size = query.shape
     operands = ((query, query), (query, value), (key, key), (value, value))
-    accumulated = sum(_in_tiles(one, other.shape[-1], heads) for one, other in operands)
+    accumulated = sum(_in_tiles(operand, other.shape[-1], heads) for operand, other in operands)
     scores = 2 * batch * heads * _up(queries) * _up(key.shape[2])
     return accumulated + min(scores, _SCORES_LIMIT)
 

@@ -85,7 +85,7 @@ def _whole(_op: Any, named: dict[str, Any], seed: int) -> Iterable[Part]:
 
 def forward_reference(op: Any, meta: Implementation, parts: Parts = _whole) -> Implementation:
     """The results of a fused kernel, laid out as a meta kernel says."""
-    names = [one.name for one in op._schema.returns]
+    names = [output.name for output in op._schema.returns]
     state = min(names.index(name) for name in ("rng_state", "philox_seed") if name in names)
 
     def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:

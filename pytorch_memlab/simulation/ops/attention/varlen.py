@@ -42,7 +42,7 @@ def _sequences(op: Any, named: dict[str, Any], seed: int) -> Iterator[Part]:
         in_query, in_key = partial(_heads_first, of_query), partial(_heads_first, of_key)
         query, key, value = in_query(named["query"]), in_key(named["key"]), in_key(named["value"])
         if used is not None:
-            key, value = (one[:, :, : int(used[number])] for one in (key, value))
+            key, value = (tensor[:, :, : int(used[number])] for tensor in (key, value))
         bias = _mask(named, query.shape[2], key.shape[2])
         options = (named["dropout_p"], False, named["scale"], seed + number)
         rows = partial(_rows, number, of_query)

@@ -99,7 +99,7 @@ class Convolution:
     def needs_columns(self) -> bool:
         """True if patches have to be unfolded: each is more than one element, or not its own."""
         ones = (*self.weight.shape[2:], *self.stride, *self.dilation)
-        return any(one != 1 for one in ones) or any(self.padding) or self.transposed
+        return any(number != 1 for number in ones) or any(self.padding) or self.transposed
 
     def _is_for_cudnn(self) -> bool:
         if not torch._C._get_cudnn_enabled():
@@ -171,15 +171,15 @@ def convolution_of(
 ) -> Convolution:
     spatial = weight.dim() - 2
     options = [
-        tuple(one) * spatial if len(one) == 1 else tuple(one)
-        for one in (stride, padding, dilation, output_padding)
+        tuple(option) * spatial if len(option) == 1 else tuple(option)
+        for option in (stride, padding, dilation, output_padding)
     ]
     if spatial == 1:
         if not tensor.is_contiguous():  # its elements are not needed
             tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
         tensor = tensor.unsqueeze(2)
         weight = weight.unsqueeze(2)
-        options = [(first, *one) for first, one in zip((1, 0, 1, 0), options, strict=True)]
+        options = [(first, *option) for first, option in zip((1, 0, 1, 0), options, strict=True)]
     stride, padding, dilation, output_padding = options
     return Convolution(
         tensor, weight, stride, padding, dilation, transposed, output_padding, groups

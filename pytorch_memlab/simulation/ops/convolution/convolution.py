@@ -165,8 +165,8 @@ def _cudnn_gradients(call: OpCall, convolution: Convolution, grad_output: torch.
     grad_input, grad_weight = call.result[:2]
     weight = convolution.weight
     operands = _operands(convolution, grad_output, wants_weight=grad_weight is not None)
-    for operand, given in zip(operands, (convolution.tensor, grad_output), strict=True):
-        if operand is not given:
+    for operand, passed in zip(operands, (convolution.tensor, grad_output), strict=True):
+        if operand is not passed:
             call.alloc_copy(operand)
     tensor, grad_output = operands
     if grad_input is not None:

@@ -20,15 +20,15 @@ def gradients(
 ) -> tuple[torch.Tensor, ...]:
     """The gradients of a function's inputs, zeros for one that no output depends on."""
     with dispatch_keys(*_AUTOGRAD), torch.enable_grad():
-        leaves = [one.detach().clone().requires_grad_() for one in inputs]
+        leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
         pairs = [
             (output, grad.detach().to(output.dtype, copy=True))
             for output, grad in zip(function(*leaves), grad_outputs, strict=False)
             if grad is not None
         ]
-        outputs, given = zip(*pairs, strict=True)
+        outputs, passed = zip(*pairs, strict=True)
         return torch.autograd.grad(
-            outputs, leaves, given, allow_unused=True, materialize_grads=True
+            outputs, leaves, passed, allow_unused=True, materialize_grads=True
         )
 
 

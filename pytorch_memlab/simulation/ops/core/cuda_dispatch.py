@@ -132,6 +132,6 @@ def refuse_cpu_tensors(op: Any, gpu: SimulatedGPU, *tensors: torch.Tensor | None
     Raises:
         RuntimeError: one of them is.
     """
-    given = (tensor for tensor in tensors if tensor is not None and tensor.dim())
-    if None in map(active.gpu_of, given):
+    with_dims = (tensor for tensor in tensors if tensor is not None and tensor.dim())
+    if None in map(active.gpu_of, with_dims):
         raise mixed_devices(op, gpu, "cpu")

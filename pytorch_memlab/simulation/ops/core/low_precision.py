@@ -35,8 +35,8 @@ def _widening(op: Any, wide_types: Mapping[torch.dtype, torch.dtype]) -> Callabl
     written = [place for place, info in enumerate(infos) if info is not None and info.is_write]
 
     def compute(*args: Any, **kwargs: Any) -> Any:
-        given = (tensor.dtype for tensor in tensors_in(args, kwargs))
-        dtype = next((one for one in given if one in wide_types), None)
+        dtypes = (tensor.dtype for tensor in tensors_in(args, kwargs))
+        dtype = next((candidate for candidate in dtypes if candidate in wide_types), None)
         if dtype is None:
             return op(*args, **kwargs)
         wide_type = wide_types[dtype]
@@ -48,10 +48,10 @@ def _widening(op: Any, wide_types: Mapping[torch.dtype, torch.dtype]) -> Callabl
             return tensor.to(dtype) if tensor.dtype is wide_type else tensor
 
         wide = tree_map_only(torch.Tensor, widened, args)
-        found = op(*wide, **kwargs)
+        result = op(*wide, **kwargs)
         for place in written:
             args[place].copy_(wide[place])
-        own = next((args[place] for place in written if found is wide[place]), None)
-        return tree_map_only(torch.Tensor, narrowed, found) if own is None else own
+        own = next((args[place] for place in written if result is wide[place]), None)
+        return tree_map_only(torch.Tensor, narrowed, result) if own is None else own
 
     return compute

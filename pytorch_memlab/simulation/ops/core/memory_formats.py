@@ -98,7 +98,7 @@ def _laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def made_contiguous(args: tuple[Any, ...], result: Any) -> Any:
     """Corrects the layout of results that kernels make contiguous, and decompositions do not."""
     if isinstance(result, tuple):
-        return tuple(made_contiguous(args, one) for one in result)
+        return tuple(made_contiguous(args, item) for item in result)
     return result if result is None else result.contiguous()
 
 

@@ -52,8 +52,8 @@ def tensors_of(result: Any) -> Iterator[TensorMeta]:
     if isinstance(result, TensorMeta):
         yield result
     elif isinstance(result, list):
-        for one in result:
-            yield from tensors_of(one)
+        for item in result:
+            yield from tensors_of(item)
 
 
 class MetaResults:
@@ -83,7 +83,7 @@ def _signature(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.dtype, _shape(value), value.stride()
     if isinstance(value, (list, tuple)):
-        return tuple([_signature(one) for one in value])
+        return tuple([_signature(item) for item in value])
     if isinstance(value, torch.Generator):
         return None
     # 1, 1.0 and True are equal, and promote differently.
@@ -130,7 +130,7 @@ class _MetaCopies:
             self._kept.append(copy)
             return copy
         if isinstance(value, (list, tuple)):
-            return [self.of(one) for one in value]
+            return [self.of(item) for item in value]
         return None if isinstance(value, torch.Generator) else value
 
     def described(self, value: Any) -> Any:
@@ -149,5 +149,5 @@ class _MetaCopies:
                 numel == (last + 1 if value.numel() else 0),
             )
         if isinstance(value, (list, tuple)):
-            return [self.described(one) for one in value]
+            return [self.described(item) for item in value]
         return value

@@ -89,7 +89,7 @@ class OpCall(ABC):
             NotImplementedError: the first argument has integers, and no tensor is empty.
         """
         name = _INTEGERS.get(self.args[0].dtype)
-        if name is not None and all(one.numel() for one in tensors_in(self.args, {})):
+        if name is not None and all(tensor.numel() for tensor in tensors_in(self.args, {})):
             raise NotImplementedError(f"\"{kernel}\" not implemented for '{name}'")
 
     def is_on_cpu(self, tensor: torch.Tensor) -> bool:
@@ -216,4 +216,4 @@ def named_arguments(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
 def _defaults(op: Any) -> dict[str, tuple[int, Any]]:
     """By name, position and default of each argument of a schema."""
     arguments = enumerate(op._schema.arguments)
-    return {one.name: (position, one.default_value) for position, one in arguments}
+    return {argument.name: (position, argument.default_value) for position, argument in arguments}

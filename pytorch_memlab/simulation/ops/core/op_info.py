@@ -30,8 +30,10 @@ class OpInfo(OpDefinition):
     """
 
     def __init__(self, op: Any) -> None:
-        known = definition_of(op) or _UNREGISTERED
-        super().__init__(**{one.name: getattr(known, one.name) for one in fields(known)})
+        definition = definition_of(op) or _UNREGISTERED
+        super().__init__(
+            **{field.name: getattr(definition, field.name) for field in fields(definition)}
+        )
         schema = op._schema
         arguments = list(enumerate(schema.arguments))
         tensors = [result for result in schema.returns if "Tensor" in str(result.type)]
@@ -45,15 +47,15 @@ class OpInfo(OpDefinition):
         self.takes_cpu_tensors |= is_library
         self.takes_cpu_numbers = not is_library and not _compares_all_devices(op)
         self.composite = cuda_dispatch_of(op)
-        self.reference = cpu_kernel_of(op) or known.reference
+        self.reference = cpu_kernel_of(op) or definition.reference
 
         # Position and name of each argument that it writes to; for each output the position among
         # these if it is that argument, None if the output is new.
-        self.written, self.returned = _written(schema, known.writes)
+        self.written, self.returned = _written(schema, definition.writes)
         self.only_writes = None not in self.returned and bool(self.written)  # no output is new
         self.mutates_first = any(position == 0 for position, _ in self.written)
         self.writes_out = any(argument.is_out for _, argument in arguments)
-        self.may_resize = self.writes_out or known.resizes
+        self.may_resize = self.writes_out or definition.resizes
 
         self.returns_tensors = bool(tensors)  # or lists of tensors
         self.makes_tensors = None in aliases  # some may own new memory
@@ -63,9 +65,11 @@ class OpInfo(OpDefinition):
         self.may_outgrow = (  # its arguments
             self.makes_tensors
             and not (self.written or self.is_foreach)
-            and known.data_dependence is None
+            and definition.data_dependence is None
         )
-        self.takes_masks = known.data_dependence is MASKS  # among its second argument's indices
+        self.takes_masks = (
+            definition.data_dependence is MASKS
+        )  # among its second argument's indices
         # Positions of sizes, or factors of sizes, of the output, and of a positional device.
         self.sizes = tuple(position for position, a in arguments if a.name in _SIZES)
         devices = (place for place, a in arguments if "Device" in str(a.type) and not a.kwarg_only)
@@ -73,14 +77,14 @@ class OpInfo(OpDefinition):
         self.draws = draws(op)
         self.is_plain = (  # it runs as a whole, whatever its arguments are
             self.composite is None
-            and known.composite_of_sparse is None
+            and definition.composite_of_sparse is None
             and self.device_position is None
             and not (self.is_foreach or self.may_resize)
         )
         self.is_mark = op.namespace == "profiler"  # of a profile, as each step of an optimizer has
 
-        is_modelled = known.provenance is not None
-        self.is_confirmed = known.provenance is Provenance.RECORDING
+        is_modelled = definition.provenance is not None
+        self.is_confirmed = definition.provenance is Provenance.RECORDING
         self.runs_on_cpu = not is_library or has_cpu_kernel(op)
         # Registered in Python to run on CUDA, for an op of another library.
         self.python_kernel = None if is_modelled else python_kernel_of(op)
@@ -112,7 +116,7 @@ class OpInfo(OpDefinition):
             if isinstance(value, torch.Tensor):
                 yield value
             elif isinstance(value, (list, tuple)):
-                yield from (one for one in value if isinstance(one, torch.Tensor))
+                yield from (tensor for tensor in value if isinstance(tensor, torch.Tensor))
 
     def written_result(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call that only writes to its arguments."""
@@ -135,10 +139,10 @@ def op_info(op: Any) -> OpInfo:
     ((0, 'self'),)
     """
     # By its id: the hash of an op is a function of Python. The record keeps the op alive.
-    found = records.get(id(op))
-    if found is None:
-        found = records[id(op)] = OpInfo(op)
-    return found
+    info = records.get(id(op))
+    if info is None:
+        info = records[id(op)] = OpInfo(op)
+    return info
 
 
 def _written(
@@ -155,7 +159,7 @@ def _written(
     written.extend((position, schema.arguments[position].name) for position in more)
     infos = (result.alias_info for result in schema.returns)
     sources = (info.before_set if info is not None and info.is_write else () for info in infos)
-    returned = (next((marks[one] for one in names if one in marks), None) for names in sources)
+    returned = (next((marks[name] for name in names if name in marks), None) for names in sources)
     return tuple(written), tuple(returned)
 
 
@@ -192,7 +196,9 @@ def _has_no_workspace(op: Any) -> bool:
         op: a ``torch._ops.OpOverload``; one that writes to ``out=`` is as the one without.
     """
     if is_out(op):
-        return any(_has_no_workspace(one) for one in overloads_of(op) if not is_out(one))
+        return any(
+            _has_no_workspace(overload) for overload in overloads_of(op) if not is_out(overload)
+        )
     name = op._schema.name.removeprefix("aten::")
     return (
         torch.Tag.pointwise in op.tags

@@ -39,14 +39,14 @@ def draws(op: Any) -> bool:
 
 def generator_of(kwargs: dict[str, Any], on_gpu: bool) -> SimulatedGenerator | None:
     """The simulated generator that a call names."""
-    given = kwargs.get("generator")
-    if given is None:
+    argument = kwargs.get("generator")
+    if argument is None:
         return None
-    found = simulated_generator(given)
-    if (found is not None) is not on_gpu:
+    generator = simulated_generator(argument)
+    if (generator is not None) is not on_gpu:
         expected, other = ("cuda", "cpu") if on_gpu else ("cpu", "cuda")
         raise RuntimeError(f"Expected a '{expected}' device type for generator but found '{other}'")
-    return found
+    return generator
 
 
 def drawing(
@@ -70,8 +70,8 @@ def drawing(
 
 def draws_nothing(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """True if a call has a dropout of zero, and draws nothing for it."""
-    given = named_arguments(op, args, kwargs)
-    return bool(given.get("dropout_p", given.get("dropout")) == 0)
+    arguments = named_arguments(op, args, kwargs)
+    return bool(arguments.get("dropout_p", arguments.get("dropout")) == 0)
 
 
 @functools.cache

@@ -81,7 +81,7 @@ def _staging(
         extents = (size * stride for size, stride in zip(whole.sizes, whole.results, strict=True))
         partial = max(1, *extents, 1) * kernel.accumulator
     staged = (staging_of(gpu, part, kernel) for part in parts)
-    return partial, tuple(one for one in staged if one is not None)
+    return partial, tuple(size for size in staged if size is not None)
 
 
 def reduced_dims(dims: Sequence[int] | int | None, count: int) -> tuple[int, ...]:
@@ -261,7 +261,7 @@ def staging_of(gpu: GPU, reduction: Reduction, kernel: Kernel) -> tuple[int, int
 
 def _block_of_threads(dim0: int, dim1: int, most: int) -> tuple[int, int]:
     """Width and height."""
-    width, height = (last_power_of_2(one) if one < most else most for one in (dim0, dim1))
+    width, height = (last_power_of_2(dim) if dim < most else most for dim in (dim0, dim1))
     height = min(height, most // min(width, _WARP))
     return min(width, most // height), height
 

@@ -192,13 +192,13 @@ def define(name: str, *more_names: str, **facts: Any) -> None:
         facts["reference"] = facts["meta"] = facts.pop("values")
     if "source" in facts:
         facts.setdefault("provenance", Provenance.SOURCE)
-    for one in (name, *more_names):
-        if one in _definitions:
+    for op_name in (name, *more_names):
+        if op_name in _definitions:
             raise ValueError(
-                f"{one} is registered in {_definitions[one].home} and in {home}: "
+                f"{op_name} is registered in {_definitions[op_name].home} and in {home}: "
                 "give all its facts in one registration"
             )
-        _definitions[one] = OpDefinition(name=one, home=home, **facts)
+        _definitions[op_name] = OpDefinition(name=op_name, home=home, **facts)
 
 
 def _calling_module() -> str:
@@ -248,7 +248,9 @@ def definitions() -> Mapping[str, OpDefinition]:
         for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
             import_module(module.name)
     except BaseException:  # an interrupted module is imported again
-        for name in [name for name, known in _definitions.items() if known.home not in sys.modules]:
+        for name in [
+            name for name, definition in _definitions.items() if definition.home not in sys.modules
+        ]:
             del _definitions[name]
         raise
     return _definitions
@@ -264,15 +266,21 @@ def definition_of(op: Any) -> OpDefinition | None:
     if own is not None or not is_out(op):
         return own
     inputs = _inputs(op)
-    alike = (one for one in overloads_of(op) if one is not op and _inputs(one) == inputs)
-    found = next((one for one in map(_named, alike) if one is not None), None)
-    if found is None or (found.composite is not None and found.memory is not None):
+    alike = (
+        overload
+        for overload in overloads_of(op)
+        if overload is not op and _inputs(overload) == inputs
+    )
+    definition = next(
+        (candidate for candidate in map(_named, alike) if candidate is not None), None
+    )
+    if definition is None or (definition.composite is not None and definition.memory is not None):
         return None
     # PyTorch generates such overloads of composites: they call the one without.
-    composite = None if found.composite is None else as_on_cpu
-    facts = {fact: getattr(found, fact) for fact in _FOR_OUT}
-    if found.reference is not None:
-        facts["reference"] = functools.partial(_into_outs, op, found.reference)
+    composite = None if definition.composite is None else as_on_cpu
+    facts = {fact: getattr(definition, fact) for fact in _FOR_OUT}
+    if definition.reference is not None:
+        facts["reference"] = functools.partial(_into_outs, op, definition.reference)
     return OpDefinition(composite=composite, **facts)
 
 
@@ -302,9 +310,9 @@ def resize_output(out: torch.Tensor, shape: torch.Size) -> torch.Tensor:
 
 def provenances() -> Iterator[tuple[str, Provenance, str]]:
     """Name, provenance and source of every op with a memory model, by name."""
-    for name, known in sorted(definitions().items()):
-        if known.provenance is not None:
-            yield name, known.provenance, known.source
+    for name, definition in sorted(definitions().items()):
+        if definition.provenance is not None:
+            yield name, definition.provenance, definition.source
 
 
 _FOR_OUT: Final = (
@@ -315,8 +323,8 @@ _FOR_OUT: Final = (
 
 def _named(op: Any) -> OpDefinition | None:
     name, overload = op._schema.name, op._schema.overload_name
-    known = definitions()
-    return known.get(f"{name}.{overload}" if overload else name) or known.get(f"{name}.*")
+    by_name = definitions()
+    return by_name.get(f"{name}.{overload}" if overload else name) or by_name.get(f"{name}.*")
 
 
 def is_out(op: Any) -> bool:

@@ -52,12 +52,12 @@ def _check_devices(call: OpCall) -> None:
             )
 
 
-def _alloc_indices(call: OpCall, given: list[torch.Tensor]) -> None:
-    for index in given:
+def _alloc_indices(call: OpCall, indices: list[torch.Tensor]) -> None:
+    for index in indices:
         if call.is_on_cpu(index) or index.dtype != torch.int64:
             call.alloc_temp(index.numel() * INDEX)
-    if len(given) > 1:
-        _align(call, given)
+    if len(indices) > 1:
+        _align(call, indices)
 
 
 @recorded(
@@ -74,23 +74,23 @@ def _write(call: OpCall) -> None:
     """With ``accumulate`` the indices are made linear, and sorted."""
     target, indices, values = call.args[:3]
     _check_devices(call)
-    given = _given(indices)
-    masked = any(map(is_mask, given))
+    tensors = _given(indices)
+    masked = any(map(is_mask, tensors))
     accumulates = call.argument("accumulate")
     if masked and not accumulates and values.numel() == 1:
         return  # it is a ``masked_fill_``
     if values.dim() and call.is_on_cpu(values) and not _is_number_of_vmap(call, values):
         raise mixed_devices(call.op, call.gpu, "cpu")
     rest = _elements_per_index(target, indices)
-    shape = torch.broadcast_shapes(*(index.shape for index in given if not is_mask(index)))
+    shape = torch.broadcast_shapes(*(index.shape for index in tensors if not is_mask(index)))
     if masked:
         shape = torch.Size([values.numel() // max(1, rest)])
         _expand_masks(call, indices, shape[0])
     if not accumulates and not torch.are_deterministic_algorithms_enabled():
         if not masked:
-            _alloc_indices(call, given)
+            _alloc_indices(call, tensors)
         return
-    _make_linear(call, given, prod(shape) * INDEX)
+    _make_linear(call, tensors, prod(shape) * INDEX)
     elements = prod(shape) * rest
     if values.numel() != elements or not values.is_contiguous():
         call.alloc_temp(elements * values.element_size())
@@ -108,9 +108,9 @@ def _is_number_of_vmap(call: OpCall, values: torch.Tensor) -> bool:
     )
 
 
-def _make_linear(call: OpCall, given: list[torch.Tensor], nbytes: int) -> None:
+def _make_linear(call: OpCall, indices: list[torch.Tensor], nbytes: int) -> None:
     """The offset of each index in its turn, and their sum."""
-    positions = [index for index in given for _ in range(index.dim() if is_mask(index) else 1)]
+    positions = [index for index in indices for _ in range(index.dim() if is_mask(index) else 1)]
     for position, index in enumerate(positions):
         if call.is_on_cpu(index):
             offsets = call.alloc_temp(nbytes)
@@ -140,9 +140,9 @@ def _expand_masks(call: OpCall, indices: Indices, count: int) -> None:
             alloc_selected(call, mask, count)
 
 
-def _align(call: OpCall, given: list[torch.Tensor]) -> None:
+def _align(call: OpCall, indices: list[torch.Tensor]) -> None:
     """Copies of indices whose strides differ once they are broadcast."""
-    expanded = torch.broadcast_tensors(*given)
+    expanded = torch.broadcast_tensors(*indices)
     if len({index.stride() for index in expanded}) > 1:
         for index in expanded:
             if not index.is_contiguous():

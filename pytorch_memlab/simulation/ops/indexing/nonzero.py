@@ -175,13 +175,13 @@ def _repeat_interleave(call: OpCall) -> None:
 
 
 def _all_in_first_bin(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    given = named_arguments(torch.ops.aten.bincount.default, args, kwargs)
-    weights, dtype = given["weights"], torch.int64
+    arguments = named_arguments(torch.ops.aten.bincount.default, args, kwargs)
+    weights, dtype = arguments["weights"], torch.int64
     if weights is not None:  # sums of floats are floats
         dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
-    tensor, fewest = given["self"], max(given["minlength"], 1)
+    tensor, fewest = arguments["self"], max(arguments["minlength"], 1)
     if not tensor.numel():
-        count = given["minlength"]
+        count = arguments["minlength"]
     elif values.is_known(tensor):
         count = max(fewest, int(tensor.max()) + 1)
     else:

@@ -46,10 +46,10 @@ def _least_squares(
 ) -> tuple[torch.Tensor, ...]:
     """Solutions of systems that are assumed to have full rank."""
     _check_driver_of_least_squares(driver)
-    found: tuple[torch.Tensor, ...] = _aten.linalg_lstsq.default(
+    results: tuple[torch.Tensor, ...] = _aten.linalg_lstsq.default(
         matrix, right, rcond, driver=_OF_LEAST_SQUARES
     )
-    return found
+    return results
 
 
 def _outputs_of_least_squares(

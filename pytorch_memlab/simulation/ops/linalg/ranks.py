@@ -53,12 +53,12 @@ def _tolerances(
         if rtol is None:
             rtol = 0.0 if atol else default
         return torch.full((), atol or 0.0, **options), torch.full((), rtol, **options)
-    given = atol
-    atol = torch.zeros((), **options) if given is None else given
+    atol_argument = atol
+    atol = torch.zeros((), **options) if atol_argument is None else atol_argument
     if rtol is None:
         rtol = torch.full((), default, **options)
-        if given is not None:
-            rtol = torch.where(given > 0, torch.zeros((), **options), rtol)
+        if atol_argument is not None:
+            rtol = torch.where(atol_argument > 0, torch.zeros((), **options), rtol)
     return atol, rtol
 
 

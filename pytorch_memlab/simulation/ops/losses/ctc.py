@@ -38,7 +38,7 @@ def _loss(
     zero_infinity: bool = False,
 ) -> Any:
     with torch._C.DisableTorchFunction():
-        given = input_lengths, target_lengths
+        all_lengths = input_lengths, target_lengths
         longest = targets.shape[-1] if targets.dim() else 0
         lengths = (
             _known_numbers(input_lengths, probabilities.shape[0]),
@@ -46,10 +46,13 @@ def _loss(
         )
         options = (blank, reduction, zero_infinity)
         if _are_for_cudnn(probabilities, targets, *lengths, blank):
-            if all(isinstance(one, torch.Tensor) and one.dtype == torch.int32 for one in given):
+            if all(
+                isinstance(of_lengths, torch.Tensor) and of_lengths.dtype == torch.int32
+                for of_lengths in all_lengths
+            ):
                 op = _aten._cudnn_ctc_loss.Tensor
-                return _reduced(op, (probabilities, targets, *given), options)
-            if targets.is_cpu and all(one == probabilities.shape[0] for one in lengths[0]):
+                return _reduced(op, (probabilities, targets, *all_lengths), options)
+            if targets.is_cpu and all(length == probabilities.shape[0] for length in lengths[0]):
                 op = _aten._cudnn_ctc_loss.default
                 return _reduced(op, (probabilities, targets, *lengths), options)
         targets = targets.to(gpu.device, torch.int64)
@@ -93,8 +96,8 @@ def _are_for_cudnn(
     )
 
 
-def _reduced(op: Any, given: tuple[Any, ...], options: tuple[int, int, bool]) -> torch.Tensor:
-    probabilities, *others = given
+def _reduced(op: Any, inputs: tuple[Any, ...], options: tuple[int, int, bool]) -> torch.Tensor:
+    probabilities, *others = inputs
     blank, reduction, zero_infinity = options
     is_batched = probabilities.dim() == 3
     batch = probabilities if is_batched else probabilities.unsqueeze(1)
@@ -165,15 +168,18 @@ def _cudnn_reference(
     "aten::_cudnn_ctc_loss.Tensor",
     source="aten/src/ATen/native/cudnn/LossCTC.cpp",
     reference=_cudnn_reference,
-    meta=lambda one, *_: (one.new_empty(one.shape[1]), one.new_empty(one.shape)),
+    meta=lambda log_probs, *_: (
+        log_probs.new_empty(log_probs.shape[1]),
+        log_probs.new_empty(log_probs.shape),
+    ),
     takes_cpu_tensors=True,
 )
 def _cudnn_ctc_loss(call: OpCall) -> None:
     """Lengths in tensors are copied to the GPU; the gradient is allocated before the losses."""
     if isinstance(call.args[2], torch.Tensor):
-        for given in call.args[1:4]:
-            if call.is_on_cpu(given):
-                call.alloc_copy(given)
+        for arg in call.args[1:4]:
+            if call.is_on_cpu(arg):
+                call.alloc_copy(arg)
     losses, gradient = call.result
     call.alloc_outputs(gradient, losses)
     call.leave_out(CUDNN_WORKSPACES, _cudnn_bound(call.args[0]))

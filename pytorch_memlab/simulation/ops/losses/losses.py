@@ -183,7 +183,7 @@ def _cdist_backward(call: OpCall) -> None:
     if not first.numel() or not second.numel():
         return
     batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
-    expanded = (one.expand(*batch, *one.shape[-2:]) for one in (first, second))
+    expanded = (tensor.expand(*batch, *tensor.shape[-2:]) for tensor in (first, second))
     call.alloc_contiguous(*expanded, distances, grad_output)
     call.alloc_outputs()
     if p and grad_output.numel():

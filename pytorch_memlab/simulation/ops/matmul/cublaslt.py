@@ -57,8 +57,8 @@ def _workspace(environment: Mapping[str, str]) -> Workspace:
 
 def _workspace_size(environment: Mapping[str, str]) -> int:
     """Bytes of a separate workspace, from CUBLASLT_WORKSPACE_SIZE (in KiB) or by default."""
-    given = re.match(r"\s*\+?(\d+)", environment.get("CUBLASLT_WORKSPACE_SIZE", ""))
-    return 1024 * (int(given[1]) if given else _DEFAULT)
+    match = re.match(r"\s*\+?(\d+)", environment.get("CUBLASLT_WORKSPACE_SIZE", ""))
+    return 1024 * (int(match[1]) if match else _DEFAULT)
 
 
 def need(call: OpCall) -> None:

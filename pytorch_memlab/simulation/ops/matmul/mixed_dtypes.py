@@ -26,8 +26,8 @@ def _widened(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
     def compute(*args: Any, **factors: float) -> torch.Tensor:
         *tensors, dtype = args
-        given = tensors[-2].dtype
-        if dtype != given and not (given in LOW_PRECISION and dtype == torch.float32):
+        factor_dtype = tensors[-2].dtype
+        if dtype != factor_dtype and not (factor_dtype in LOW_PRECISION and dtype == torch.float32):
             raise RuntimeError(
                 "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs"
             )
@@ -37,10 +37,10 @@ def _widened(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
 
 def _baddbmm(bias: torch.Tensor, *args: Any, **factors: float) -> torch.Tensor:
-    found = _widened(torch.baddbmm)(bias, *args, **factors)
-    if bias.shape != found.shape:
+    result = _widened(torch.baddbmm)(bias, *args, **factors)
+    if bias.shape != result.shape:
         raise RuntimeError("self must have the same shape as the output")
-    return torch.empty_like(bias, dtype=found.dtype).copy_(found)
+    return torch.empty_like(bias, dtype=result.dtype).copy_(result)
 
 
 def _into_out(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -50,8 +50,8 @@ def _into_out(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
         dtype = args[-1]
         if dtype != out.dtype:
             raise RuntimeError("out_dtype must be the same as the dtype of the provided out tensor")
-        found = product(*args, **factors)
-        return out.resize_(found.shape).copy_(found)
+        result = product(*args, **factors)
+        return out.resize_(result.shape).copy_(result)
 
     return write
 
@@ -86,8 +86,8 @@ def _check_layout(first: torch.Tensor, second: torch.Tensor) -> None:
     """CuBLASLt reads no transposed first matrix of integers."""
     for tensor in (first, second):
         if tensor.dtype != torch.int8:
-            found = _SCALAR_TYPES.get(tensor.dtype, str(tensor.dtype))
-            raise RuntimeError(f"expected scalar type Char but found {found}")
+            dtype_name = _SCALAR_TYPES.get(tensor.dtype, str(tensor.dtype))
+            raise RuntimeError(f"expected scalar type Char but found {dtype_name}")
     if not first.is_contiguous() and first.t().is_contiguous():
         raise RuntimeError(
             "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul with "

@@ -101,7 +101,7 @@ def _native(
 ) -> Tensors:
     """``native_batch_norm``; CUDA returns the statistics used when it does not train too."""
     dtype = acc_type(tensor.dtype)
-    running = [_to(one, dtype) for one in (mean, var)]
+    running = [_to(statistic, dtype) for statistic in (mean, var)]
     result, save_mean, save_invstd = _aten.native_batch_norm.default(
         tensor.to(dtype), _to(weight, dtype), _to(bias, dtype), *running, training, momentum, eps
     )
@@ -120,7 +120,7 @@ def _native_backward(*args: Any) -> tuple[Any, ...]:
     *tensors, training, eps, mask = args
     tensor, weight = tensors[1:3]
     results = _aten.native_batch_norm_backward.default(
-        *(_to(one, acc_type(tensor.dtype)) for one in tensors), training, eps, mask
+        *(_to(operand, acc_type(tensor.dtype)) for operand in tensors), training, eps, mask
     )
     return in_dtypes(results, tensor, weight)
 
@@ -128,7 +128,7 @@ def _native_backward(*args: Any) -> tuple[Any, ...]:
 def in_dtypes(results: Any, tensor: torch.Tensor, weight: torch.Tensor | None) -> tuple[Any, ...]:
     """The gradients of an input, a weight and a bias, each in the dtype of what it belongs to."""
     likes = (tensor, *(tensor if weight is None else weight,) * 2)
-    return tuple(_to(one, like.dtype) for one, like in zip(results, likes, strict=True))
+    return tuple(_to(result, like.dtype) for result, like in zip(results, likes, strict=True))
 
 
 def _to(tensor: torch.Tensor | None, dtype: torch.dtype) -> Any:
@@ -238,7 +238,7 @@ def _cudnn_forward(*args: Any) -> Tensors:
     # into the op there is nothing to keep.
     reserve = tensor.new_empty(0, dtype=torch.uint8)
     result = result.contiguous(memory_format=suggest_memory_format(tensor))
-    return result, *(one.to(weight.dtype) for one in saved), reserve
+    return result, *(statistic.to(weight.dtype) for statistic in saved), reserve
 
 
 @estimated("aten::cudnn_batch_norm", source=_CUDNN, values=_cudnn_forward, writes=_RUNNING)
@@ -294,10 +294,10 @@ def _backward_of_update(_gpu: SimulatedGPU, *args: Any) -> Tensors:
     grad_output, tensor, weight, *of_channels, update, eps, mask, reserve = args
     mean, var = of_channels[:2]
     if _use_cudnn(tensor, weight, weight, mean, var, training=True):
-        given = (tensor, grad_output, weight, *of_channels, eps, reserve)
-        return tuple(_aten.cudnn_batch_norm_backward.default(*given))
-    given = (grad_output, tensor, weight, *of_channels, update, eps, mask)
-    return tuple(_aten.native_batch_norm_backward.default(*given))
+        inputs = (tensor, grad_output, weight, *of_channels, eps, reserve)
+        return tuple(_aten.cudnn_batch_norm_backward.default(*inputs))
+    inputs = (grad_output, tensor, weight, *of_channels, update, eps, mask)
+    return tuple(_aten.native_batch_norm_backward.default(*inputs))
 
 
 define("aten::_batch_norm_with_update", composite=_with_update)
@@ -426,11 +426,11 @@ for _name, _values, _memory in (
 
 
 def _gather_stats(gpu: SimulatedGPU, *args: Any) -> Any:
-    *given, count = args
-    tensor, means, _, running_mean = given[:4]
+    *inputs, count = args
+    tensor, means, _, running_mean = inputs[:4]
     dtype = tensor.dtype if running_mean is None else running_mean.dtype
     counts = _aten.full.default([means.shape[0]], count, dtype=dtype, device=gpu.device)
-    return _aten.batch_norm_gather_stats_with_counts.default(*given, counts)
+    return _aten.batch_norm_gather_stats_with_counts.default(*inputs, counts)
 
 
 define("aten::batch_norm_gather_stats", composite=_gather_stats)

@@ -84,13 +84,13 @@ def _alloc_weight_sums(call: OpCall, *weight_gradients: torch.Tensor | None) -> 
         return
     rows = tensor.numel() // columns
     call.alloc_contiguous(grad_output)
-    given = [weight for weight in weight_gradients if weight is not None and weight.numel()]
-    if not given or rows <= _TALL or not _is_narrow(call.model, columns):
+    sums = [weight for weight in weight_gradients if weight is not None and weight.numel()]
+    if not sums or rows <= _TALL or not _is_narrow(call.model, columns):
         return
     blocks = min(_MOST_BLOCKS // -(-columns // _COLUMNS), -(-rows // _COLUMNS))
-    for weight in given:
+    for weight in sums:
         call.alloc_temp(blocks * weight.shape[-1] * weight.element_size())
-    for weight in given:
+    for weight in sums:
         with call.scope():  # the sum takes the place of a weight's gradient made before
             call.alloc_temp(weight.shape[-1] * weight.element_size())
             alloc_column_sums_workspace(call, blocks, weight.shape[-1], weight.dtype)

@@ -41,7 +41,9 @@ def refuse_mixed_statistics(tensor: torch.Tensor, **parameters: torch.Tensor | N
     Raises:
         RuntimeError: a parameter has another type.
     """
-    dtypes = {name: one.dtype for name, one in parameters.items() if one is not None}
+    dtypes = {
+        name: parameter.dtype for name, parameter in parameters.items() if parameter is not None
+    }
     first = next(iter(dtypes.values()), tensor.dtype)
     wanted = tensor.dtype if first == tensor.dtype else acc_type(tensor.dtype)
     for name, dtype in dtypes.items():

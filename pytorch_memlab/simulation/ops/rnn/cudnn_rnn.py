@@ -278,16 +278,18 @@ def _separate_gradients(call: CudnnRNNCall) -> bool:
 
 
 def _backward_meta(*args: Any) -> tuple[Any, ...]:
-    call, given, mask = _backward_call(args)
-    if all(gradient is None for gradient in given):
+    call, grad_outputs, mask = _backward_call(args)
+    if all(gradient is None for gradient in grad_outputs):
         return None, None, None, []
     hx, cx = call.hx, call.cx
     weights: list[torch.Tensor] = []
     if mask[3] and _separate_gradients(call):
         weights = [weight.new_empty(weight.shape) for weight in call.weights]
     elif mask[3]:
-        found = views(call.tensor.new_empty(call.network.numel()), call.network.parts())
-        weights = [view.view(like.shape) for view, like in zip(found, call.weights, strict=True)]
+        part_views = views(call.tensor.new_empty(call.network.numel()), call.network.parts())
+        weights = [
+            view.view(like.shape) for view, like in zip(part_views, call.weights, strict=True)
+        ]
     return (
         call.turned(call.tensor.new_empty(call.input.shape)),
         hx.new_empty(hx.shape),
@@ -297,15 +299,18 @@ def _backward_meta(*args: Any) -> tuple[Any, ...]:
 
 
 def _backward_reference(*args: Any) -> tuple[Any, ...]:
-    call, given, _mask = _backward_call(args)
+    call, grad_outputs, _mask = _backward_call(args)
     results = _backward_meta(*args)
     if results[0] is None:
         return results
     if not call.train:
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
     seed = int(args[20][:_SEED_BYTES].view(torch.int64)) if call.drops else 0
-    given = (None if given[0] is None else call.turned(given[0]), *given[1:])
-    values = gradients(partial(_run, call, seed), _inputs(call), given)
+    grad_outputs = (
+        None if grad_outputs[0] is None else call.turned(grad_outputs[0]),
+        *grad_outputs[1:],
+    )
+    values = gradients(partial(_run, call, seed), _inputs(call), grad_outputs)
     states = results[1:2] if call.cx is None else results[1:3]
     for result, value in zip((call.turned(results[0]), *states, *results[3]), values, strict=False):
         result.copy_(value)
@@ -316,7 +321,7 @@ def _inputs(call: CudnnRNNCall) -> list[torch.Tensor]:
     """Input, states and weights, in the dtype of the arithmetic."""
     states = [call.hx] if call.cx is None else [call.hx, call.cx]
     dtype = acc_type(call.tensor.dtype)
-    return [one.detach().to(dtype) for one in (call.input, *states, *call.weights)]
+    return [operand.detach().to(dtype) for operand in (call.input, *states, *call.weights)]
 
 
 def _run(
@@ -335,8 +340,8 @@ def _run(
             tensor = tensor * kept.div_(1 - call.dropout)
         rows = slice(layer * directions, (layer + 1) * directions)
         of_layer = weights[rows.start * call.weight_stride0 : rows.stop * call.weight_stride0]
-        tensor, *found = _layer(call, tensor, [state[rows] for state in states], of_layer)
-        last.append(found)
+        tensor, *ended = _layer(call, tensor, [state[rows] for state in states], of_layer)
+        last.append(ended)
     return [tensor, *(torch.cat(parts) for parts in zip(*last, strict=True))]
 
 
@@ -385,20 +390,20 @@ def _memory(call: OpCall) -> None:
 
 @_estimated("aten::_cudnn_rnn_backward", reference=_backward_reference, meta=_backward_meta)
 def _backward_memory(call: OpCall) -> None:
-    rnn, given, mask = _backward_call(call.args)
+    rnn, grad_outputs, mask = _backward_call(call.args)
     grad_input, grad_hx, grad_cx, grad_weights = call.result
     if grad_input is None:
         return
     nbytes = rnn.tensor.element_size()
-    for gradient, like in zip(given, (call.args[6], rnn.hx, rnn.cx), strict=True):
+    for gradient, like in zip(grad_outputs, (call.args[6], rnn.hx, rnn.cx), strict=True):
         if gradient is None and like is not None:
             call.alloc_temp(like.numel() * nbytes)
     with call.scope():
         call.alloc_contiguous(rnn.input)
-        if given[0] is not None:
-            call.alloc_contiguous(rnn.turned(given[0]))
+        if grad_outputs[0] is not None:
+            call.alloc_contiguous(rnn.turned(grad_outputs[0]))
         call.alloc_outputs(grad_input)
-        call.alloc_contiguous(*given[1:])
+        call.alloc_contiguous(*grad_outputs[1:])
         call.alloc_outputs(grad_hx, grad_cx)
         call.alloc_temp(rnn.workspace())
     if not mask[3]:

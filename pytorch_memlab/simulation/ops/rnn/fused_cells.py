@@ -41,7 +41,7 @@ def _lstm(
     cy = forget_gate.sigmoid() * _wide(cx) + input_gate.sigmoid() * cell_gate.tanh()
     hy = output_gate.sigmoid() * cy.tanh()
     workspace = gates.to(input_gates.dtype)
-    return tuple(one.contiguous() for one in (hy.to(cx.dtype), cy.to(cx.dtype), workspace))
+    return tuple(result.contiguous() for result in (hy.to(cx.dtype), cy.to(cx.dtype), workspace))
 
 
 def _lstm_backward(
@@ -54,10 +54,10 @@ def _lstm_backward(
 ) -> tuple[Bias, ...]:
     if grad_hy is None and grad_cy is None:
         return None, None, None
-    given = (None if one is None else _wide(one) for one in (grad_hy, grad_cy))
+    grads = (None if grad is None else _wide(grad) for grad in (grad_hy, grad_cy))
     gates = _wide(workspace)
     grad_gates, _, grad_cx, *_ = _aten._thnn_differentiable_lstm_cell_backward.default(
-        *given, gates, torch.zeros_like(gates), None, None, _wide(cx), _wide(cy)
+        *grads, gates, torch.zeros_like(gates), None, None, _wide(cx), _wide(cy)
     )
     grad_gates = grad_gates.to(workspace.dtype)
     return grad_gates, grad_cx.to(cx.dtype).contiguous(), grad_gates.sum(0) if has_bias else None
@@ -85,10 +85,10 @@ def _gru_backward(
     reset, update, new_i, hidden, new_h = _wide(workspace).chunk(_GRU_KEEPS, 1)
     of_input = torch.cat([reset, update, new_i], 1)
     of_hidden = torch.cat([torch.zeros_like(reset), torch.zeros_like(update), new_h], 1)
-    found = _aten._thnn_differentiable_gru_cell_backward.default(
+    grads = _aten._thnn_differentiable_gru_cell_backward.default(
         _wide(grad_hy), of_input, of_hidden, hidden, None, None
     )
-    grad_input, grad_hidden, grad_hx = (one.to(workspace.dtype) for one in found[:3])
+    grad_input, grad_hidden, grad_hx = (grad.to(workspace.dtype) for grad in grads[:3])
     biases = (grad_input.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
     return grad_input, grad_hidden, grad_hx.contiguous(), *biases
 

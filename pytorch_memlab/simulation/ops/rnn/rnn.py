@@ -181,9 +181,9 @@ def _run(
             if not has_biases:
                 own[2:2] = [None, None]
             step = partial(_STEPS[mode], own)
-            output, found = _layer(step, tensor, batch_sizes, list(cells[position]), direction)
+            output, ended = _layer(step, tensor, batch_sizes, list(cells[position]), direction)
             outputs.append(output)
-            last.append(found)
+            last.append(ended)
         tensor = outputs[0] if directions == 1 else torch.cat(outputs, outputs[0].dim() - 1)
         if dropout and train and layer < num_layers - 1:
             tensor = _aten.dropout.default(tensor, dropout, True)
@@ -205,8 +205,8 @@ def _layer(
         return packed(step, tensor, batch_sizes, states)
     inputs = tensor.unbind(0)
     outputs = []
-    for one in reversed(inputs) if is_backward else inputs:
-        states = step(one, states)
+    for step_input in reversed(inputs) if is_backward else inputs:
+        states = step(step_input, states)
         outputs.append(states[0])
     return torch.stack(outputs[::-1] if is_backward else outputs, 0), states
 
@@ -218,17 +218,17 @@ def _packed_forward(
     outputs, ended = [], []
     offset, last = 0, batch_sizes[0]
     for size in batch_sizes:
-        one = data.narrow(0, offset, size)
+        step_input = data.narrow(0, offset, size)
         offset += size
         if size < last:
             ended.append([state.narrow(0, size, last - size) for state in states])
             states = [state.narrow(0, 0, size) for state in states]
         last = size
-        states = step(one, states)
+        states = step(step_input, states)
         outputs.append(states[0])
     ended.append(states)
-    found = [torch.cat(parts[::-1], 0) for parts in zip(*ended, strict=True)]
-    return torch.cat(outputs, 0), found
+    final_states = [torch.cat(parts[::-1], 0) for parts in zip(*ended, strict=True)]
+    return torch.cat(outputs, 0), final_states
 
 
 def _packed_backward(

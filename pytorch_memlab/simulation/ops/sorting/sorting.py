@@ -119,11 +119,11 @@ def alloc_topk(
         if length >= next((shortest for most, shortest in bounds if slices <= most), 400):
             _select(call, slices, length, source.dtype)
     if is_sorted and count > _SMALL:
-        found = slices * count
-        call.alloc_temps([found * INDEX, found * source.element_size()])
+        elements = slices * count
+        call.alloc_temps([elements * INDEX, elements * source.element_size()])
         with call.scope():
-            sort_slices(call, found, count, source.dtype)
-        call.alloc_temp(found * INDEX)
+            sort_slices(call, elements, count, source.dtype)
+        call.alloc_temp(elements * INDEX)
 
 
 def _select(call: OpCall, slices: int, length: int, dtype: torch.dtype) -> None:

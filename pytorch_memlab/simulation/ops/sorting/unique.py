@@ -39,10 +39,10 @@ class _Unique(NamedTuple):
 
 
 def _unique(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Unique:
-    given = named_arguments(op, args, kwargs)
-    dim, is_sorted = given.get("dim"), "sorted" in given
-    counts = given.get("return_counts", False)
-    call = _Unique(given["self"], dim, is_sorted, given["return_inverse"], counts)
+    arguments = named_arguments(op, args, kwargs)
+    dim, is_sorted = arguments.get("dim"), "sorted" in arguments
+    counts = arguments.get("return_counts", False)
+    call = _Unique(arguments["self"], dim, is_sorted, arguments["return_inverse"], counts)
     return call._replace(counts=counts or call.is_mask)
 
 

@@ -114,13 +114,13 @@ def _around(original: Callable[..., Any], exchange: Callable[[_Call], Any]) -> C
 
 
 def _sizes(pickles: Sequence[bytes]) -> list[int]:
-    return [len(one) for one in pickles]
+    return [len(pickled) for pickled in pickles]
 
 
 def _send(call: _Call) -> Any:
     other = call.rank_of("dst")
     if call.peers is not None and other in call.peers.beside:
-        pickles = [pickle.dumps(one) for one in call.arguments["object_list"]]
+        pickles = [pickle.dumps(item) for item in call.arguments["object_list"]]
         call.peers.send(
             f"{call.group.group_name}/objects/{call.own}>{other}", pickle.dumps(pickles)
         )
@@ -145,7 +145,7 @@ def _receive(call: _Call) -> Any:
 def _broadcast(call: _Call) -> Any:
     root = call.rank_of("src")
     root = 0 if root is None else root
-    own = [pickle.dumps(one) for one in call.arguments["object_list"]]
+    own = [pickle.dumps(item) for item in call.arguments["object_list"]]
     channel = call.channel(root)
     if root == call.own:
         if call.peers is not None:
@@ -153,7 +153,7 @@ def _broadcast(call: _Call) -> Any:
         return call.run(objects=own)
     if call.peers is not None and root in call.peers.known:
         own = call.from_rank(root, channel)
-    elif any(one is None for one in call.arguments["object_list"]):
+    elif any(item is None for item in call.arguments["object_list"]):
         raise call.refused(root)
     return call.run([_sizes(own)], own)
 
@@ -164,7 +164,7 @@ def _scatter(call: _Call) -> Any:
     place = call.ranks.index(call.own)
     channel = call.channel(root)
     if root == call.own:
-        pickles = [pickle.dumps(one) for one in call.arguments["scatter_object_input_list"] or ()]
+        pickles = [pickle.dumps(item) for item in call.arguments["scatter_object_input_list"] or ()]
         if call.peers is not None:
             call.peers.send(channel, pickle.dumps(pickles))
         return call.run(objects=pickles[place : place + 1])
@@ -192,12 +192,12 @@ def _gathered(call: _Call, root: int | None = None) -> list[bytes]:
     if call.peers is None:
         return [own] * len(call.ranks)
     call.peers.send(call.channel(call.own), own)
-    found: list[bytes] = []
+    pickles: list[bytes] = []
     for rank in call.ranks:
         channel = call.channel(rank)
         number = call.peers.claim(channel)
         if rank in call.peers.beside and root in (None, call.own):
-            found.append(call.peers.receive(channel, number, rank, call.name))
+            pickles.append(call.peers.receive(channel, number, rank, call.name))
         else:
-            found.append(own)
-    return found
+            pickles.append(own)
+    return pickles

@@ -74,7 +74,10 @@ class _InFlight(threading.local):
         if tensors[0].dtype == torch.int64 and self.sizes:
             numbers = torch.tensor(self.sizes.popleft())
             parts = numbers.split([tensor.numel() for tensor in tensors])
-            _fill(tensors, [part.view(one.shape) for part, one in zip(parts, tensors, strict=True)])
+            _fill(
+                tensors,
+                [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)],
+            )
         return True
 
 
@@ -658,9 +661,9 @@ def _take_float(device: torch.device | None) -> Callable[[], None]:
 def _flattened(lists: list[Tensors]) -> Tensors:
     """A new tensor for each list of equally shaped tensors."""
     return [
-        one[0].new_empty((len(one), *one[0].shape))
-        for one in lists
-        if len({tensor.shape for tensor in one}) == 1
+        tensor_list[0].new_empty((len(tensor_list), *tensor_list[0].shape))
+        for tensor_list in lists
+        if len({tensor.shape for tensor in tensor_list}) == 1
     ]
 
 

@@ -133,9 +133,9 @@ def _rendezvous(
     )
 
 
-def _number(name: str, given: str | None) -> int:
+def _number(name: str, argument: str | None) -> int:
     try:
-        return int(os.environ[name] if given is None else given)
+        return int(os.environ[name] if argument is None else argument)
     except KeyError:
         raise ValueError(
             f"environment variable {name} expected, but not set; a simulated rank needs RANK and "

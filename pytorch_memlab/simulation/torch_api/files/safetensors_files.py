@@ -54,10 +54,10 @@ def install(values: TensorValues, kept: Overlay, imports: AfterImport, patches: 
 
         @patches.around(module, *names)
         def flat(flatten: Callable[..., Any], tensors: dict[str, Any], *args: Any) -> Any:
-            found = flatten(tensors, *args)
+            flattened = flatten(tensors, *args)
             if not any(map(lacks, tensors.values())):
-                return found
-            made = _Flat(found)
+                return flattened
+            made = _Flat(flattened)
             made.tensors = tensors
             return made
 
