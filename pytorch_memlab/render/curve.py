@@ -62,8 +62,8 @@ def fragment(report: GridSearch) -> str:
     if report.problem is None:
         for combination in report.combinations:
             rows = [
-                (one.name, cells_of(one), next_value(one), one.best)
-                for one in report.of(combination)
+                (answer.name, cells_of(answer), next_value(answer), answer.best)
+                for answer in report.of(combination)
             ]
             lines = list(curve_lines(report, combination))
             tables.append((title(report, combination), HEADS, "next", rows, lines))
@@ -94,7 +94,7 @@ def no_verdict(report: GridSearch) -> Iterator[str]:
 def refusal(report: GridSearch) -> str:
     """The reason why the program runs with no value."""
     tried = report.answers[0].largest.tried
-    values = ", ".join(str(one.value) for one in tried)
+    values = ", ".join(str(tried_value.value) for tried_value in tried)
     name = printable(report.variable.name)
     first = printable(tried[0].problem or "")
     if len(tried) == 1:
@@ -119,11 +119,14 @@ def _matrix(report: GridSearch) -> Iterator[str]:
     for begin in range(0, len(columns), per_block):
         block = columns[begin : begin + per_block]
         yield f"{'GPU':{_NAME}}" + "".join(
-            f"{printable(str(one))[: _CELL - 1]:>{_CELL}}" for one in block
+            f"{printable(str(value))[: _CELL - 1]:>{_CELL}}" for value in block
         )
         for name in dict.fromkeys(answer.name for answer in report.answers):
             cells = [
-                _value(one) for value in block for one in report.of((value,)) if one.name == name
+                _value(answer)
+                for value in block
+                for answer in report.of((value,))
+                if answer.name == name
             ]
             yield f"{padded(name, _NAME)}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
 
@@ -134,7 +137,9 @@ HEADS: Final = ("memory", "largest", "peak", "left")
 def title(report: GridSearch, combination: tuple[int | str, ...]) -> str:
     """The title of a table."""
     pairs = zip(report.others, combination, strict=True)
-    setting = ", ".join(f"{printable(one.name)} {printable(str(value))}" for one, value in pairs)
+    setting = ", ".join(
+        f"{printable(variable.name)} {printable(str(value))}" for variable, value in pairs
+    )
     name = printable(report.variable.name)
     return f"largest {name} that fits" + (f", with {setting}" if setting else "")
 
@@ -216,12 +221,12 @@ def _about_refused(report: GridSearch, name: str) -> Iterator[str]:
     """One value with which the program fails, for each kind of error."""
     seen: dict[str, TriedValue] = {}
     for answer in report.answers:
-        for one in answer.largest.tried:
-            if one.problem is not None:
-                kind = one.problem.replace(str(one.value), "")
-                seen.setdefault(kind, one)
-    for one in list(seen.values())[:3]:
-        yield f"with {name} {one.value} the program fails: {printable(one.problem or '')}"
+        for tried in answer.largest.tried:
+            if tried.problem is not None:
+                kind = tried.problem.replace(str(tried.value), "")
+                seen.setdefault(kind, tried)
+    for tried in list(seen.values())[:3]:
+        yield f"with {name} {tried.value} the program fails: {printable(tried.problem or '')}"
 
 
 def _about_peaks(report: GridSearch) -> Iterator[str]:
@@ -246,13 +251,13 @@ _ABOVE: Final = 1.15
 
 def _picture(kind: str, report: GridSearch) -> bytes:
     """The curve as a picture, one for each combination of other variables."""
-    shown = [
+    answers_drawn = [
         combination
         for combination in report.combinations
         if any(answer.points for answer in report.of(combination))
     ]
     heading = shortened(f"{report.program}: memory by {report.variable.name}", _LONGEST)
-    return drawn(kind, heading, shown, partial(_draw, report))
+    return drawn(kind, heading, answers_drawn, partial(_draw, report))
 
 
 svg = partial(_picture, "svg")
@@ -280,7 +285,9 @@ def _draw(report: GridSearch, axes: Axes, combination: tuple[int | str, ...]) ->
         )
     _rooms(axes, answers, top, last)
     pairs = zip(report.others, combination, strict=True)
-    setting = shortened(", ".join(f"{one.name} {value}" for one, value in pairs), _LONGEST)
+    setting = shortened(
+        ", ".join(f"{variable.name} {value}" for variable, value in pairs), _LONGEST
+    )
     finish(axes, setting, printable(report.variable.name), top)
     axes.legend(
         loc="upper left", frameon=False, title="memory that PyTorch needs", alignment="left"
@@ -313,23 +320,23 @@ def _label(curve: Curve) -> str:
 
 def _rooms(axes: Axes, answers: Sequence[Answer], top: float, last: float) -> None:
     """Marks of each GPU's usable memory and of the largest value that fits."""
-    shown = [answer for answer in answers if answer.largest.value is not None]
+    found_answers = [answer for answer in answers if answer.largest.value is not None]
     labels: list[tuple[int, list[str]]] = []
-    for one in sorted(shown, key=lambda one: one.room):
-        value = one.largest.value or 0
-        axes.axhline(one.room, color=ALARM, linewidth=1)
+    for answer in sorted(found_answers, key=lambda answer: answer.room):
+        value = answer.largest.value or 0
+        axes.axhline(answer.room, color=ALARM, linewidth=1)
         axes.plot(
             [value],
-            [next(p.peak for p in one.points if p.value == value)],
+            [next(p.peak for p in answer.points if p.value == value)],
             "D",
             color=ALARM,
             markersize=6,
         )
-        label = f"{printable(one.name)}: {value}"
-        if labels and one.room - labels[-1][0] < _LABEL_HEIGHT * top:
+        label = f"{printable(answer.name)}: {value}"
+        if labels and answer.room - labels[-1][0] < _LABEL_HEIGHT * top:
             labels[-1][1].append(label)
         else:
-            labels.append((one.room, [label]))
+            labels.append((answer.room, [label]))
     for room, names in labels:
         axes.annotate(
             shortened(", ".join(names), _LONGEST),

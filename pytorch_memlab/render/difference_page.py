@@ -32,7 +32,10 @@ _NO_TIMELINE: Final = (
 
 
 def render(
-    names: tuple[str, str], before: RecordedProfile, after: RecordedProfile, found: Differences
+    names: tuple[str, str],
+    before: RecordedProfile,
+    after: RecordedProfile,
+    differences: Differences,
 ) -> str:
     """Two profiles as a whole page, which loads nothing from elsewhere."""
     figures = _figures(before, after)
@@ -41,10 +44,10 @@ def render(
         names=names,
         facts=_facts(before, after),
         warnings=warnings(before, after),
-        devices=found.devices,
+        devices=differences.devices,
         figures=[("", drawn.html) if drawn else (reason, "") for reason, drawn in figures],
-        tables=change_tables(found)[1:] if found.devices else [],
-        is_same=not found.own() and not found.peaks(),
+        tables=change_tables(differences)[1:] if differences.devices else [],
+        is_same=not differences.own() and not differences.peaks(),
         change_of=change_of,
         signed=signed,
         percent=percent,
@@ -133,55 +136,59 @@ def _figure(number: int, name: str, pair: _Pair) -> Fragment:
         number=number,
         name=printable(name),
         pair=pair,
-        runs=[(label, one, _path(one, pair), _peak(one)) for label, one in runs],
+        runs=[
+            (label, timeline, _path(timeline, pair), _peak(timeline)) for label, timeline in runs
+        ],
         byte_marks=byte_marks(pair.top),
         event_marks=event_marks(pair.events),
         rows=_rows(pair),
         change_of=change_of,
-        data=script_data({"events": pair.events, "runs": [_data(one) for _, one in runs]}),
+        data=script_data(
+            {"events": pair.events, "runs": [_data(timeline) for _, timeline in runs]}
+        ),
     )
     return Fragment(html, "timeline.css", ("sizes.js", "two_timelines.js"))
 
 
-def _peak(one: Timeline) -> str:
-    where, _ = place_at(one, one.peak)
+def _peak(timeline: Timeline) -> str:
+    where, _ = place_at(timeline, timeline.peak)
     at = f" at {where}" if where else ""
-    return f"peak {prose_size(one.active[one.peak])}{at}"
+    return f"peak {prose_size(timeline.active[timeline.peak])}{at}"
 
 
-def _path(one: Timeline, pair: _Pair) -> str:
+def _path(timeline: Timeline, pair: _Pair) -> str:
     """The active bytes as steps, up to the last event of the run."""
-    parts = [f"M0 {pair.y(one.active[0])}"]
-    for point, size in zip(one.points[1:], one.active[1:], strict=True):
+    parts = [f"M0 {pair.y(timeline.active[0])}"]
+    for point, size in zip(timeline.points[1:], timeline.active[1:], strict=True):
         parts.append(f"H{pair.x(point + 1)}V{pair.y(size)}")
-    return "".join(parts) + f"H{pair.x(one.events)}"
+    return "".join(parts) + f"H{pair.x(timeline.events)}"
 
 
-def _at(one: Timeline, event: int) -> int | None:
+def _at(timeline: Timeline, event: int) -> int | None:
     """The active bytes after some events; None behind the end of the run."""
-    if event > one.events:
+    if event > timeline.events:
         return None
-    return one.active[bisect_right(one.points, event - 1) - 1]
+    return timeline.active[bisect_right(timeline.points, event - 1) - 1]
 
 
 def _rows(pair: _Pair) -> list[tuple[int, int | None, int | None]]:
     """Moments of the table, both peaks among them."""
     step = max(pair.events // _MOST_ROWS, 1)
-    peaks = {one.points[one.peak] + 1 for one in (pair.before, pair.after)}
+    peaks = {timeline.points[timeline.peak] + 1 for timeline in (pair.before, pair.after)}
     moments = sorted({*range(0, pair.events + 1, step), *peaks, pair.events})
     return [(moment, _at(pair.before, moment), _at(pair.after, moment)) for moment in moments]
 
 
-def _data(one: Timeline) -> dict[str, Any]:
-    places = dict.fromkeys(one.frames)
+def _data(timeline: Timeline) -> dict[str, Any]:
+    places = dict.fromkeys(timeline.frames)
     numbers = {frame: number for number, frame in enumerate(places)}
-    first = {frame: place for place, frame in reversed(list(enumerate(one.frames)))}
+    first = {frame: place for place, frame in reversed(list(enumerate(timeline.frames)))}
     return {
-        "events": one.events,
-        "points": [point + 1 for point in one.points],
-        "active": one.active,
-        "reserved": one.reserved,
-        "places": [place_at(one, first[frame]) for frame in places],
-        "place": [numbers[frame] for frame in one.frames],
-        "peak": one.peak,
+        "events": timeline.events,
+        "points": [point + 1 for point in timeline.points],
+        "active": timeline.active,
+        "reserved": timeline.reserved,
+        "places": [place_at(timeline, first[frame]) for frame in places],
+        "place": [numbers[frame] for frame in timeline.frames],
+        "peak": timeline.peak,
     }

@@ -24,7 +24,7 @@ def text(
     names: tuple[str, str],
     before: RecordedProfile,
     after: RecordedProfile,
-    found: Differences,
+    differences: Differences,
     rows: int,
 ) -> str:
     """The peaks of both profiles, and the lines that changed most."""
@@ -35,20 +35,20 @@ def text(
         heads.append(f"{name}: {command(run)}{more}, recorded on {run.started or 'an unknown day'}")
     parts = [
         [*heads, *warnings(before, after)],
-        _peaks(found),
+        _peaks(differences),
         _lines(
             _OWN,
-            [(line, line.own) for line in found.own()],
+            [(line, line.own) for line in differences.own()],
             rows,
         )
         or ["every line adds as much as before"],
         _lines(
             _PEAKS,
-            [(line, line.peak) for line in found.peaks()],
+            [(line, line.peak) for line in differences.peaks()],
             rows,
         )
         or ["the peak of every line is as it was"],
-        *_holders(found, rows),
+        *_holders(differences, rows),
     ]
     return document(*parts)
 
@@ -77,23 +77,25 @@ class ChangeTable:
         return any(row.code for row in self.rows)
 
 
-def change_tables(found: Differences) -> list[ChangeTable]:
+def change_tables(differences: Differences) -> list[ChangeTable]:
     """Tables of the peaks, of the lines, and of what held the peaks; none of them is empty."""
     kinds = ("active", "allocated", "reserved")
     peaks = [
         (f"{device.name} {kind}", getattr(device, kind), "")
-        for device in found.devices
+        for device in differences.devices
         for kind in kinds
     ]
-    several = len(found.devices) > 1
+    several = len(differences.devices) > 1
     tables = [
         _change_table("the peaks:", "peak", peaks),
-        _change_table(_OWN, "line", [_row(one, one.own, several=several) for one in found.own()]),
         _change_table(
-            _PEAKS, "line", [_row(peak, peak.peak, several=several) for peak in found.peaks()]
+            _OWN, "line", [_row(line, line.own, several=several) for line in differences.own()]
+        ),
+        _change_table(
+            _PEAKS, "line", [_row(peak, peak.peak, several=several) for peak in differences.peaks()]
         ),
     ]
-    for held in found.holders:
+    for held in differences.holders:
         changes = [(printable(name), change, "") for name, change in held.changes if change.growth]
         title = f"held at the peak of {held.device}, by {held.by}:"
         tables.append(_change_table(title, held.by, changes))
@@ -110,14 +112,16 @@ def _change_table(
     return ChangeTable(title, head, tuple(rows))
 
 
-def fragment(before: RecordedProfile, after: RecordedProfile, found: Differences, rows: int) -> str:
+def fragment(
+    before: RecordedProfile, after: RecordedProfile, differences: Differences, rows: int
+) -> str:
     """The same for a notebook: tables of the peaks, of the lines, and of what held the peaks."""
-    same = "" if found.own() or found.peaks() else ": every line has the same memory"
+    same = "" if differences.own() or differences.peaks() else ": every line has the same memory"
     return fill(
         "profile_difference.html",
         heading=programs(before, after) + same,
         warnings=warnings(before, after),
-        tables=change_tables(found),
+        tables=change_tables(differences),
         most=rows,
         signed=change_of,
     )
@@ -125,8 +129,8 @@ def fragment(before: RecordedProfile, after: RecordedProfile, found: Differences
 
 def programs(before: RecordedProfile, after: RecordedProfile) -> str:
     """The programs of both profiles, or that they are of one program."""
-    one, other = command(before.runs[0]), command(after.runs[0])
-    return f"two runs of {one}" if one == other else f"{one}, then {other}"
+    first, other = command(before.runs[0]), command(after.runs[0])
+    return f"two runs of {first}" if first == other else f"{first}, then {other}"
 
 
 def _row(line: LineChange, change: SizeChange, *, several: bool) -> tuple[str, SizeChange, str]:
@@ -155,12 +159,14 @@ def percent(change: SizeChange) -> str:
 
 def warnings(before: RecordedProfile, after: RecordedProfile) -> list[str]:
     """Notes on differences that make two profiles hard to compare."""
-    found = []
-    one, other = before.runs[0], after.runs[0]
-    if command(one).split(" ")[0] != command(other).split(" ")[0]:
-        found.append("warning: these are different programs: functions are matched by their names")
-    if one.is_dry_run != other.is_dry_run:
-        found.append("warning: one of the runs simulated shapes only")
+    sentences = []
+    first_run, other = before.runs[0], after.runs[0]
+    if command(first_run).split(" ")[0] != command(other).split(" ")[0]:
+        sentences.append(
+            "warning: these are different programs: functions are matched by their names"
+        )
+    if first_run.is_dry_run != other.is_dry_run:
+        sentences.append("warning: one of the runs simulated shapes only")
     kinds = [
         dict.fromkeys(
             hardware(device.device.description, device.device.simulated) for device in devices
@@ -169,19 +175,19 @@ def warnings(before: RecordedProfile, after: RecordedProfile) -> list[str]:
     ]
     if kinds[0] != kinds[1]:
         first, then = (" and ".join(names) or "none" for names in kinds)
-        found.append(f"warning: the devices differ: {first}, then {then}")
+        sentences.append(f"warning: the devices differ: {first}, then {then}")
     for name in ("torch", "cuda"):
-        versions = one.versions.get(name), other.versions.get(name)
+        versions = first_run.versions.get(name), other.versions.get(name)
         if versions[0] != versions[1]:
-            found.append(
+            sentences.append(
                 f"warning: the versions of {name} differ: {versions[0]}, then {versions[1]}"
             )
-    return found
+    return sentences
 
 
-def _peaks(found: Differences) -> list[str]:
+def _peaks(differences: Differences) -> list[str]:
     lines = []
-    for device in found.devices:
+    for device in differences.devices:
         lines.append(f"{padded(device.name, 17)}{'before':>12}{'after':>12}{'change':>13}")
         for kind in ("active", "allocated", "reserved"):
             change: SizeChange = getattr(device, kind)
@@ -231,9 +237,9 @@ def _holder(name: str) -> str:
     return cut_place(printable(name), _HOLDER)
 
 
-def _holders(found: Differences, rows: int) -> Iterator[list[str]]:
+def _holders(differences: Differences, rows: int) -> Iterator[list[str]]:
     """Tables of the changes at the peak, one for each way of adding up."""
-    for holder in found.holders:
+    for holder in differences.holders:
         entries = [
             (
                 change_of(change.growth),

@@ -97,14 +97,14 @@ def _gpus() -> Iterator[tuple[str, str]]:
     simulated = "simulated " if active.machine is not None else ""
     for index in range(torch.cuda.device_count()):
         try:
-            found = torch.cuda.get_device_properties(index)
+            properties = torch.cuda.get_device_properties(index)
         except Exception as error:  # of the driver, also one of an earlier call
             yield f"cuda:{index}", f"not known: {_first_line(error)}"
             continue
-        memory = f"{found.total_memory:,} bytes"
-        capability = f"compute capability {found.major}.{found.minor}"
-        processors = f"{found.multi_processor_count} multiprocessors"
-        name = f"{simulated}{found.name}"
+        memory = f"{properties.total_memory:,} bytes"
+        capability = f"compute capability {properties.major}.{properties.minor}"
+        processors = f"{properties.multi_processor_count} multiprocessors"
+        name = f"{simulated}{properties.name}"
         yield f"cuda:{index}", f"{name}, {memory}, {capability}, {processors}"
 
 
@@ -123,9 +123,9 @@ def _driver() -> str:
         return f"not known: {error}"
 
 
-def _text(found: str | bytes) -> str:
+def _text(text: str | bytes) -> str:
     """An answer of NVML; older packages give bytes."""
-    return found.decode() if isinstance(found, bytes) else found
+    return text.decode() if isinstance(text, bytes) else text
 
 
 def _first_line(message: object) -> str:

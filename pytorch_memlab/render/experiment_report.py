@@ -66,7 +66,7 @@ def finish_text(outcome: FinishedExperiment) -> str:
     sections = [
         "\n*** Finishing experiment...",
         f"*** Deleting the following local variables:\n{outcome.deleted}",
-        *(f"*** {heading}\n{found}" for heading, found in names if found),
+        *(f"*** {heading}\n{text}" for heading, text in names if text),
     ]
     if outcome.collected:
         sections.append(

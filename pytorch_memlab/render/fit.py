@@ -68,12 +68,12 @@ def _table(report: FitReport) -> Iterator[str]:
         places = [_assumed_at(verdict, room) for verdict in verdicts]
         heading = f"{heading:{longest}} {_ASSUMED}"
         answers = [
-            f"{one:{longest}} {at}".rstrip() for one, at in zip(answers, places, strict=True)
+            f"{answer:{longest}} {at}".rstrip() for answer, at in zip(answers, places, strict=True)
         ]
     yield f"{'GPU':{name}}{_aligned(HEADS, widths)}  {heading}"
-    for one, end, following in zip(verdicts, answers, [*verdicts[1:], None], strict=True):
-        yield f"{padded(one.name, name)}{_aligned(sizes(one), widths)}  {end}"
-        details = watched(one)
+    for judged, end, following in zip(verdicts, answers, [*verdicts[1:], None], strict=True):
+        yield f"{padded(judged.name, name)}{_aligned(sizes(judged), widths)}  {end}"
+        details = watched(judged)
         if details and (following is None or watched(following) != details):
             yield from wrapped(f"  {details}")
     for unknown in report.unknown:
@@ -99,8 +99,8 @@ def heading(report: FitReport) -> Iterator[str]:
     """The program, and the number of GPUs that it fits on."""
     steps = max((len(trial.step_peaks) for trial in report.trials), default=0)
     ran = counted(steps, "step") if steps else "run"
-    each = f" on {report.num_gpus} GPUs" if report.num_gpus > 1 else ""
-    yield from wrapped(f"{cut(printable(report.program))}: {ran} without values{each}")
+    on_gpus = f" on {report.num_gpus} GPUs" if report.num_gpus > 1 else ""
+    yield from wrapped(f"{cut(printable(report.program))}: {ran} without values{on_gpus}")
     verdicts, fitting = report.verdicts, report.fitting
     count = counted(len(verdicts), "GPU")
     if not verdicts:
@@ -111,14 +111,14 @@ def heading(report: FitReport) -> Iterator[str]:
         yield from wrapped(f"no verdict: the program stopped with {_short(report.stopped)}")
     elif fitting:
         answers = [*map(answer, fitting)]
-        best = next(one for one in _FITS if one in answers)
-        shown = [one for one, text in zip(fitting, answers, strict=True) if text == best]
-        smallest = f"{shown[0].name} ({prose_size(shown[0].capacity)})"
+        best = next(answer for answer in _FITS if answer in answers)
+        best_ones = [judged for judged, text in zip(fitting, answers, strict=True) if text == best]
+        smallest = f"{best_ones[0].name} ({prose_size(best_ones[0].capacity)})"
         more = f"; the smallest is {smallest}" if len(verdicts) > 1 else f": {smallest}"
         for other in _FITS:
             if other != best and other in answers:
                 more += f"; {other} on {answers.count(other)} more"
-        yield from wrapped(f"{_FITS[best]} on {len(shown)} of {count}{more}")
+        yield from wrapped(f"{_FITS[best]} on {len(best_ones)} of {count}{more}")
     elif not report.known:
         yield f"no verdict: the program failed on {'all ' * (len(verdicts) > 1)}{count}"
     else:
@@ -164,10 +164,10 @@ def watched(verdict: Verdict) -> str:
 def fragment(report: FitReport) -> str:
     """The verdicts for a notebook: a row for each GPU, with a bar of its memory."""
     first, *lines = heading(report)
-    shown = () if report.uses_no_gpu else report.verdicts
-    rows = [(one.name, sizes(one), _answer_with_place(one), one) for one in shown]
+    verdicts = () if report.uses_no_gpu else report.verdicts
+    rows = [(judged.name, sizes(judged), _answer_with_place(judged), judged) for judged in verdicts]
     below = [*error_lines(report), *failures(report), *notes(report)]
-    table = ("", HEADS if report.known and shown else (), "fits", rows, below)
+    table = ("", HEADS if report.known and verdicts else (), "fits", rows, below)
     return fill("fit.html", heading=first, lines=lines, tables=[table])
 
 
@@ -212,24 +212,26 @@ def failing_line(problem: ProgramError, on: str = "") -> Iterator[str]:
 def failures(report: FitReport) -> Iterator[str]:
     """The places where memory runs out, each with its GPUs."""
     names: dict[tuple[str, int], list[str]] = {}
-    for one in report.verdicts:
-        if one.failure is not None:
-            names.setdefault((_place(one.failure), one.failure.size), []).append(one.name)
-    for (where, size), found in names.items():
+    for verdict in report.verdicts:
+        if verdict.failure is not None:
+            names.setdefault((_place(verdict.failure), verdict.failure.size), []).append(
+                verdict.name
+            )
+    for (where, size), gpu_names in names.items():
         yield cut(f"out of memory at {where}")
-        yield f"  asks for {prose_size(size)} on {', '.join(found)}"
-    for one in report.verdicts:
-        if one.fits and one.retries:
-            so_far = " so far" * one.is_so_far
-            how = after_retries(one.retries, one.with_room)
-            yield from wrapped(f"{one.name}: fits{so_far}{how}")
+        yield f"  asks for {prose_size(size)} on {', '.join(gpu_names)}"
+    for verdict in report.verdicts:
+        if verdict.fits and verdict.retries:
+            so_far = " so far" * verdict.is_so_far
+            how = after_retries(verdict.retries, verdict.with_room)
+            yield from wrapped(f"{verdict.name}: fits{so_far}{how}")
     yield from _growing(report)
-    for one in report.verdicts:
-        if one.may_not_fit:
-            room, more = prose_size(one.room), prose_size(one.needed_at_most)
-            of_nccl = ", NCCL's memory among it" if one.nccl.high else ""
+    for verdict in report.verdicts:
+        if verdict.may_not_fit:
+            room, more = prose_size(verdict.room), prose_size(verdict.needed_at_most)
+            of_nccl = ", NCCL's memory among it" if verdict.nccl.high else ""
             yield from wrapped(
-                f"{one.name}: perhaps: {room} free, up to {more} not counted{of_nccl}"
+                f"{verdict.name}: perhaps: {room} free, up to {more} not counted{of_nccl}"
             )
     yield from on_devices(report.verdicts)
 
@@ -255,31 +257,33 @@ def on_devices(verdicts: Iterable[Verdict]) -> Iterator[str]:
 def _growing(report: FitReport) -> Iterator[str]:
     """The line whose memory grows with every step, and the step at which each GPU is full."""
     growing = [verdict for verdict in report.verdicts if verdict.growth is not None]
-    for one in growing[:1]:
-        assert one.growth is not None
+    for repeated in growing[:1]:
+        assert repeated.growth is not None
         where = (
-            _line(innermost_of_user(one.growth.stack)) if one.growth.stack else "an unknown line"
+            _line(innermost_of_user(repeated.growth.stack))
+            if repeated.growth.stack
+            else "an unknown line"
         )
-        unit = _unit(one.growth)
-        each = (
+        unit = _unit(repeated.growth)
+        how_often = (
             f"{_article(unit)} {unit}"
-            if one.growth.cycle == 1
-            else f"every {one.growth.cycle} {unit}s"
+            if repeated.growth.cycle == 1
+            else f"every {repeated.growth.cycle} {unit}s"
         )
-        holder = one.growth.repeated.holder
+        holder = repeated.growth.repeated.holder
         held = f" ({printable(holder)})" if holder else ""
-        yield cut(f"grows by {prose_size(one.growth.nbytes)} {each}{held} at {where}")
-    for one in growing:
-        assert one.growth is not None
-        total, last = one.growth.repeated.total, one.growth.last_step
-        unit = _unit(one.growth)
-        if one.growth.is_over:
+        yield cut(f"grows by {prose_size(repeated.growth.nbytes)} {how_often}{held} at {where}")
+    for repeated in growing:
+        assert repeated.growth is not None
+        total, last = repeated.growth.repeated.total, repeated.growth.last_step
+        unit = _unit(repeated.growth)
+        if repeated.growth.is_over:
             assert total is not None
-            yield f"  the loop ends after {counted(total, unit)} on {one.name}"
+            yield f"  the loop ends after {counted(total, unit)} on {repeated.name}"
         elif last is not None:
             of = "" if total is None else f" of {total:,}"
-            end = ", if it goes on" if one.fits else ""
-            yield f"  out of memory at {unit} {last:,}{of} on {one.name}{end}"
+            end = ", if it goes on" if repeated.fits else ""
+            yield f"  out of memory at {unit} {last:,}{of} on {repeated.name}{end}"
 
 
 def _article(unit: str) -> str:
@@ -320,13 +324,13 @@ def notes(report: FitReport) -> Iterator[str]:
 
 def _about_steps(report: FitReport) -> Iterator[str]:
     trials = report.trials
-    endings = {one.ending for one in trials}
-    if Ending.SETTLED in endings and not any(one.unreached for one in trials):
+    endings = {trial.ending for trial in trials}
+    if Ending.SETTLED in endings and not any(trial.unreached for trial in trials):
         yield (
             "loops ended early where their peak repeated, and the program went on behind them"
             " (--steps N ends them after N optimizer steps)"
         )
-    missed = [one for one in trials if one.unreached and one.ending is Ending.SETTLED]
+    missed = [trial for trial in trials if trial.unreached and trial.ending is Ending.SETTLED]
     if missed:
         yield (
             f"the loops ended after {counted(len(missed[0].step_peaks), 'step')}, where their peak"
@@ -335,7 +339,7 @@ def _about_steps(report: FitReport) -> Iterator[str]:
     if Ending.STEPS in endings:
         yield f"the loops ended after --steps {report.steps}, before the peak repeated"
     if Ending.UNSETTLED in endings:
-        trial = next(one for one in trials if one.ending is Ending.UNSETTLED)
+        trial = next(trial for trial in trials if trial.ending is Ending.UNSETTLED)
         peaks = [max(step_peak.requested) for step_peak in trial.step_peaks[1:]]
         yield (
             f"the peak did not repeat within {len(trial.step_peaks)} steps: their requests are"

@@ -100,14 +100,18 @@ def _table(search: RankSearch) -> Table:
     return Table(heads, rows, names={0, 1})
 
 
-def _row(one: RankClass) -> tuple[str, ...]:
-    judged, facts = one.shown.verdict, one.shown.facts
-    ranks = ranks_text(one.ranks)
+def _row(rank_class: RankClass) -> tuple[str, ...]:
+    judged, facts = rank_class.shown.verdict, rank_class.shown.facts
+    ranks = ranks_text(rank_class.ranks)
     if len(ranks) > _MOST_RANKS:
-        ranks = f"{one.ranks[0]}, {one.ranks[1]}, ..." if len(one.ranks) > 1 else ranks
-    parts = _parts(one.shown)
+        ranks = (
+            f"{rank_class.ranks[0]}, {rank_class.ranks[1]}, ..."
+            if len(rank_class.ranks) > 1
+            else ranks
+        )
+    parts = _parts(rank_class.shown)
     return (
-        span(one.place),
+        span(rank_class.place),
         ranks,
         _short(judged.reserved_peak) + judged.trial.mark,
         signed(judged.headroom).replace(" GiB", "G").replace(" MiB", "M"),
@@ -123,9 +127,9 @@ def _parts(rank: RankVerdict) -> list[int]:
     return [*parts, sum(rank.categories.values()) - sum(parts)]
 
 
-def _compared(one: RankVerdict, other: RankVerdict) -> Iterator[tuple[int, int, str]]:
+def _compared(verdict: RankVerdict, other: RankVerdict) -> Iterator[tuple[int, int, str]]:
     names = (*(str(names[0]) for _, names in _PARTS), "other memory")
-    return zip(_parts(one), _parts(other), names, strict=True)
+    return zip(_parts(verdict), _parts(other), names, strict=True)
 
 
 def _short(size: int) -> str:
@@ -152,7 +156,7 @@ def _limit(search: RankSearch) -> Iterator[str]:
     more = most.verdict.reserved_peak - least.verdict.reserved_peak
     if more > 0:
         named = sorted(
-            ((one - other, name) for one, other, name in _compared(most, least)), reverse=True
+            ((part - other, name) for part, other, name in _compared(most, least)), reverse=True
         )
         why = ", ".join(f"{prose_size(size)} of {name}" for size, name in named[:2] if size > 0)
         yield from wrapped(
@@ -167,9 +171,9 @@ def _limit(search: RankSearch) -> Iterator[str]:
         )
 
 
-def _name(one: RankClass) -> str:
-    ranks = f"rank{'s' * (len(one.ranks) > 1)} {_few(one.ranks)}"
-    return f"{span(one.place)} ({ranks})" if one.place else ranks
+def _name(rank_class: RankClass) -> str:
+    ranks = f"rank{'s' * (len(rank_class.ranks) > 1)} {_few(rank_class.ranks)}"
+    return f"{span(rank_class.place)} ({ranks})" if rank_class.place else ranks
 
 
 def _few(ranks: Sequence[int]) -> str:
@@ -184,8 +188,8 @@ def _moves(search: RankSearch) -> Iterator[str]:
     before = fullest.shown.verdict.reserved_peak
     if search.tried:
         yield "tried, the peak of the fullest rank then:"
-        for one in search.tried:
-            yield from wrapped(f"  {_tried(one, before)}")
+        for change in search.tried:
+            yield from wrapped(f"  {_tried(change, before)}")
     emptiest = search.emptiest
     assert emptiest is not None
     stages = {class_.place[:1] for class_ in search.classes}
@@ -206,8 +210,8 @@ def _tried(change: TriedOnRanks, before: int) -> str:
     return f"{change.name}: {prose_size(change.peak)} on rank {change.rank}, {less}"
 
 
-def _stage(one: RankClass) -> str:
-    return span(one.place[:1])
+def _stage(rank_class: RankClass) -> str:
+    return span(rank_class.place[:1])
 
 
 def _most(bounds: Bounds) -> int:

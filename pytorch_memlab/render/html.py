@@ -111,18 +111,18 @@ def head_of(column: str) -> str:
     field, *rest = column.split(".")
     words = [
         _BLOCKS.get(field, field).removesuffix("_bytes"),
-        *(one for one in rest if one != "all"),
+        *(number for number in rest if number != "all"),
     ]
     return " ".join(words).replace("_", " ")
 
 
 def _columns(report: Report, rows: Sequence[Sequence[str]]) -> list[_Column]:
-    found = []
+    columns = []
     for place, (name, limits) in enumerate(zip(report.columns, column_ranges(report), strict=True)):
         head = head_of(name)
         longest = max([len(head), *(len(row[place]) for row in rows)])
-        found.append(_Column(name, head, not place, *limits, _CHARACTER * longest))
-    return found
+        columns.append(_Column(name, head, not place, *limits, _CHARACTER * longest))
+    return columns
 
 
 def _table(
@@ -142,7 +142,9 @@ def _table(
         if line in table.rows:
             values = zip(columns, table.rows[line], rows[line], strict=True)
             # A zero has no unit: what is left stands out.
-            cells = [("0" if value == 0 else text, _bar(one, value)) for one, value, text in values]
+            cells = [
+                ("0" if value == 0 else text, _bar(column, value)) for column, value, text in values
+            ]
         # A tuple, since looking names up would take the template a third of its time.
         lines.append(
             (
@@ -160,7 +162,7 @@ def _table(
         "heading": heading,
         "label": f"Lines of {printable(heading)}",
         "width": width,
-        "groups": [list(group) for _, group in groupby(lines, lambda one: one[-1] is None)],
+        "groups": [list(group) for _, group in groupby(lines, lambda line: line[-1] is None)],
         "notes": table_notes(table),
     }
 
@@ -205,6 +207,6 @@ def _bar(column: _Column, value: float | None) -> str:
         return f"box-shadow:inset {column.width * value / column.largest:.0f}px 0 {_BAR}"
     # Zero stands where the longest bar of a negative value ends.
     whole = column.largest - column.least
-    begin, end = sorted(100 * (one - column.least) / whole for one in (0, value))
+    begin, end = sorted(100 * (end - column.least) / whole for end in (0, value))
     colour = _NEGATIVE if value < 0 else _BAR
     return f"background:linear-gradient(90deg,#0000 {begin:.0f}%,{colour} 0 {end:.0f}%,#0000 0)"

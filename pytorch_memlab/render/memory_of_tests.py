@@ -74,7 +74,7 @@ def unused(name: str) -> str:
 
 def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str]:
     """The peaks of all tests, the highest first."""
-    measured = [(one, one.after) for one in tests if one.after is not None]
+    measured = [(test, test.after) for test in tests if test.after is not None]
     if not measured:
         yield _NO_TESTS
         return
@@ -86,18 +86,18 @@ def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str
         [
             size_text(test),
             *(["" if test.limit is None else prose_size(test.limit)] * has_limits),
-            *(_change(one) if has_baseline else ()),
+            *(_change(changed_test) if has_baseline else ()),
         ]
-        for one, test in measured
+        for changed_test, test in measured
     ]
-    order = sorted(range(len(rows)), key=lambda one: -measured[one][1].peak)[:_TESTS]
-    table = _table(heads, rows, [one.name for one, _ in measured])
-    yield from [table[0], *(table[1 + one] for one in order)]
+    order = sorted(range(len(rows)), key=lambda place: -measured[place][1].peak)[:_TESTS]
+    table = _table(heads, rows, [changed_test.name for changed_test, _ in measured])
+    yield from [table[0], *(table[1 + place] for place in order)]
     if len(rows) > len(order):
         yield f"{len(rows) - len(order)} more: --memlab-save FILE keeps all"
     if any(test.is_lower_bound for _, test in measured):
         yield _LOWER_BOUND
-    if has_baseline and all(one.before is None for one, _ in measured):
+    if has_baseline and all(changed_test.before is None for changed_test, _ in measured):
         yield _ALL_NEW
 
 
@@ -119,18 +119,18 @@ def differences(names: tuple[str, str], tests: Sequence[ChangedTest], rows: int)
         lines.append(f"{counted(len(same), 'test')} as before")
     for other in others[:rows]:
         if other.before is not None and other.after is not None and other.change is not None:
-            found = changed_lines(other.before, other.after)[:rows]
-            if found:
+            changes = changed_lines(other.before, other.after)[:rows]
+            if changes:
                 lines += ["", f"lines that hold more or less in {printable(other.name)}:"]
-                lines += [row for line in found for row in _changed(line)]
+                lines += [row for line in changes for row in _changed(line)]
     return document(lines)
 
 
-def grew(one: ChangedTest, limit: str) -> str:
+def grew(test: ChangedTest, limit: str) -> str:
     """A test whose peak grew too much."""
-    assert one.change is not None
-    growth = f"{prose_size(one.change.growth)} ({percent(one.change)})"
-    return f"{printable(one.name)}: the peak grew by {growth}, more than {limit}"
+    assert test.change is not None
+    growth = f"{prose_size(test.change.growth)} ({percent(test.change)})"
+    return f"{printable(test.name)}: the peak grew by {growth}, more than {limit}"
 
 
 def size_text(test: MeasuredTest | None) -> str:
@@ -144,21 +144,23 @@ def _table(heads: list[str], rows: list[list[str]], names: list[str]) -> list[st
     return [*Table((*heads, "test"), named, names={len(heads)}, between="  ").lines()]
 
 
-def _change(one: ChangedTest) -> list[str]:
-    if one.before is None:
+def _change(test: ChangedTest) -> list[str]:
+    if test.before is None:
         return ["new", ""]
-    if one.after is None:
+    if test.after is None:
         return ["gone", ""]
-    if one.change is None:
+    if test.change is None:
         return ["other GPU", ""]
     return (
-        [change_of(one.change.growth), percent(one.change)] if one.change.growth else ["same", ""]
+        [change_of(test.change.growth), percent(test.change)]
+        if test.change.growth
+        else ["same", ""]
     )
 
 
-def change_text(one: ChangedTest) -> str:
+def change_text(test: ChangedTest) -> str:
     """The change of a test's peak, with its share."""
-    size, share = _change(one)
+    size, share = _change(test)
     return f"{size} ({share})" if share else size
 
 
@@ -182,14 +184,14 @@ def _held(holders: PeakHolders | None) -> Iterator[str]:
     # On a real GPU no block has a category.
     if any(category.name != Category.UNKNOWN.value for category in categories):
         yield from wrapped(f"as: {shares_text(categories, _PARTS)}")
-    modules = [one for one in holders.by_module() if one.name]
+    modules = [module for module in holders.by_module() if module.name]
     if modules:
         yield from wrapped(f"in modules: {shares_text(modules, _PARTS)}")
 
 
-def _changed(one: ChangedLine) -> Iterator[str]:
-    line = one.line
+def _changed(change: ChangedLine) -> Iterator[str]:
+    line = change.line
     where = place(line.file, line.line, line.function)
-    yield cut(f"{change_of(one.change.growth):>12}  {where}")
+    yield cut(f"{change_of(change.change.growth):>12}  {where}")
     if line.code:
         yield cut(f"{'':14}{printable(line.code)}")

@@ -53,8 +53,8 @@ def section(
     yield "-" * LEN
     yield f"Storage on {device}"
     for name, size, _, memory in stats:
-        shown = name if verbose else name.split(SHARES)[0]
-        yield _line(shown, str(size) if size else "", readable_size(memory))
+        label = name if verbose else name.split(SHARES)[0]
+        yield _line(label, str(size) if size else "", readable_size(memory))
     yield "-" * LEN
     numel = sum(row[2] for row in stats)
     used = sum(row[3] for row in stats)
@@ -76,18 +76,18 @@ def snapshot(report: MemorySnapshot) -> str:
     return "\n".join(lines or ["no tensors"])
 
 
-def difference(found: Difference) -> str:
+def difference(compared: Difference) -> str:
     """A table of the names that changed."""
-    if not found.changes:
+    if not compared.changes:
         return "no change"
     lines = [_line("", "Before", "After"), "-" * LEN]
-    devices = Counter(change.name for change in found.changes)
-    for change in found.changes:
+    devices = Counter(change.name for change in compared.changes)
+    for change in compared.changes:
         before, after = readable_size(change.before), readable_size(change.after)
         where = f" on {change.device}" if devices[change.name] > 1 else ""
         left = _line(f"{change.kind:<7s}{change.name}{where}", before, after)
         lines.append(f"{left}{signed(change.delta):>11s}")
-    total = sum(change.delta for change in found.changes)
+    total = sum(change.delta for change in compared.changes)
     lines += ["-" * LEN, f"in all: {signed(total)}"]
     return "\n".join(lines)
 
@@ -100,9 +100,9 @@ def leaks(watch: LeakWatch[object]) -> str:
     if not watch.growing:
         return f"nothing grew with every one of {done} iterations"
     lines = [_line(f"grew with each of {done} iterations", "by each", "now"), "-" * LEN]
-    for each in watch.growing:
-        name = f"{each.name} on {each.device}" + (f" ({each.line})" if each.line else "")
-        lines.append(_line(name, signed(each.per_iteration), readable_size(each.sizes[-1])))
+    for growth in watch.growing:
+        name = f"{growth.name} on {growth.device}" + (f" ({growth.line})" if growth.line else "")
+        lines.append(_line(name, signed(growth.per_iteration), readable_size(growth.sizes[-1])))
     return "\n".join(lines)
 
 
@@ -245,10 +245,10 @@ def snapshot_html(report: MemorySnapshot) -> str:
     )
 
 
-def difference_html(found: Difference) -> str:
+def difference_html(compared: Difference) -> str:
     """The table of the names that changed."""
-    most = max([1, *(abs(change.delta) for change in found.changes)])
-    return fill("memory_difference.html", found=found, most=most, signed=signed)
+    most = max([1, *(abs(change.delta) for change in compared.changes)])
+    return fill("memory_difference.html", found=compared, most=most, signed=signed)
 
 
 def leaks_html(watch: LeakWatch[object]) -> str:

@@ -152,9 +152,9 @@ def line_notes(approximations: Sequence[Approximation]) -> list[str]:
         replace(approximation, place="") for approximation in approximations
     )
     return [
-        f"{_HEADS[kind]}: {_named(found, _NAMED_IN_LINE)}"
+        f"{_HEADS[kind]}: {_named(alike, _NAMED_IN_LINE)}"
         + (f": {_TAILS[kind]}" if kind is ApproximationKind.ASSUMED else "")
-        for kind, found in _by_kind(anywhere)
+        for kind, alike in _by_kind(anywhere)
     ]
 
 
@@ -176,7 +176,7 @@ def table_notes(table: FunctionTable) -> list[str]:
 
 def summary(approximations: Iterable[Approximation]) -> list[str]:
     """Notes below all tables, a sentence for each kind of approximation."""
-    return [sentence(found) for _, found in _by_kind(approximations)]
+    return [sentence(alike) for _, alike in _by_kind(approximations)]
 
 
 def summary_of_runs(runs: Iterable[Trial]) -> list[str]:
@@ -230,16 +230,20 @@ def share(peak: PeakShare) -> str:
         parts.append(f"{estimated} ({prose_size(peak.estimated)}) estimated")
     else:
         parts = [f"no estimate is part of {whole}"]
-    found = dict(_by_kind(peak.approximations))
-    memory = dict.fromkeys(one.unknown for one in found.get(ApproximationKind.UNCOUNTED, ()))
-    ops = dict.fromkeys(one.name for one in found.get(ApproximationKind.UNMODELLED, ()))
+    by_kind = dict(_by_kind(peak.approximations))
+    memory = dict.fromkeys(
+        approximation.unknown for approximation in by_kind.get(ApproximationKind.UNCOUNTED, ())
+    )
+    ops = dict.fromkeys(
+        approximation.name for approximation in by_kind.get(ApproximationKind.UNMODELLED, ())
+    )
     uncounted = [_enumerated([*memory], "kinds of memory")] if memory else []
     if ops:
         uncounted.append(f"kernel memory of {_enumerated([*ops], 'ops')}")
     if uncounted:
         most = "" if peak.at_most is None else f" (at most {prose_size(peak.at_most)} with them)"
         parts.append(f"{', '.join(uncounted)} not counted{most}")
-    if ApproximationKind.ASSUMED in found:
+    if ApproximationKind.ASSUMED in by_kind:
         parts.append("if the assumed values hold")
     if peak.assumed_sizes:
         parts.append(f"{_BOUNDS[peak.bound]}, as sizes are assumed")
@@ -271,8 +275,11 @@ def _by_kind(
             approximation.place,
         ),
     )
-    kinds = [(kind, [one for one in ordered if one.kind is kind]) for kind in ApproximationKind]
-    return [(kind, found) for kind, found in kinds if found]
+    kinds = [
+        (kind, [approximation for approximation in ordered if approximation.kind is kind])
+        for kind in ApproximationKind
+    ]
+    return [(kind, alike) for kind, alike in kinds if alike]
 
 
 def _named(approximations: Sequence[Approximation], most: int) -> str:

@@ -166,9 +166,9 @@ def _head(oom: OutOfMemory) -> Iterator[str]:
 
 
 def _held(oom: OutOfMemory) -> list[str]:
-    found = oom.by_category()
+    categories = oom.by_category()
     named = [
-        f"{prose_size(size)} {_SHORT.get(category, str(category))}" for category, size in found
+        f"{prose_size(size)} {_SHORT.get(category, str(category))}" for category, size in categories
     ]
     lines: list[str] = []
     for count in range(len(named)):
@@ -187,11 +187,11 @@ def _lines(oom: OutOfMemory, room: int) -> list[str]:
     if not holders:
         return _tensors(oom, room)
     grown = _grown(holders[:_HOLDERS]) if room > _LEAST_HOLDERS else ""
-    shown = holders[: min(_HOLDERS, room - bool(grown))]
-    places = [_short(holder.place, _PLACE) for holder in shown if holder.place]
+    listed = holders[: min(_HOLDERS, room - bool(grown))]
+    places = [_short(holder.place, _PLACE) for holder in listed if holder.place]
     width = max(map(len, places))
     lines = []
-    for holder, place in zip(shown, places, strict=True):
+    for holder, place in zip(listed, places, strict=True):
         source = holder.place.source if holder.place else ""
         names = _names(holder)
         room_left = WIDTH - 14 - width - 2 - len(names)
@@ -202,7 +202,7 @@ def _lines(oom: OutOfMemory, room: int) -> list[str]:
 
 def _tensors(oom: OutOfMemory, room: int) -> list[str]:
     """The largest tensors that have a name, where no line is known."""
-    named = sorted((one for one in oom.blocks if one.name), key=lambda block: -block.size)
+    named = sorted((block for block in oom.blocks if block.name), key=lambda block: -block.size)
     return [
         f"  {prose_size(block.size):>10}  {block.name}  {'x'.join(map(str, block.shape))}"
         f" {block.dtype}".rstrip()
@@ -223,11 +223,13 @@ def _names(holder: LineHolder) -> str:
 
 def _grown(holders: Sequence[LineHolder]) -> str:
     text = ""
-    made_often = [one for one in holders if one.blocks >= _MANY and one.largest * 2 <= one.size]
+    made_often = [
+        holder for holder in holders if holder.blocks >= _MANY and holder.largest * 2 <= holder.size
+    ]
     for holder in made_often[:_GROWN]:
-        each = prose_size(holder.size // holder.blocks)
+        mean = prose_size(holder.size // holder.blocks)
         longer = f"{text}, " if text else "  many blocks: "
-        longer += f"{holder.blocks} of {_short(holder.place)}, {each} on average"
+        longer += f"{holder.blocks} of {_short(holder.place)}, {mean} on average"
         if text and len(longer) > WIDTH:
             break
         text = longer

@@ -41,8 +41,8 @@ class Fragment:
 def page(title: str, fragments: Sequence[Fragment], heading: str = "") -> str:
     """A whole page, light or dark as the system of the reader."""
     parts = [part for fragment in fragments for part in fragment.with_parts()]
-    styles = dict.fromkeys(["page.css", *(one.style for one in parts)])
-    scripts = dict.fromkeys(name for one in parts for name in one.scripts)
+    styles = dict.fromkeys(["page.css", *(part.style for part in parts)])
+    scripts = dict.fromkeys(name for part in parts for name in part.scripts)
     return fill(
         "page.html",
         title=printable(title),

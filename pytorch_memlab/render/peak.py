@@ -31,14 +31,14 @@ def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
 
 def rows(holders: PeakHolders, top: int | None, by: str = "line") -> Iterator[str]:
     """Rows of the parts that hold a peak, the largest first."""
-    found = parts(holders, by)
+    all_parts = parts(holders, by)
     total = holders.peak.active
-    shown = found if top is None else found[:top]
-    for part in shown:
+    listed = all_parts if top is None else all_parts[:top]
+    for part in listed:
         yield from _rows(part, total)
-    if len(found) > len(shown):
-        rest = found[len(shown) :]
-        yield _row(sum(one.size for one in rest), total, f"{len(rest)} more")
+    if len(all_parts) > len(listed):
+        rest = all_parts[len(listed) :]
+        yield _row(sum(part.size for part in rest), total, f"{len(rest)} more")
 
 
 def backward_calls(holders: PeakHolders) -> Iterator[str]:
@@ -94,16 +94,16 @@ def pools(holders: PeakHolders) -> list[str]:
 
 def failures(holders: PeakHolders) -> Iterator[str]:
     """The requests that the GPU had no room for, with their lines of the program."""
-    found = holders.peak.failures
-    for index, event in found[:_FAILURES]:
+    failed = holders.peak.failures
+    for index, event in failed[:_FAILURES]:
         where = place(*innermost_of_user(holders.stacks[event.stack]))
         line = f"out of memory at event {index + 1:,}, no room for {prose_size(event.size)}:"
         if len(line) + 2 + len(where) <= WIDTH:
             yield f"{line}  {where}"
         else:
             yield from (line, cut(f"  {where}"))
-    if len(found) > _FAILURES:
-        yield f"out of memory {len(found) - _FAILURES:,} more times"
+    if len(failed) > _FAILURES:
+        yield f"out of memory {len(failed) - _FAILURES:,} more times"
 
 
 def _rows(part: Holder | Share, total: int) -> list[str]:

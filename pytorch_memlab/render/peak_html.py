@@ -94,21 +94,23 @@ def module_tree(root: ModuleNode, place: int = 0) -> Fragment:
 
 def _nodes(root: ModuleNode) -> list[tuple[int, ModuleNode]]:
     """All modules with their depth, each followed by those in it."""
-    found = []
+    nodes = []
     waiting = [(0, child) for child in reversed(root.children)]
     while waiting:
         depth, node = waiting.pop()
-        found.append((depth, node))
+        nodes.append((depth, node))
         waiting += [(depth + 1, child) for child in reversed(node.children)]
-    return found
+    return nodes
 
 
 def _module_rows(root: ModuleNode) -> list[tuple[str, ModuleNode]]:
     """Parts of the template: modules that begin, those without parts, and ends of the former."""
     nodes = _nodes(root)
     if len(nodes) > _MOST_MODULES:
-        order = sorted(range(len(nodes)), key=lambda one: (-nodes[one][1].total, nodes[one][0]))
-        nodes = [nodes[one] for one in sorted(order[:_MOST_MODULES])]
+        order = sorted(
+            range(len(nodes)), key=lambda place: (-nodes[place][1].total, nodes[place][0])
+        )
+        nodes = [nodes[place] for place in sorted(order[:_MOST_MODULES])]
     rows = []
     depth_before = 0
     for number, (depth, node) in enumerate(nodes):
@@ -135,8 +137,10 @@ def flame_graph(stacks: Sequence[tuple[Stack, int]], place: int = 0) -> Fragment
     drawn, widest_left_out = list(calls), ""
     if len(calls) > _MOST_CALLS:
         # The caller of each call that is drawn is drawn too.
-        order = sorted(range(len(calls)), key=lambda one: (-calls[one].size, calls[one].depth))
-        drawn = [calls[one] for one in sorted(order[:_MOST_CALLS])]
+        order = sorted(
+            range(len(calls)), key=lambda place: (-calls[place].size, calls[place].depth)
+        )
+        drawn = [calls[place] for place in sorted(order[:_MOST_CALLS])]
         widest_left_out = f"{min(call.size for call in drawn) / total:.2%}"
     return Fragment(
         fill(
@@ -189,5 +193,7 @@ def notebook_fragment(holders: PeakHolders) -> str:
         total=max(holders.peak.active, 1),
         lines=lines[:_MOST_NOTEBOOK_LINES],
         rest=lines[_MOST_NOTEBOOK_LINES:],
-        categories=[f"{prose_size(one.size)} {one.name}" for one in holders.by_category()],
+        categories=[
+            f"{prose_size(category.size)} {category.name}" for category in holders.by_category()
+        ],
     )

@@ -27,42 +27,45 @@ _ABOUT: Final = f"{PEAK}; each row is the program with this remedy alone"
 _UNITS: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"))
 
 
-def text(found: Remedies) -> str:
+def text(remedies: Remedies) -> str:
     """A table of remedies, how each is written, and the fewest blocks to checkpoint."""
-    gpu = found.unchanged
+    gpu = remedies.unchanged
     taken = f", {prose_size(gpu.taken)} of it taken" if gpu.taken else ""
     size = f"({prose_size(gpu.capacity)}{taken})"
-    lines = wrapped(f"{printable(found.program)} on {printable(gpu.name)} {size}")
+    lines = wrapped(f"{printable(remedies.program)} on {printable(gpu.name)} {size}")
     if gpu.fits is None:
         return document([*lines, "the program fails as it is, so no remedy was tried"])
-    lines += ["", *_table(found)]
-    if found.smallest is not None:
-        lines += ["", *_smallest(found.smallest, found.step_flops)]
-    helping = [one for one in _by_saving(found) if _saving(found, one) > 0]
-    for one in helping:
-        if one.finding is not None:
-            lines += ["", *_code(one.name, one.finding)]
-    shown = [found.unchanged, *(one.verdict for one in found.tried if one.verdict is not None)]
-    notes = [_ABOUT, *summary_of_runs(one.trial for one in shown)]
+    lines += ["", *_table(remedies)]
+    if remedies.smallest is not None:
+        lines += ["", *_smallest(remedies.smallest, remedies.step_flops)]
+    helping = [remedy for remedy in _by_saving(remedies) if _saving(remedies, remedy) > 0]
+    for remedy in helping:
+        if remedy.finding is not None:
+            lines += ["", *_code(remedy.name, remedy.finding)]
+    verdicts = [
+        remedies.unchanged,
+        *(remedy.verdict for remedy in remedies.tried if remedy.verdict is not None),
+    ]
+    notes = [_ABOUT, *summary_of_runs(verdict.trial for verdict in verdicts)]
     return document(lines, (part for note in notes for part in wrapped(note)))
 
 
 # The table
 
 
-def _table(found: Remedies) -> Iterator[str]:
+def _table(remedies: Remedies) -> Iterator[str]:
     yield f"{'remedy':{_NAME}}{'peak':>11}{'saves':>12}  fits  what it changes"
-    yield _row("none", found.unchanged, "", "")
-    for one in _by_saving(found):
-        assert one.verdict is not None
-        again = _again(one.finding, found.step_flops)
-        first, *others = textwrap.wrap(f"{one.what_it_changes}{again}", WIDTH - _CHANGES)
-        yield _row(one.name, one.verdict, signed(_saving(found, one)), first)
+    yield _row("none", remedies.unchanged, "", "")
+    for remedy in _by_saving(remedies):
+        assert remedy.verdict is not None
+        again = _again(remedy.finding, remedies.step_flops)
+        first, *others = textwrap.wrap(f"{remedy.what_it_changes}{again}", WIDTH - _CHANGES)
+        yield _row(remedy.name, remedy.verdict, signed(_saving(remedies, remedy)), first)
         yield from (f"{'':{_CHANGES}}{line}" for line in others)
-    for one in found.tried:
-        if one.verdict is None:  # the reason may use the empty columns too
-            first, *others = textwrap.wrap(_why_not(one), WIDTH - _NAME - 2)
-            yield f"{one.name:{_NAME}}  {first}"
+    for remedy in remedies.tried:
+        if remedy.verdict is None:  # the reason may use the empty columns too
+            first, *others = textwrap.wrap(_why_not(remedy), WIDTH - _NAME - 2)
+            yield f"{remedy.name:{_NAME}}  {first}"
             yield from (f"{'':{_NAME}}  {line}" for line in others)
 
 
@@ -72,24 +75,24 @@ def _row(name: str, verdict: Verdict, saves: str, changes: str) -> str:
     return f"{name:{_NAME}}{peak:>11}{saves:>12}  {fits:4}  {changes}".rstrip()
 
 
-def _saving(found: Remedies, one: TriedRemedy) -> int:
-    if one.verdict is None:
+def _saving(remedies: Remedies, remedy: TriedRemedy) -> int:
+    if remedy.verdict is None:
         return 0
-    return found.unchanged.reserved_peak - one.verdict.reserved_peak
+    return remedies.unchanged.reserved_peak - remedy.verdict.reserved_peak
 
 
-def _by_saving(found: Remedies) -> list[TriedRemedy]:
+def _by_saving(remedies: Remedies) -> list[TriedRemedy]:
     """Those that were applied, the one that saves most first."""
-    applied = [one for one in found.tried if one.verdict is not None]
-    return sorted(applied, key=lambda one: -_saving(found, one))
+    applied = [remedy for remedy in remedies.tried if remedy.verdict is not None]
+    return sorted(applied, key=lambda remedy: -_saving(remedies, remedy))
 
 
-def _why_not(one: TriedRemedy) -> str:
-    if one.error:
-        return f"fails: {printable(one.error.strip().splitlines()[-1])}"
-    if one.finding is None:
+def _why_not(remedy: TriedRemedy) -> str:
+    if remedy.error:
+        return f"fails: {printable(remedy.error.strip().splitlines()[-1])}"
+    if remedy.finding is None:
         return "fails: the process of the program was lost"
-    return f"{one.finding.outcome.value}: {one.finding.reason}"
+    return f"{remedy.finding.outcome.value}: {remedy.finding.reason}"
 
 
 def _again(finding: Finding | None, step_flops: int) -> str:
@@ -101,7 +104,7 @@ def _again(finding: Finding | None, step_flops: int) -> str:
 
 def _flops(flops: int, whole: int) -> str:
     """Operations, and their share of those of a step."""
-    unit, name = next((each for each in _UNITS if flops >= each[0]), _UNITS[-1])
+    unit, name = next((unit for unit in _UNITS if flops >= unit[0]), _UNITS[-1])
     number = f"{flops / unit:.2f} {name}" if flops else "0 FLOP"
     share = f", +{100 * flops / whole:.0f}%" if whole else ""
     return f"{number} a step{share}"
@@ -110,10 +113,10 @@ def _flops(flops: int, whole: int) -> str:
 # The fewest blocks
 
 
-def _smallest(found: Smallest, step_flops: int) -> Iterator[str]:
-    finding, peak = found.finding, prose_size(found.verdict.reserved_peak)
-    total = len(found.candidates)
-    if not found.verdict.fits:
+def _smallest(smallest: Smallest, step_flops: int) -> Iterator[str]:
+    finding, peak = smallest.finding, prose_size(smallest.verdict.reserved_peak)
+    total = len(smallest.candidates)
+    if not smallest.verdict.fits:
         yield from wrapped(
             f"to fit: checkpointing all {total} blocks ({finding.kind}) is not enough: {peak}"
         )

@@ -19,60 +19,60 @@ _FRAMES: Final = 2
 """Of a request that failed: where it is, and who called that."""
 
 
-def text(found: WhatIf) -> str:
+def text(answer: WhatIf) -> str:
     """The replays of one GPU."""
     lines = [
-        f"{found.name}: {number_of_events(len(found.events), found.dropped)} events",
+        f"{answer.name}: {number_of_events(len(answer.events), answer.dropped)} events",
         "",
-        *_table(found),
+        *_table(answer),
         "",
     ]
-    lines += [row for line in _notes(found) for row in wrapped(line)]
+    lines += [row for line in _notes(answer) for row in wrapped(line)]
     return document(lines)
 
 
-def _table(found: WhatIf) -> Iterator[str]:
-    rows = [("recorded", found.recorded), ("replayed", found.check.figures)]
-    rows += [(variant.name or _UNNAMED, variant.result) for variant in found.variants]
-    known = [one for _, one in rows if one is not None]
-    has_pages = any(one.calls.maps or one.calls.unmaps for one in known)
+def _table(answer: WhatIf) -> Iterator[str]:
+    rows = [("recorded", answer.recorded), ("replayed", answer.check.figures)]
+    rows += [(variant.name or _UNNAMED, variant.result) for variant in answer.variants]
+    all_figures = [figures for _, figures in rows if figures is not None]
+    has_pages = any(figures.calls.maps or figures.calls.unmaps for figures in all_figures)
     pages = f"{'pages':>11}" if has_pages else ""
     yield f"{'':16}{'peak active':>12}{'reserved':>11}{'unused':>11}{'segments':>11}{pages}  fits"
-    for name, one in rows:
-        if one is None:
+    for name, figures in rows:
+        if figures is None:
             yield f"{name:16} differs too much"
             continue
-        calls = one.calls
+        calls = figures.calls
         pages = f"{f'+{calls.maps:,} -{calls.unmaps:,}':>11}" if has_pages else ""
         yield (
-            f"{name[:16]:16}{prose_size(one.peak_active):>12}{prose_size(one.peak_reserved):>11}"
-            f"{prose_size(one.unused_at_peak):>11}{f'+{calls.mallocs:,} -{calls.frees:,}':>11}"
-            f"{pages}  {'no' if one.failures else 'yes'}"
+            f"{name[:16]:16}{prose_size(figures.peak_active):>12}{prose_size(figures.peak_reserved):>11}"
+            f"{prose_size(figures.unused_at_peak):>11}{f'+{calls.mallocs:,} -{calls.frees:,}':>11}"
+            f"{pages}  {'no' if figures.failures else 'yes'}"
         )
 
 
-def _notes(found: WhatIf) -> Iterator[str]:
+def _notes(answer: WhatIf) -> Iterator[str]:
     yield "unused: reserved and not in use, when the reserved bytes were highest"
-    yield from _check(found)
-    if found.private_pools:
+    yield from _check(answer)
+    if answer.private_pools:
         yield (
-            f"private pools, of CUDA graphs or torch.cuda.MemPool: {found.private_pools:,}; each "
+            f"private pools, of CUDA graphs or torch.cuda.MemPool: {answer.private_pools:,}; each "
             "keeps its blocks for itself, here too"
         )
-    if found.recorded.out_of_memory is not None:
+    if answer.recorded.out_of_memory is not None:
         yield "recorded:"
-        yield from _failure(found.recorded, found)
-    for variant in found.variants:
-        yield from _variant(variant, found)
-    if found.variants and found.earlier:
-        size = prose_size(found.earlier)
+        yield from _failure(answer.recorded, answer)
+    for variant in answer.variants:
+        yield from _variant(variant, answer)
+    if answer.variants and answer.earlier:
+        size = prose_size(answer.earlier)
         yield f"each row begins with the {size} of segments from before the first event"
-    if any(variant.gpu is not None for variant in found.variants):
+    if any(variant.gpu is not None for variant in answer.variants):
         yield "the requests are the recorded ones; on another GPU, kernels may ask for more or less"
 
 
-def _check(found: WhatIf) -> Iterator[str]:
-    check = found.check
+def _check(answer: WhatIf) -> Iterator[str]:
+    check = answer.check
     compared = f"{check.allocations:,} allocations and {check.segments:,} changes of segments"
     if check.matches:
         yield f"replayed: all {compared} are as recorded"
@@ -84,7 +84,7 @@ def _check(found: WhatIf) -> Iterator[str]:
         yield f"  the first is event {check.first.index + 1:,}: {check.first.message}"
 
 
-def _variant(variant: Variant, found: WhatIf) -> Iterator[str]:
+def _variant(variant: Variant, answer: WhatIf) -> Iterator[str]:
     result, gpu = variant.result, variant.gpu
     if gpu is not None:
         parts = [f"{gpu.name}: {prose_size(gpu.total_memory)}"]
@@ -94,22 +94,22 @@ def _variant(variant: Variant, found: WhatIf) -> Iterator[str]:
         parts = [f"the {prose_size(result.capacity)} that the recording had when it ran out"]
     else:
         parts = ["no limit"]
-    if found.settings:
-        parts.append(found.settings)
+    if answer.settings:
+        parts.append(answer.settings)
     yield f"{variant.name or _UNNAMED}: {', '.join(parts)}"
     if result.retries:
         times = "once" if result.retries == 1 else f"{result.retries:,} times"
         yield f"  gave cached memory back to the GPU to serve a request, {times}"
-    yield from _failure(result, found)
+    yield from _failure(result, answer)
 
 
-def _failure(figures: Figures, found: WhatIf) -> Iterator[str]:
+def _failure(figures: Figures, answer: WhatIf) -> Iterator[str]:
     failure = figures.out_of_memory
     if failure is None:
         return
     size = prose_size(failure.size)
     yield f"  out of memory at event {failure.index + 1:,}: no room for {size}"
-    stack = found.stacks[found.events.stacks[failure.index]]
+    stack = answer.stacks[answer.events.stacks[failure.index]]
     of_user = [frame for frame in stack if is_of_user(frame.filename)] or list(stack)
     for frame in of_user[:_FRAMES]:
         source = printable(source_line(frame.filename, frame.line))

@@ -132,7 +132,7 @@ def _measured_tables(
     indexes = {function: place for place, function in enumerate(profile.functions)}
     added = own_by_line(profile)
     entries = {(entry.code_id, entry.line, entry.device.name): entry for entry in profile.entries}
-    found: dict[str, list[MeasuredTable]] = {}
+    by_device: dict[str, list[MeasuredTable]] = {}
     for table in tables:
         index, name = indexes.get(table.function, -1), table.device.name
         lines = {
@@ -141,19 +141,19 @@ def _measured_tables(
             if (index, line, name) in entries
         }
         own = {line: added[index, line, name] for line in lines}
-        found.setdefault(name, []).append(MeasuredTable(table, lines, own))
-    return found
+        by_device.setdefault(name, []).append(MeasuredTable(table, lines, own))
+    return by_device
 
 
 def timelines_of(profile: RecordedProfile) -> dict[str, tuple[Timeline, AllocationHistory]]:
     """The timelines of the devices whose history is there, with it, by their names."""
-    capacities = {one.device.name: one.capacity or None for one in profile.devices}
-    found = {}
+    capacities = {device.device.name: device.capacity or None for device in profile.devices}
+    timelines = {}
     for run, history in profile.all_histories().items():
         for device in history.used_devices():
             drawn = replace(timeline_of(history, device), run=run)
-            found[drawn.name] = replace(drawn, capacity=capacities.get(drawn.name)), history
-    return found
+            timelines[drawn.name] = replace(drawn, capacity=capacities.get(drawn.name)), history
+    return timelines
 
 
 def _peak_line(
@@ -218,13 +218,17 @@ def _facts(
     profile: RecordedProfile, report: Report, views: Sequence[_DeviceView]
 ) -> list[tuple[str, list[str]]]:
     """Facts of the runs and of the devices, name by name."""
-    shown = {view.measured.device.name for view in views}
-    found = [verdict for verdict in verdicts(profile) if verdict.measured.device.name in shown]
+    names = {view.measured.device.name for view in views}
+    device_verdicts = [
+        verdict for verdict in verdicts(profile) if verdict.measured.device.name in names
+    ]
     reserved = [prose_size(view.measured.peak_reserved) for view in views]
     runs = profile.runs
     facts = [
         ("GPU", [_device(view.measured.device) for view in views]),
-        ("Fit", sentences(found)) if found else ("Reserved at most", _on_each(views, reserved)),
+        ("Fit", sentences(device_verdicts))
+        if device_verdicts
+        else ("Reserved at most", _on_each(views, reserved)),
         ("Recorded", list(dict.fromkeys(map(when, runs)))),
         ("Versions", list(dict.fromkeys(printable(versions(run)) for run in runs))),
         ("Ended", list(dict.fromkeys(filter(None, map(ending, runs))))),

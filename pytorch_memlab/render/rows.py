@@ -113,11 +113,11 @@ def source_line(filename: str, line: int | None) -> str:
     # A history may come from elsewhere, so that its names can be of anything.
     if filename not in linecache.cache:
         try:
-            found = os.stat(filename)
+            status = os.stat(filename)
         except (OSError, ValueError):
             return ""
-        is_python = filename.endswith(".py") and stat.S_ISREG(found.st_mode)
-        if not is_python or found.st_size > _LARGEST:
+        is_python = filename.endswith(".py") and stat.S_ISREG(status.st_mode)
+        if not is_python or status.st_size > _LARGEST:
             return ""
     return linecache.getline(filename, line).strip()
 
@@ -218,8 +218,8 @@ def highlighted(lines: list[str]) -> list[Text]:
     from rich.syntax import Syntax
 
     code = "\n".join(visible(line, "\t") for line in lines)
-    found = Syntax("", "python", theme="ansi_dark").highlight(code)
-    return list(found.split("\n", allow_blank=True))[: len(lines)]
+    coloured = Syntax("", "python", theme="ansi_dark").highlight(code)
+    return list(coloured.split("\n", allow_blank=True))[: len(lines)]
 
 
 def _plain(row: Row) -> str:
@@ -240,7 +240,7 @@ def _print(row: Row, console: Console) -> None:
             continue
         code = piece.copy() if isinstance(piece, Text) else Text(piece)
         if len(row) > place + 1:
-            after = sum(len(each) for each, _ in row[place + 1 :])
+            after = sum(len(piece) for piece, _ in row[place + 1 :])
             code.truncate(max(console.width - len(text) - after, 0), overflow="ellipsis")
         text.append(code)
     text.rstrip()

@@ -62,26 +62,29 @@ def ending(run: Run) -> str:
 
 def sentence(verdict: DeviceVerdict) -> str:
     """The memory that was needed, the memory that there is, and whether that is enough."""
-    one = verdict.measured
-    taken, parts = one.taken or 0, []  # bytes of the device that the program could not have
-    if taken and one.context is None:
+    measured = verdict.measured
+    taken, parts = measured.taken or 0, []  # bytes of the device that the program could not have
+    if taken and measured.context is None:
         parts = [(taken, "context and other programs")]
-    elif taken and one.context is not None:
-        parts = [(one.context, "context"), (taken - one.context, "of other programs")]
+    elif taken and measured.context is not None:
+        parts = [(measured.context, "context"), (taken - measured.context, "of other programs")]
     more = "".join(f" + {prose_size(size)} {name}" for size, name in parts if size > 0)
-    if one.nccl_at_most:
-        low, high = prose_size(one.nccl_at_least), prose_size(one.nccl_at_most)
-        more += f" + {prose_size(one.nccl)}~ NCCL ({low} to {high})"
+    if measured.nccl_at_most:
+        low, high = prose_size(measured.nccl_at_least), prose_size(measured.nccl_at_most)
+        more += f" + {prose_size(measured.nccl)}~ NCCL ({low} to {high})"
     free = ""
     if verdict.outcome not in _WITHOUT_ROOM:
-        free = after_retries(one.retries, verdict.with_room) or f", {prose_size(verdict.free)} free"
-        if one.is_lower_bound and one.uncounted_at_most:
-            free += f", up to {prose_size(one.uncounted_at_most)} not counted"
-    graphs = f" ({prose_size(one.private)} of it by CUDA graphs)" if one.private else ""
-    at_most = "at most " * (one.assumed_sizes == "at most" and not one.is_lower_bound)
+        free = (
+            after_retries(measured.retries, verdict.with_room)
+            or f", {prose_size(verdict.free)} free"
+        )
+        if measured.is_lower_bound and measured.uncounted_at_most:
+            free += f", up to {prose_size(measured.uncounted_at_most)} not counted"
+    graphs = f" ({prose_size(measured.private)} of it by CUDA graphs)" if measured.private else ""
+    at_most = "at most " * (measured.assumed_sizes == "at most" and not measured.is_lower_bound)
     return (
-        f"peak {at_most}{prose_size(one.peak_reserved)} reserved{graphs}{more} of"
-        f" {prose_size(one.capacity)}: {verdict.outcome.value}{free}"
+        f"peak {at_most}{prose_size(measured.peak_reserved)} reserved{graphs}{more} of"
+        f" {prose_size(measured.capacity)}: {verdict.outcome.value}{free}"
     )
 
 

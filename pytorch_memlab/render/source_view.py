@@ -67,8 +67,8 @@ class MeasuredTable:
 def anchor_of(number: int, tables: Sequence[MeasuredTable], line: tuple[str, int]) -> str:
     """The id of a line on the page; empty if it is in none of the tables."""
     file, at = line
-    for place, one in enumerate(tables):
-        if one.table.function.filename == file and at in one.entries:
+    for place, measured in enumerate(tables):
+        if measured.table.function.filename == file and at in measured.entries:
             return f"d{number}-{place}-{at}"
     return ""
 
@@ -81,30 +81,35 @@ def fragment(
 ) -> Fragment:
     """The functions of one device as a part of a page."""
     asked = () if tuple(columns) == _DEFAULT_COLUMNS else columns
-    shown = {
+    shown_columns = {
         name: place
         for place, name in enumerate(columns)
         if name in asked and name not in _IN_EVERY_TABLE
     }
     most = max((abs(size) for table in tables for size in table.own.values()), default=0)
     functions = [
-        (f"d{number}-{place}", one, list(_rows(one, shown, most, peak)), _notes(one.table))
-        for place, one in enumerate(tables)
+        (
+            f"d{number}-{place}",
+            measured,
+            list(_rows(measured, shown_columns, most, peak)),
+            _notes(measured.table),
+        )
+        for place, measured in enumerate(tables)
     ]
     functions.sort(key=lambda function: _order(function[1]))
     html = fill(
         "source_view.html",
         number=number,
         functions=functions,
-        columns=[(name, name.replace(".", " ")) for name in shown],
+        columns=[(name, name.replace(".", " ")) for name in shown_columns],
         most_rows=_MOST_ROWS,
         balance=balance,
     )
     return Fragment(html, "source_view.css", ("source_view.js", "sortable.js"))
 
 
-def _order(one: MeasuredTable) -> tuple[bool, int, int]:
-    return one.is_idle, -one.adds, -one.peak
+def _order(measured: MeasuredTable) -> tuple[bool, int, int]:
+    return measured.is_idle, -measured.adds, -measured.peak
 
 
 def _notes(table: FunctionTable) -> list[tuple[int, str]]:
@@ -116,14 +121,14 @@ def _notes(table: FunctionTable) -> list[tuple[int, str]]:
 
 
 def _rows(
-    one: MeasuredTable, columns: Mapping[str, int], most: int, peak: tuple[str, int] | None
+    measured: MeasuredTable, columns: Mapping[str, int], most: int, peak: tuple[str, int] | None
 ) -> Iterator[dict[str, Any]]:
-    table = one.table
+    table = measured.table
     file = table.function.filename
-    lines = _without_gaps(source_lines(table), one.entries)
+    lines = _without_gaps(source_lines(table), measured.entries)
     for (line, _), code in zip(lines.items(), highlighted(list(lines.values())), strict=True):
-        entry = one.entries.get(line)
-        own = one.own.get(line, 0)
+        entry = measured.entries.get(line)
+        own = measured.own.get(line, 0)
         cells = None  # the line was not measured
         if entry is not None:
             row = table.rows.get(line, ())
@@ -171,14 +176,14 @@ def balance(added: int) -> str:
 
 def _without_gaps(lines: Mapping[int, str], measured: Collection[int]) -> dict[int, str]:
     """The lines, of each group of empty ones the first, and none where code is folded."""
-    shown: dict[int, str] = {}
+    kept: dict[int, str] = {}
     before = 0
     for line, text in lines.items():
-        follows_code = bool(shown) and before == line - 1 and bool(lines[before])
+        follows_code = bool(kept) and before == line - 1 and bool(lines[before])
         if text or line in measured or follows_code:
-            shown[line] = text
+            kept[line] = text
         before = line
-    return shown
+    return kept
 
 
 def _value(column: str, value: float | None) -> str:
@@ -192,15 +197,15 @@ def highlighted(lines: Sequence[str]) -> list[Markup]:
     """Lines of code, each complete in itself."""
     from markupsafe import Markup
 
-    found: list[list[str]] = [[]]
+    line_parts: list[list[str]] = [[]]
     for tag, text in _pieces("\n".join(visible(line.rstrip(), "\t") for line in lines)):
         for number, part in enumerate(text.split("\n")):
             if number:
-                found.append([])
+                line_parts.append([])
             if part:
                 code = escape(part, quote=False)
-                found[-1].append(f"<{tag}>{code}</{tag}>" if tag and part.strip() else code)
-    return [Markup("".join(parts)) for parts in found]
+                line_parts[-1].append(f"<{tag}>{code}</{tag}>" if tag and part.strip() else code)
+    return [Markup("".join(parts)) for parts in line_parts]
 
 
 def _pieces(code: str) -> Iterator[tuple[str, str]]:
@@ -218,7 +223,7 @@ def _pieces(code: str) -> Iterator[tuple[str, str]]:
     ]
     last, gathered = "", ""
     for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(code):
-        tag = next((tag for known, tag in elements if kind in known), "")
+        tag = next((tag for kinds, tag in elements if kind in kinds), "")
         if tag != last and gathered:
             yield last, gathered
             gathered = ""

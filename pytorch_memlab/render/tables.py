@@ -62,8 +62,8 @@ def source_lines(table: FunctionTable) -> dict[int, str]:
     """Every line that a table shows, in order, with its code, empty where there is no source."""
     function = table.function
     code = dict(enumerate(function.source or (), function.first_line))
-    shown = sorted({*table.rows, *(code.keys() - function.folded_lines())})
-    return {line: code.get(line, "").rstrip() for line in shown}
+    numbers = sorted({*table.rows, *(code.keys() - function.folded_lines())})
+    return {line: code.get(line, "").rstrip() for line in numbers}
 
 
 def failure_note(table: FunctionTable, line: int) -> str:
@@ -91,15 +91,15 @@ def headings(report: Report) -> list[str]:
     for table in report.tables:
         functions[table.function.qual_name].add(table.function)
     several_devices = len({table.device.name for table in report.tables}) > 1
-    found = []
+    lines = []
     for table in report.tables:
         function, details = table.function, []
         if len(functions[function.qual_name]) > 1:
             details.append(f"{shown(function.filename)}:{function.first_line}")
         if several_devices:
             details.append(table.device.name)
-        found.append(function.qual_name + (f" ({', '.join(details)})" if details else ""))
-    return found
+        lines.append(function.qual_name + (f" ({', '.join(details)})" if details else ""))
+    return lines
 
 
 def no_data(report: Report) -> tuple[str, ...]:
@@ -117,11 +117,11 @@ Text = Callable[[str, "float | None"], str]
 
 
 def widths_of(
-    names: Sequence[str], shown: Sequence[tuple[FunctionTable, Sequence[int]]], text: Text
+    names: Sequence[str], tables: Sequence[tuple[FunctionTable, Sequence[int]]], text: Text
 ) -> list[int]:
     """Characters that each column needs over some lines of functions, then the line numbers."""
-    rows = [table.rows[line] for table, lines in shown for line in lines if line in table.rows]
-    numbers = [str(line) for _, lines in shown for line in lines]
+    rows = [table.rows[line] for table, lines in tables for line in lines if line in table.rows]
+    numbers = [str(line) for _, lines in tables for line in lines]
     texts = [
         (*column_parts(name), *(text(name, row[place]) for row in rows))
         for place, name in enumerate(names)
@@ -155,8 +155,11 @@ def table_rows(
         for line in lines:
             row = table.rows.get(line, blank)
             pieces: list[Piece] = [
-                (f"{text(names[one], row[one]).rjust(columns[one])} ", style(one, row[one]))
-                for one in group
+                (
+                    f"{text(names[column], row[column]).rjust(columns[column])} ",
+                    style(column, row[column]),
+                )
+                for column in group
             ]
             mark = line_mark(table, line) or " "
             pieces += [(str(line).rjust(numbers), "cyan"), (mark, "bold yellow"), (" ", "")]

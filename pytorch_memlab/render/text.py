@@ -39,17 +39,17 @@ _BELOW: Final = 3
 _PEAK: Final = ("  <- peak", "bold magenta")
 
 
-def render(shown: Report | Overview) -> str:
+def render(report: Report | Overview) -> str:
     """The tables with their notes, sections, then notes; or the report of a run."""
-    return plain_text(_rows(shown, None))
+    return plain_text(_rows(report, None))
 
 
-def write(shown: Report | Overview, stream: TextIO) -> None:
+def write(report: Report | Overview, stream: TextIO) -> None:
     """Write a report to a stream in the form that suits it."""
-    if isinstance(shown, Report) and not shown.tables:
-        stream.write(render(shown))
+    if isinstance(report, Report) and not report.tables:
+        stream.write(render(report))
     else:
-        write_rows(partial(_rows, shown), stream)
+        write_rows(partial(_rows, report), stream)
 
 
 def write_headline(headlines: Sequence[Headline], failure: Failure | None, stream: TextIO) -> None:
@@ -57,10 +57,10 @@ def write_headline(headlines: Sequence[Headline], failure: Failure | None, strea
     write_rows(partial(_opening, headlines, failure), stream)
 
 
-def _rows(shown: Report | Overview, width: int | None) -> Iterator[Row]:
-    if isinstance(shown, Report):
-        return _rows_of_tables(shown, width)
-    return _rows_of_run(shown, width)
+def _rows(report: Report | Overview, width: int | None) -> Iterator[Row]:
+    if isinstance(report, Report):
+        return _rows_of_tables(report, width)
+    return _rows_of_run(report, width)
 
 
 def _rows_of_tables(report: Report, width: int | None) -> Iterator[Row]:
@@ -106,10 +106,10 @@ def _styled(lines: Iterable[str], style: str = "") -> Iterator[Row]:
 def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
     room = _room(width)
     yield from _opening(overview.headlines, overview.failure, width)
-    several = len({one.table.device.name for one in overview.functions}) > 1
-    shown = [(one.table, _lines(one)) for one in overview.functions]
-    widths = widths_of(overview.report.columns, shown, _cell)
-    for function, (table, lines) in zip(overview.functions, shown, strict=True):
+    several = len({function.table.device.name for function in overview.functions}) > 1
+    tables = [(function.table, _lines(function)) for function in overview.functions]
+    widths = widths_of(overview.report.columns, tables, _cell)
+    for function, (table, lines) in zip(overview.functions, tables, strict=True):
         yield []
         yield from _head(table, several, width)
         ends = {} if function.peak_line is None else {function.peak_line: _PEAK}
@@ -179,9 +179,9 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
         yield from _styled(fitted(line, room))
     if headline.unprofiled:
         names = " and ".join(
-            dict.fromkeys(printable(file_name(one.file)) for one in headline.unprofiled)
+            dict.fromkeys(printable(file_name(line.file)) for line in headline.unprofiled)
         )
-        patterns = ",".join(dict.fromkeys(_pattern(one.file) for one in headline.unprofiled))
+        patterns = ",".join(dict.fromkeys(_pattern(line.file) for line in headline.unprofiled))
         most = f"  -f {shlex.quote(visible(patterns))} profiles the lines of {names}"
         yield from _styled(wrapped(most, room))
 
@@ -197,11 +197,11 @@ def _held_lines(headline: Headline) -> Iterator[str]:
         yield f"  {prose_size(holder.size):>10}  {at.rstrip()}{'  ' * bool(code)}{code}"
         # One line more takes no more room than how many there are.
         rest = line.below[_BELOW:] if len(line.below) > _BELOW + 1 else ()
-        for one in line.below[: len(line.below) - len(rest)]:
-            at = line_at(one.file, one.line, one.function, " in ")
-            yield f"    {prose_size(one.size):>10}  {at}"
+        for held in line.below[: len(line.below) - len(rest)]:
+            at = line_at(held.file, held.line, held.function, " in ")
+            yield f"    {prose_size(held.size):>10}  {at}"
         if rest:
-            size = prose_size(sum(one.size for one in rest))
+            size = prose_size(sum(held.size for held in rest))
             yield f"    {size:>10}  {counted(len(rest), 'other line')} of libraries"
 
 

@@ -41,15 +41,18 @@ def render(timelines: Sequence[Timeline], title: str = "GPU memory over time") -
     several_runs = len({timeline.run for timeline in timelines}) > 1
     return page(
         title,
-        [fragment(one, number if several_runs else None) for number, one in enumerate(timelines)],
+        [
+            fragment(timeline, number if several_runs else None)
+            for number, timeline in enumerate(timelines)
+        ],
     )
 
 
 def fragment(timeline: Timeline, number: int | None = None) -> Fragment:
     """A timeline as a part of a page."""
-    shown = Scene(timeline)
+    scene = Scene(timeline)
     points = [point + 1 for point in timeline.points]
-    edges = [f"{_line(points, edge, shown)}V{_HEIGHT}H0Z" for edge in shown.stacked()]
+    edges = [f"{_line(points, edge, scene)}V{_HEIGHT}H0Z" for edge in scene.stacked()]
     html = fill(
         "timeline.html",
         device=timeline.device if number is None else number,
@@ -57,18 +60,18 @@ def fragment(timeline: Timeline, number: int | None = None) -> Fragment:
         heading=heading(timeline),
         peak_place=peak_place(timeline),
         capacity=capacity_text(timeline),
-        shown=shown,
+        shown=scene,
         bands=list(zip(timeline.bands, band_colours(timeline), edges, strict=True)),
-        reserved=_line(points, timeline.reserved, shown),
+        reserved=_line(points, timeline.reserved, scene),
         step_note=step_note(timeline),
-        byte_marks=byte_marks(shown.top),
-        event_marks=event_marks(shown.last),
+        byte_marks=byte_marks(scene.top),
+        event_marks=event_marks(scene.last),
         phases=_spans(timeline),
-        step_labels=_step_labels(timeline, shown),
-        second_marks=_second_marks(timeline, shown),
+        step_labels=_step_labels(timeline, scene),
+        second_marks=_second_marks(timeline, scene),
         rows=_rows(timeline),
         place_of=_place,
-        data=script_data(_data(timeline, shown)),
+        data=script_data(_data(timeline, scene)),
     )
     return Fragment(html, "timeline.css", ("sizes.js", "timeline.js"))
 
@@ -150,11 +153,11 @@ def _every(timeline: Timeline) -> int:
     return max(1, -(-len(timeline.steps) // _MOST_STEPS))
 
 
-def _line(points: Sequence[int], sizes: Sequence[int], shown: Scene) -> str:
+def _line(points: Sequence[int], sizes: Sequence[int], scene: Scene) -> str:
     """A path of steps: each size holds until the next point."""
-    parts = [f"M0 {shown.y(sizes[0])}"]
+    parts = [f"M0 {scene.y(sizes[0])}"]
     for point, size in zip(points[1:], sizes[1:], strict=True):
-        parts.append(f"H{shown.x(point)}V{shown.y(size)}")
+        parts.append(f"H{scene.x(point)}V{scene.y(size)}")
     return "".join(parts) + f"H{_WIDTH}"
 
 
@@ -167,10 +170,10 @@ def _place(frame: Frame | None) -> tuple[str, str]:
 def _rows(timeline: Timeline) -> list[int]:
     """Rows of the table: the highest point of each part of the time."""
     count = len(timeline.points)
-    each = -(-count // _MOST_ROWS)
+    width = -(-count // _MOST_ROWS)
     return [
-        max(range(begin, min(begin + each, count)), key=timeline.active.__getitem__)
-        for begin in range(0, count, each)
+        max(range(begin, min(begin + width, count)), key=timeline.active.__getitem__)
+        for begin in range(0, count, width)
     ]
 
 
@@ -187,34 +190,34 @@ def _spans(timeline: Timeline) -> list[tuple[str, int, int]]:
     return [span for span in spans if span[0] and span[1] < span[2]]
 
 
-def _step_labels(timeline: Timeline, shown: Scene) -> list[tuple[int, int]]:
+def _step_labels(timeline: Timeline, scene: Scene) -> list[tuple[int, int]]:
     """The numbers of steps that there is room for, each with the moment at which it ends."""
     if not timeline.has_all_steps:
         return []
     labels: list[tuple[int, int]] = []
     for number, step in enumerate(timeline.steps, 1):
-        if not labels or shown.x(step + 1) - shown.x(labels[-1][1]) >= _LABEL:
+        if not labels or scene.x(step + 1) - scene.x(labels[-1][1]) >= _LABEL:
             labels.append((number, step + 1))
     return labels
 
 
-def _second_marks(timeline: Timeline, shown: Scene) -> list[tuple[int, float]]:
+def _second_marks(timeline: Timeline, scene: Scene) -> list[tuple[int, float]]:
     """Seconds at the marks of events; nothing where no time was measured."""
     if not any(timeline.seconds):
         return []
     moments = [point + 1 for point in timeline.points]
     return [
         (mark, timeline.seconds[bisect_right(moments, mark) - 1])
-        for mark in event_marks(shown.last)
+        for mark in event_marks(scene.last)
     ]
 
 
-def _data(timeline: Timeline, shown: Scene) -> dict[str, object]:
+def _data(timeline: Timeline, scene: Scene) -> dict[str, object]:
     """The data of the script, which draws it and reads it out."""
     places = dict.fromkeys(timeline.frames)
     numbers = {frame: number for number, frame in enumerate(places)}
     return {
-        "events": shown.last,
+        "events": scene.last,
         "points": [point + 1 for point in timeline.points],
         "seconds": timeline.seconds,
         "active": timeline.active,
@@ -227,7 +230,7 @@ def _data(timeline: Timeline, shown: Scene) -> dict[str, object]:
         "steps": [step + 1 for step in timeline.steps],
         "failures": [failure + 1 for failure in timeline.failures],
         "capacity": timeline.capacity,
-        "capacityShown": shown.capacity_shown,
+        "capacityShown": scene.capacity_shown,
     }
 
 
@@ -251,12 +254,12 @@ def _timeline(axes: Axes, timeline: Timeline) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    shown = Scene(timeline)
-    moments = [*(point + 1 for point in timeline.points), shown.last]
+    scene = Scene(timeline)
+    moments = [*(point + 1 for point in timeline.points), scene.last]
     keys: list[Patch | Line2D] = []
     below = (0,) * len(timeline.points)
     for band, colour, edge in zip(
-        timeline.bands, band_colours(timeline), shown.stacked(), strict=True
+        timeline.bands, band_colours(timeline), scene.stacked(), strict=True
     ):
         face = COLOURS[colour]
         axes.fill_between(
@@ -269,20 +272,20 @@ def _timeline(axes: Axes, timeline: Timeline) -> None:
     axes.step(moments, _held(timeline.reserved), where="post", color=INK, linewidth=1.2)
     if timeline.capacity is not None:
         keys.append(Line2D([], [], color=ALARM, linewidth=1.5, label=capacity_text(timeline)))
-        if shown.capacity_shown:
+        if scene.capacity_shown:
             axes.axhline(timeline.capacity, color=ALARM, linewidth=1.5)
     if timeline.steps:
         keys.append(
             Line2D([], [], color=QUIET, linewidth=0.8, linestyle=":", label=step_note(timeline))
         )
-    for step in shown.steps:
+    for step in scene.steps:
         axes.axvline(step + 1, color=QUIET, linewidth=0.8, linestyle=":")
     if timeline.failures:
         keys.append(Line2D([], [], color=ALARM, linestyle="--", label="out of memory"))
     for failure in timeline.failures:
         axes.axvline(failure + 1, color=ALARM, linestyle="--")
-    _mark_peak(axes, timeline, shown)
-    _finish(axes, timeline, shown, keys)
+    _mark_peak(axes, timeline, scene)
+    _finish(axes, timeline, scene, keys)
 
 
 def _held(sizes: Sequence[int]) -> list[int]:
@@ -304,14 +307,14 @@ def _head(timeline: Timeline) -> str:
     )
 
 
-def _mark_peak(axes: Axes, timeline: Timeline, shown: Scene) -> None:
+def _mark_peak(axes: Axes, timeline: Timeline, scene: Scene) -> None:
     moment = timeline.points[timeline.peak] + 1
-    axes.plot([moment], [shown.highest], "o", color=INK, markersize=5, markeredgecolor="white")
+    axes.plot([moment], [scene.highest], "o", color=INK, markersize=5, markeredgecolor="white")
     where = shortened(peak_place(timeline)[0], _LONGEST)
-    is_right = moment > shown.last * 0.6
+    is_right = moment > scene.last * 0.6
     axes.annotate(
         f"peak · {where}" if where else "peak",
-        (moment, shown.highest),
+        (moment, scene.highest),
         xytext=(-7 if is_right else 7, 5),
         textcoords="offset points",
         ha="right" if is_right else "left",
@@ -320,14 +323,14 @@ def _mark_peak(axes: Axes, timeline: Timeline, shown: Scene) -> None:
     )
 
 
-def _finish(axes: Axes, timeline: Timeline, shown: Scene, keys: Sequence[Any]) -> None:
+def _finish(axes: Axes, timeline: Timeline, scene: Scene, keys: Sequence[Any]) -> None:
     """The title, the axes and the legend."""
     events_of = "events of the allocator"
     if timeline.dropped != 0:
         events_of += f": {number_of_events(timeline.events, timeline.dropped)}"
-    finish(axes, _head(timeline), events_of, shown.top)
-    axes.set_xlim(0, shown.last)
-    events = event_marks(shown.last)
+    finish(axes, _head(timeline), events_of, scene.top)
+    axes.set_xlim(0, scene.last)
+    events = event_marks(scene.last)
     axes.set_xticks(events, [f"{event:,}" for event in events])
     legend = axes.legend(
         handles=keys,

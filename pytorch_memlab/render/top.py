@@ -20,14 +20,14 @@ def text(
     """Both lists, and the run that they are of."""
     several = len(profile.devices) > 1
 
-    def entry(one: RankedLine, size: int) -> tuple[str, str, str]:
-        device = f"  on {one.device}" if several else ""
-        kept = f", kept {prose_size(one.kept)}" if one.kept else ""
-        where = f"{place_of(one.function, one.line)}  {counted(one.hits, 'hit')}{kept}{device}"
-        return prose_size(size), where, code_of(one.function, one.line)
+    def entry(line: RankedLine, size: int) -> tuple[str, str, str]:
+        device = f"  on {line.device}" if several else ""
+        kept = f", kept {prose_size(line.kept)}" if line.kept else ""
+        where = f"{place_of(line.function, line.line)}  {counted(line.hits, 'hit')}{kept}{device}"
+        return prose_size(size), where, code_of(line.function, line.line)
 
-    adds = [entry(one, one.own) for one in adding]
-    peaks = [entry(one, one.peak) for one in peaking]
+    adds = [entry(line, line.own) for line in adding]
+    peaks = [entry(line, line.peak) for line in peaking]
     add = "lines that add most themselves in a hit, without the functions that they call:"
     parts = [
         ranked(add, adds, rows) if adds else ["no line adds memory"],

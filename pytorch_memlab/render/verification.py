@@ -25,52 +25,57 @@ _PLACE: Final = 30
 _WHAT: Final = {"alloc": "allocates", "free_completed": "frees"}
 
 
-def text(found: Verification) -> str:
+def text(verification: Verification) -> str:
     """The answer, the peaks, the first differences, and the lines that differ."""
-    how = "simulated without values" if found.is_dry_run else "simulated with values"
-    head = wrapped(printable(f"{found.recording}, beside the program {how} on {found.gpu}"))
+    how = "simulated without values" if verification.is_dry_run else "simulated with values"
+    head = wrapped(
+        printable(f"{verification.recording}, beside the program {how} on {verification.gpu}")
+    )
     lines = list(head)
-    for comparison in found.comparisons:
-        lines += ["", *_comparison(comparison, found)]
+    for comparison in verification.comparisons:
+        lines += ["", *_comparison(comparison, verification)]
     return document(lines)
 
 
-def _comparison(found: Comparison, whole: Verification) -> Iterator[str]:
-    name = device_name(found.device)
-    if found.is_equal:
-        yield from wrapped(f"{name}: equal: all {found.total:,} allocations and frees, in order")
+def _comparison(comparison: Comparison, whole: Verification) -> Iterator[str]:
+    name = device_name(comparison.device)
+    if comparison.is_equal:
+        yield from wrapped(
+            f"{name}: equal: all {comparison.total:,} allocations and frees, in order"
+        )
     else:
         yield from wrapped(
-            f"{name}: {found.equal:,} of {found.total:,} allocations and frees are equal, in order"
+            f"{name}: {comparison.equal:,} of {comparison.total:,} allocations and frees "
+            "are equal, in order"
         )
     yield ""
     yield f"{'':18}{'recorded':>12}{'simulated':>12}{'differs by':>12}"
-    yield _row("peak active", found.recorded.active, found.simulated.active)
-    yield _row("peak reserved", found.recorded.reserved, found.simulated.reserved)
-    yield from _rest(found)
-    if found.differences:
+    yield _row("peak active", comparison.recorded.active, comparison.simulated.active)
+    yield _row("peak reserved", comparison.recorded.reserved, comparison.simulated.reserved)
+    yield from _rest(comparison)
+    if comparison.differences:
         yield ""
-        yield f"the first of {counted(len(found.differences), 'difference')}"
-        for difference in found.differences[:_MOST]:
+        yield f"the first of {counted(len(comparison.differences), 'difference')}"
+        for difference in comparison.differences[:_MOST]:
             yield from _difference(difference, whole)
-    if found.lines:
+    if comparison.lines:
         yield ""
         yield "bytes allocated by the lines that differ most"
-        for row in found.lines[:_MOST]:
+        for row in comparison.lines[:_MOST]:
             yield (
                 f"  {_place(row.line):{_PLACE - 2}}{prose_size(row.recorded):>12}"
                 f"{prose_size(row.simulated):>12}{signed(row.simulated - row.recorded, '+'):>12}"
             )
-        if len(found.lines) > _MOST:
-            yield f"  {len(found.lines) - _MOST:,} more"
+        if len(comparison.lines) > _MOST:
+            yield f"  {len(comparison.lines) - _MOST:,} more"
 
 
-def _rest(found: Comparison) -> Iterator[str]:
+def _rest(comparison: Comparison) -> Iterator[str]:
     parts = []
-    if found.before:
-        parts.append(f"begins after {found.before:,} allocations and frees of the program")
-    if found.after:
-        parts.append(f"ends before {found.after:,} more")
+    if comparison.before:
+        parts.append(f"begins after {comparison.before:,} allocations and frees of the program")
+    if comparison.after:
+        parts.append(f"ends before {comparison.after:,} more")
     if parts:
         yield from wrapped(f"the recording {' and '.join(parts)}")
 
@@ -87,11 +92,11 @@ def _percent(recorded: int, simulated: int) -> str:
     return f"{share:+.3f}%" if abs(share) >= 0.001 else signed(simulated - recorded, "+")
 
 
-def _difference(found: Difference, whole: Verification) -> Iterator[str]:
-    yield f"  {_place(found.line)}, after {counted(found.index, 'recorded request')}"
-    yield f"    on the GPU   {_requests(found.recorded)}"
-    yield f"    simulated    {_requests(found.simulated)}"
-    yield f"    {_mark(found, whole)}"
+def _difference(difference: Difference, whole: Verification) -> Iterator[str]:
+    yield f"  {_place(difference.line)}, after {counted(difference.index, 'recorded request')}"
+    yield f"    on the GPU   {_requests(difference.recorded)}"
+    yield f"    simulated    {_requests(difference.simulated)}"
+    yield f"    {_mark(difference, whole)}"
 
 
 def _requests(events: Sequence[Event]) -> str:
@@ -101,8 +106,8 @@ def _requests(events: Sequence[Event]) -> str:
     return ", ".join(parts) or "nothing"
 
 
-def _mark(found: Difference, whole: Verification) -> str:
-    mark = "" if found.line is None else whole.marks.get(found.line, "")
+def _mark(difference: Difference, whole: Verification) -> str:
+    mark = "" if difference.line is None else whole.marks.get(difference.line, "")
     return f"this line is marked {mark}" if mark else "this line has no mark"
 
 

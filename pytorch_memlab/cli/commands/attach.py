@@ -56,8 +56,8 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
         where = f": memory profile written to {file}" if file else ""
         return lambda: print(f"process {process} is recorded no more{where}", file=sys.stderr)
     folder = attach(process, os.path.abspath(name), options.save_every)
-    folder_text = os.path.relpath(folder) if folder.startswith(os.getcwd() + os.sep) else folder
+    path = os.path.relpath(folder) if folder.startswith(os.getcwd() + os.sep) else folder
     return lambda: print(
-        f"process {process} writes its profile to {folder_text}: pytorch-memlab watch {folder_text}",
+        f"process {process} writes its profile to {path}: pytorch-memlab watch {path}",
         file=sys.stderr,
     )

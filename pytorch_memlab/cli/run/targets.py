@@ -261,12 +261,12 @@ class ImportedFunctions:
         for glob in self._globs:
             if not glob.means_module(module):
                 continue
-            found = [
+            unread = [
                 definition
                 for definition in definitions(code)
                 if fnmatchcase(typed_name(definition.qual_name), glob.functions)
             ]
-            if found:
+            if unread:
                 source = source or loader.get_source(module) or ""
                 self._profiler.add_unread(
                     (
@@ -274,7 +274,7 @@ class ImportedFunctions:
                         definition.qual_name,
                         partial(_source_in, source, definition.code),
                     )
-                    for definition in found
+                    for definition in unread
                 )
                 glob.has_matched = True
 

@@ -290,8 +290,8 @@ def _into_outs(op: Any, reference: Implementation, *args: Any, **kwargs: Any) ->
     if any(kwargs[name].layout is not torch.strided for name in names):
         return op(*args, **kwargs)
     outs = [kwargs.pop(name) for name in names]
-    found = reference(*args, **kwargs)
-    results = found if isinstance(found, tuple) else (found,)
+    outputs = reference(*args, **kwargs)
+    results = outputs if isinstance(outputs, tuple) else (outputs,)
     pairs = list(zip(outs, results, strict=False))
     if not all(torch.can_cast(result.dtype, out.dtype) for out, result in pairs):
         return op(*args, **kwargs, **dict(zip(names, outs, strict=True)))  # which refuses them
