@@ -102,13 +102,13 @@ def _run_here(
                     continue
                 del running[index]
                 path = os.path.join(folder, str(index))
-                found = _result(path, works[index], status)
-                if isinstance(found, _CannotTrain):
+                result = _result(path, works[index], status)
+                if isinstance(result, _CannotTrain):
                     os.remove(path)  # a new Python may end without a result
                     start = _NewPython
                     waiting.insert(0, index)
                 else:
-                    yield index, found
+                    yield index, result
             if set(statuses.values()) == {None}:
                 time.sleep(_PAUSE)
 
@@ -230,9 +230,9 @@ def _be_fork(work: Work[Any, Any], result: str) -> NoReturn:
         _forget_exit_handlers()
         _redirect(work.output)
         make_within(os.path.dirname(result))
-        found = work.function(work.request) if _can_train() else _CannotTrain()
+        answer = work.function(work.request) if _can_train() else _CannotTrain()
         if os.getpid() == process:  # not one that the program forked
-            write(found, result)
+            write(answer, result)
         status = 0
         atexit._run_exitfuncs()
         _end_own_children()
@@ -254,10 +254,10 @@ def _flush() -> None:
             stream.flush()
 
 
-def write(found: Any, path: str) -> None:
+def write(result: Any, path: str) -> None:
     """Write a result; a file of the name is complete."""
     with open(_partial(path), "wb") as file:
-        pickle.dump(found, file, pickle.HIGHEST_PROTOCOL)
+        pickle.dump(result, file, pickle.HIGHEST_PROTOCOL)
     os.replace(_partial(path), path)
 
 

@@ -227,5 +227,7 @@ def _result(work: Work[Any, Any], future: Future[_Outcome]) -> Any:
 
 def _own_addresses() -> frozenset[str]:
     """The addresses of this machine."""
-    found = psutil.net_if_addrs().values()
-    return frozenset({"localhost", *(one.address for each in found for one in each)})
+    interfaces = psutil.net_if_addrs().values()
+    return frozenset(
+        {"localhost", *(address.address for interface in interfaces for address in interface)}
+    )

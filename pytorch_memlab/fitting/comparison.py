@@ -103,8 +103,8 @@ class Runs:
         """True if one of some other runs will, as far as is known, stand for this one too."""
         gpu, changes = wanted
         return any(
-            _names(same) == _names(changes) and runs_alike(one, gpu, self.reads)
-            for one, same in others
+            _names(same) == _names(changes) and runs_alike(other, gpu, self.reads)
+            for other, same in others
         )
 
     def run(
@@ -159,15 +159,15 @@ def error_line(text: str) -> str:
     return next((line for line in lines[last_frame + 1 :] if not line.startswith(" ")), text)
 
 
-def named_gpus(given: Any) -> list[tuple[str, GPU]]:
+def named_gpus(gpus: Any) -> list[tuple[str, GPU]]:
     """One GPU or several by their names, each once; all presets for None."""
-    if given is None:
+    if gpus is None:
         return list(PRESETS.items())
-    found: dict[str, GPU] = {}
-    for one in [given] if isinstance(given, (str, int, GPU)) else given:
-        name = one.name if isinstance(one, GPU) else str(one).strip()
-        found[name] = find_gpu(name if isinstance(one, str) else one)
-    return list(found.items())
+    by_name: dict[str, GPU] = {}
+    for gpu in [gpus] if isinstance(gpus, (str, int, GPU)) else gpus:
+        name = gpu.name if isinstance(gpu, GPU) else str(gpu).strip()
+        by_name[name] = find_gpu(name if isinstance(gpu, str) else gpu)
+    return list(by_name.items())
 
 
 def compare_gpus(
@@ -175,17 +175,23 @@ def compare_gpus(
 ) -> Generator[tuple[int, Verdict], None, None]:
     """The verdicts on several GPUs, as they become known. See Note [Runs for several GPUs]."""
     growing: dict[int, Growth] = {}
-    for index, found in _compared(target, gpus, settings):
-        growth = None if settings.steps is not None else _failing(found)
+    for index, judged in _compared(target, gpus, settings):
+        growth = None if settings.steps is not None else _failing(judged)
         if growth is None:
-            yield index, found
+            yield index, judged
         else:
             growing[index] = growth
     if growing:  # the steps that are expected run too, and as many to see that nothing grows
         most = {
-            are_steps: 2 * max(one.last_step or 0 for one in those)
+            are_steps: 2 * max(repeated.last_step or 0 for repeated in those)
             for are_steps in (True, False)
-            if (those := [one for one in growing.values() if one.repeated.are_steps == are_steps])
+            if (
+                those := [
+                    repeated
+                    for repeated in growing.values()
+                    if repeated.repeated.are_steps == are_steps
+                ]
+            )
         }
         longer = replace(
             settings,
@@ -193,17 +199,17 @@ def compare_gpus(
             most_iterations=most.get(False, settings.most_iterations),
         )
         named = [gpus[index] for index in growing]
-        for number, found in _compared(target, named, longer):
+        for number, judged in _compared(target, named, longer):
             index = list(growing)[number]
-            if found.failure is not None and found.growth is None:  # the loop came to its end
-                found = replace(found, growth=growing[index])
-            yield index, found
+            if judged.failure is not None and judged.growth is None:  # the loop came to its end
+                judged = replace(judged, growth=growing[index])
+            yield index, judged
 
 
-def _failing(found: Verdict) -> Growth | None:
+def _failing(judged: Verdict) -> Growth | None:
     """The growth that is expected to run out of memory soon; None without one."""
-    growth = found.growth
-    if not found.fits or growth is None or growth.is_over or growth.last_step is None:
+    growth = judged.growth
+    if not judged.fits or growth is None or growth.is_over or growth.last_step is None:
         return None
     return growth if growth.last_step <= _MOST_STEPS else None
 
@@ -227,18 +233,18 @@ def _compared(
         name, gpu = gpus[index]
         return verdict(with_room(trial, runs.all[0]), gpu, name, settings)
 
-    def known() -> Iterator[tuple[int, Verdict]]:
+    def all_judged() -> Iterator[tuple[int, Verdict]]:
         """The verdicts that follow from the runs so far, but for those that need another run."""
         for index in pending.copy():
             run = runs.find(gpus[index][1])
             if run is None:
                 continue
             pending.remove(index)
-            found = judged(index, run.trial)
-            if found.failure is not None and not run.trial.is_limited:
-                too_large[index] = found
+            judged_run = judged(index, run.trial)
+            if judged_run.failure is not None and not run.trial.is_limited:
+                too_large[index] = judged_run
             else:
-                yield index, found
+                yield index, judged_run
 
     (_, trial), *_ = ran([0])
     if trial.failed and trial.asked_for_memory:  # no GPU has as much as it was told
@@ -254,14 +260,16 @@ def _compared(
         if not others or next(ran([others[max(others)]]))[1].failed:
             yield from [(index, judged(index, trial)) for index in pending]
             return
-    yield from known()
+    yield from all_judged()
     while pending:
         chosen: list[int] = []
         for index in pending:
-            if not runs.is_covered((gpus[index][1], ()), [(gpus[one][1], ()) for one in chosen]):
+            if not runs.is_covered(
+                (gpus[index][1], ()), [(gpus[place][1], ()) for place in chosen]
+            ):
                 chosen.append(index)
         for _ in ran(chosen):
-            yield from known()
+            yield from all_judged()
     if not too_large:
         return
     largest = max(too_large, key=lambda index: settings.room(gpus[index][1]))
@@ -271,20 +279,20 @@ def _compared(
         return
     yield largest, judged(largest, trial)
     rest = [index for index in too_large if index != largest]
-    yield from [(index, judged(index, one)) for index, one in ran(rest, is_limited=True)]
+    yield from [(index, judged(index, trial)) for index, trial in ran(rest, is_limited=True)]
 
 
 def fit_report(
     target: Target,
     gpus: Sequence[tuple[str, GPU]],
-    known: Iterable[tuple[int, Verdict]],
+    judged: Iterable[tuple[int, Verdict]],
     settings: Settings,
 ) -> FitReport:
     """Put verdicts in the order of the GPUs' memory."""
-    found = dict(known)
-    ordered = sorted(found, key=lambda index: (found[index].capacity, index))
-    unknown = tuple(name for index, (name, _) in enumerate(gpus) if index not in found)
-    verdicts = tuple(found[index] for index in ordered)
+    by_index = dict(judged)
+    ordered = sorted(by_index, key=lambda index: (by_index[index].capacity, index))
+    unknown = tuple(name for index, (name, _) in enumerate(gpus) if index not in by_index)
+    verdicts = tuple(by_index[index] for index in ordered)
     return FitReport(target.name, verdicts, unknown, settings.num_gpus, settings.steps)
 
 
@@ -294,4 +302,6 @@ def _file_name(name: str) -> str:
     >>> _file_name("gpus/mine.toml")
     'gpus_mine.toml'
     """
-    return "".join(one if one.isalnum() or one in "-_." else "_" for one in name)
+    return "".join(
+        character if character.isalnum() or character in "-_." else "_" for character in name
+    )

@@ -42,10 +42,10 @@ _YAML_PROPERTIES: Final = re.compile(r"(?:[&!]\S*\s+)*")
 class _NoSuchKeyError(Exception):
     """A part of a key that a file does not have; ``known`` are those that it has there."""
 
-    def __init__(self, part: str, known: Iterable[object]) -> None:
+    def __init__(self, part: str, names: Iterable[object]) -> None:
         super().__init__(part)
         self.part = part
-        self.known = [str(one) for one in known]
+        self.known = [str(name) for name in names]
 
 
 def changed_text(path: str, text: str, key: str, value: Value) -> str:
@@ -55,8 +55,8 @@ def changed_text(path: str, text: str, key: str, value: Value) -> str:
         return change(text, key.split("."), value)
     except _NoSuchKeyError as error:
         near = get_close_matches(error.part, error.known, n=1)
-        known = ", ".join(error.known)
-        hint = f"did you mean {near[0]}?" if near else f"there is {shortened(known or 'nothing')}"
+        names = ", ".join(error.known)
+        hint = f"did you mean {near[0]}?" if near else f"there is {shortened(names or 'nothing')}"
         where = "" if error.part == key else f" of {key}"
         raise UsageError(f"{path} has no {error.part}{where}: {hint}") from None
     except UsageError:
@@ -112,7 +112,7 @@ def _in_yaml(node: Any) -> dict[str, Any]:
     kind = getattr(node, "id", "")
     if kind == "sequence":
         return _numbered(node.value)
-    return {str(name.value): one for name, one in node.value} if kind == "mapping" else {}
+    return {str(name.value): value for name, value in node.value} if kind == "mapping" else {}
 
 
 def _python(text: str, parts: Sequence[str], value: Value) -> str:
@@ -129,19 +129,19 @@ def _python(text: str, parts: Sequence[str], value: Value) -> str:
 
 
 def _in_python(node: ast.AST) -> dict[str, ast.AST]:
-    found: dict[str, ast.AST] = {}
-    for name, one in _assigned(node):  # a constant goes before what is computed from it
-        if isinstance(one, ast.Constant) or not isinstance(found.get(name), ast.Constant):
-            found[name] = one
-    return found
+    values: dict[str, ast.AST] = {}
+    for name, value in _assigned(node):  # a constant goes before what is computed from it
+        if isinstance(value, ast.Constant) or not isinstance(values.get(name), ast.Constant):
+            values[name] = value
+    return values
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Names in a module, a class, a dictionary or a call, and what each is set to."""
     if isinstance(node, ast.Dict):
-        for key, one in zip(node.keys, node.values, strict=True):
+        for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant):
-                yield str(key.value), one
+                yield str(key.value), value
     elif isinstance(node, ast.Call):
         for keyword in node.keywords:
             if keyword.arg is not None:
@@ -176,7 +176,7 @@ def _in_data(place: Any) -> dict[str, Any]:
 
 
 def _numbered(items: Sequence[Any]) -> dict[str, Any]:
-    return {str(number): one for number, one in enumerate(items)}
+    return {str(number): item for number, item in enumerate(items)}
 
 
 def _at(parts: Sequence[str], place: Any, things_in: Callable[[Any], Mapping[str, Any]]) -> Any:

@@ -86,15 +86,15 @@ def upper_line(points: Iterable[Point]) -> FittedLine | None:
     (40.0, 1.0, [20, 30])
     """
     ordered = sorted(set(points))
-    found = None
+    best = None
     for count in range(2, len(ordered) + 1):
         line = fitted_line(ordered[-count:])
         if line is None:
             continue
-        if found is not None and line.error > _TOLERANCE * ordered[-1].peak:
+        if best is not None and line.error > _TOLERANCE * ordered[-1].peak:
             break
-        found = line
-    return found
+        best = line
+    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class Curve:
         """True if two curves differ by less than 2% where both are known."""
         pairs = [(self.at(point.value), point.peak) for point in other.points]
         pairs += [(other.at(point.value), point.peak) for point in self.points]
-        known = [(a, b) for a, b in pairs if a is not None]
-        return bool(known) and all(abs(a - b) <= _NEAR * b for a, b in known)
+        both_sized = [(a, b) for a, b in pairs if a is not None]
+        return bool(both_sized) and all(abs(a - b) <= _NEAR * b for a, b in both_sized)
 
     @property
     def line(self) -> FittedLine | None:

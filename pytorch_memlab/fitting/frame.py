@@ -145,10 +145,10 @@ def fit(
         target.check_gpus(settings.num_gpus)
     if vary is None:
         report = fit_report(target, named, compare_gpus(target, named, settings), settings)
-        found = FitFrame(_table(report.rows()))
-        found["fits"] = found["fits"].astype("boolean")  # None, too: a mask leaves it out
-        found.report = report
-        return found
+        frame = FitFrame(_table(report.rows()))
+        frame["fits"] = frame["fits"].astype("boolean")  # None, too: a mask leaves it out
+        frame.report = report
+        return frame
     variables = variables_of(vary, is_function=isinstance(target, FunctionTarget))
     search = GridSearch(target.name, named, variables, settings)
     search.run(target)

@@ -60,7 +60,9 @@ class Answer:
     def points(self) -> tuple[Point, ...]:
         """The reserved bytes that all values that ran need."""
         return tuple(
-            Point(one.value, one.needed) for one in self.largest.tried if one.problem is None
+            Point(tried.value, tried.needed)
+            for tried in self.largest.tried
+            if tried.problem is None
         )
 
     def advance(
@@ -71,25 +73,23 @@ class Answer:
             self.largest.hints = hints
         while values := self.largest.wanted():
             wanted = [(self.gpu, (*self.changes, variable.place.set_to(value))) for value in values]
-            found = runs.find(*wanted[0])
-            if found is None:
-                return [one for one in wanted if runs.find(*one) is None]
-            self.largest.add(self._tried(values[0], found, settings))
+            run = runs.find(*wanted[0])
+            if run is None:
+                return [arguments for arguments in wanted if runs.find(*arguments) is None]
+            self.largest.add(self._tried(values[0], run, settings))
         self.is_proven = True
         return []
 
-    def _tried(self, value: int, found: Run, settings: Settings) -> TriedValue:
-        if found.problem is not None:
-            return TriedValue(
-                value=value, fits=False, problem=found.problem, is_final=found.is_final
-            )
-        one = self._verdicts[value] = verdict(found.trial, self.gpu, self.name, settings)
-        needed = found.needed(one.device) or one.reserved_peak  # this agrees with the verdict
+    def _tried(self, value: int, run: Run, settings: Settings) -> TriedValue:
+        if run.problem is not None:
+            return TriedValue(value=value, fits=False, problem=run.problem, is_final=run.is_final)
+        judged = self._verdicts[value] = verdict(run.trial, self.gpu, self.name, settings)
+        needed = run.needed(judged.device) or judged.reserved_peak  # this agrees with the verdict
         return TriedValue(
             value=value,
-            fits=bool(one.fits),
-            active=one.active_peak,
-            needed=min(needed, self.room) if one.fits else max(needed, self.room + 1),
+            fits=bool(judged.fits),
+            active=judged.active_peak,
+            needed=min(needed, self.room) if judged.fits else max(needed, self.room + 1),
         )
 
 
@@ -108,11 +108,11 @@ class GridSearch(Displayed):
         self.program = program
         self._settings = settings
         self._runs = Runs(settings)
-        ordered = sorted(gpus, key=lambda one: one[1].total_memory)
+        ordered = sorted(gpus, key=lambda named: named[1].total_memory)
         self._answers: dict[tuple[Value, ...], list[Answer]] = {}
         for values in itertools.product(*map(values_of_other, self.others)):
             pairs = zip(self.others, values, strict=True)
-            changes = tuple(one.place.set_to(value) for one, value in pairs)
+            changes = tuple(variable.place.set_to(value) for variable, value in pairs)
             numbers = self.variable.numbers or ()
             rooms = [(name, gpu, settings.room(gpu)) for name, gpu in ordered]
             self._answers[values] = [
@@ -145,12 +145,12 @@ class GridSearch(Displayed):
                     for other in others
                 ]
         needed: list[Wanted] = []
-        for one in (runs[0] for runs in wanted if runs):
-            if not self._runs.is_covered(one, needed):
-                needed.append(one)
-        for one in (run for runs in wanted for run in runs[1:]):
-            if 0 < len(needed) < _EARLY and not self._runs.is_covered(one, needed):
-                needed.append(one)
+        for run in (runs[0] for runs in wanted if runs):
+            if not self._runs.is_covered(run, needed):
+                needed.append(run)
+        for run in (run for runs in wanted for run in runs[1:]):
+            if 0 < len(needed) < _EARLY and not self._runs.is_covered(run, needed):
+                needed.append(run)
         return needed
 
     @property
@@ -161,7 +161,7 @@ class GridSearch(Displayed):
     @property
     def answers(self) -> tuple[Answer, ...]:
         """By combination, then by the memory of the GPU."""
-        return tuple(one for group in self._answers.values() for one in group)
+        return tuple(answer for group in self._answers.values() for answer in group)
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -185,9 +185,11 @@ class GridSearch(Displayed):
         points = [answer.points for answer in self.answers]
         if not any(points):
             return False
-        are_flat = all(len({point.peak for point in one}) <= 1 for one in points)
+        are_flat = all(len({point.peak for point in curve_points}) <= 1 for curve_points in points)
         are_several = max(map(len, points)) > 1
-        return are_flat and (are_several or not any(one.peak for each in points for one in each))
+        return are_flat and (
+            are_several or not any(point.peak for curve_points in points for point in curve_points)
+        )
 
     def of(self, others: tuple[Value, ...]) -> tuple[Answer, ...]:
         """The answers of one combination, by the memory of the GPU."""
@@ -196,26 +198,26 @@ class GridSearch(Displayed):
     def curves(self, others: tuple[Value, ...]) -> tuple[Curve, ...]:
         """The curves of one combination: one for all GPUs whose needs differ by less than 2%."""
         groups: list[list[Answer]] = []
-        for one in self.of(others):
+        for answer in self.of(others):
             alike = next(
-                (g for g in groups if runs_alike(g[0].gpu, one.gpu, self._runs.reads)), None
+                (g for g in groups if runs_alike(g[0].gpu, answer.gpu, self._runs.reads)), None
             )
             if alike is None:
-                groups.append([one])
+                groups.append([answer])
             else:
-                alike.append(one)
-        found: list[Curve] = []
+                alike.append(answer)
+        curves: list[Curve] = []
         for group in groups:
-            points = [point for one in group for point in one.points]
-            curve = Curve.of([one.name for one in group], points)
-            near = next((n for n, one in enumerate(found) if one.is_near(curve)), None)
+            points = [point for answer in group for point in answer.points]
+            curve = Curve.of([answer.name for answer in group], points)
+            near = next((n for n, other in enumerate(curves) if other.is_near(curve)), None)
             if near is None:
-                found.append(curve)
+                curves.append(curve)
             else:
-                found[near] = Curve.of(
-                    [*found[near].names, *curve.names], [*curve.points, *found[near].points]
+                curves[near] = Curve.of(
+                    [*curves[near].names, *curve.names], [*curve.points, *curves[near].points]
                 )
-        return tuple(one for one in found if one.points)
+        return tuple(curve for curve in curves if curve.points)
 
     def rows(self) -> list[dict[str, object]]:
         """One row for each GPU and combination: sizes are bytes, what is not known is None."""
@@ -233,7 +235,10 @@ class GridSearch(Displayed):
         best, above = answer.best, answer.largest.above
         return {
             "gpu": answer.name,
-            **{one.name: value for one, value in zip(self.others, answer.others, strict=True)},
+            **{
+                variable.name: value
+                for variable, value in zip(self.others, answer.others, strict=True)
+            },
             self.variable.name: answer.largest.value,
             "peak": None if best is None else best.reserved_peak,
             "headroom": None if best is None else best.headroom,
@@ -258,16 +263,16 @@ def check_variables(variables: Sequence[Variable]) -> Variable:
             f"{names[0]} has no numbers, of which the largest that fits could be searched: vary"
             " one that has, such as --batch-size=1:512"
         )
-    found = next((number for number in numbers if number.is_range), numbers[0])
+    varied = next((number for number in numbers if number.is_range), numbers[0])
     count = math.prod(
-        len(values_of_other(variable)) for variable in variables if variable is not found
+        len(values_of_other(variable)) for variable in variables if variable is not varied
     )
     if count > _MOST_COMBINATIONS:
         raise UsageError(
             f"{count:,} combinations are too many, {_MOST_COMBINATIONS} is the most: give lists of"
             " few values, such as 512,2048"
         )
-    return found
+    return varied
 
 
 def values_of_other(variable: Variable) -> tuple[Value, ...]:

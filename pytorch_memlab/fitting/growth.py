@@ -76,7 +76,10 @@ def growth_of(
     count = min(capacity // nbytes + 2, _MOST_STEPS, _MOST_EVENTS // len(events))
     longer = _continued(log, steps[-1], events, count)
     devices = [
-        replace(one, events=longer) if one.device == device else one for one in history.devices
+        replace(device_history, events=longer)
+        if device_history.device == device
+        else device_history
+        for device_history in history.devices
     ]
     result = replay(replace(history, devices=devices), device, capacity=capacity, taken=taken)
     failure, last_step = result.out_of_memory, None
@@ -99,7 +102,7 @@ def growing_loops(
     """
     log = history.of_device(device).events
     ends = {loop.nest: loop.ends[-1] for loop in loops if loop.are_steps}
-    found: list[Repeated] = []
+    repeated: list[Repeated] = []
     staying: dict[int, bool] = {}
     for ended in loops:
         loop, nest = ended, ended.nest
@@ -111,8 +114,8 @@ def growing_loops(
                 here = loop.skipped_here
                 total = None if here is None else len(loop.ends) + here
                 loop = replace(loop, total=total, skipped=here)
-        found.append(loop)
-    return found
+        repeated.append(loop)
+    return repeated
 
 
 def _stays(log: EventLog, loop: Repeated, until: int) -> bool:
@@ -136,7 +139,7 @@ def _even_steps(log: EventLog, repeated: Repeated) -> tuple[int, list[_Step], Co
         steps = [_Step(log, *pair) for pair in pairwise(ends)][-_STEPS_IN_A_ROW - 1 :]
         if all(step.requests() == steps[0].requests() for step in steps):
             left = [step.left_at(ends[-1]) for step in steps[:-1]]
-            return (cycle, steps, left[-1]) if all(one.total() for one in left) else None
+            return (cycle, steps, left[-1]) if all(sizes.total() for sizes in left) else None
     return None
 
 

@@ -103,8 +103,8 @@ class Loops:
         while frame is not None:
             frames[id(frame)] = frame
             frame = frame.f_back
-        found = [one for one in self._active if one.frame in frames]
-        return [one for one in found if one.is_around(frames[one.frame])]
+        loops = [loop for loop in self._active if loop.frame in frames]
+        return [loop for loop in loops if loop.is_around(frames[loop.frame])]
 
     def saw_step(self, loops: Iterable[Loop]) -> None:
         """A step has ended within some loops."""
@@ -125,7 +125,9 @@ class Loops:
     def unreached(self, *, times: int = 1) -> tuple[str, ...]:
         """The calls of branches that were taken less often so far."""
         missed = [place for place, taken in self._branches.items() if taken < times]
-        return tuple(dict.fromkeys(call for one in missed for call in calls_within(*one)))
+        return tuple(
+            dict.fromkeys(call for missed_lines in missed for call in calls_within(*missed_lines))
+        )
 
     # What the program calls
 
@@ -143,16 +145,16 @@ class Loops:
         if torch.compiler.is_compiling() or not _is_main_thread():
             return True
         frame = sys._getframe(1)
-        for one in reversed(self._active):
-            if (one.first, one.last) == (first, last) and one.is_around(frame):
-                return self.goes_on(one)
+        for loop in reversed(self._active):
+            if (loop.first, loop.last) == (first, last) and loop.is_around(frame):
+                return self.goes_on(loop)
         return self.goes_on(Loop(frame, first, last, None))
 
     def _branch(self, test: Any, first: int, _last: int) -> bool:
         is_taken = bool(test)
         if not torch.compiler.is_compiling() and _is_main_thread():
             frame = sys._getframe(1)
-            if any(one.steps for one in self.around(frame)):
+            if any(loop.steps for loop in self.around(frame)):
                 place = frame.f_code.co_filename, first
                 self._branches[place] = self._branches.get(place, 0) + is_taken
         return is_taken

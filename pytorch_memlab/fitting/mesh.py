@@ -86,14 +86,14 @@ def read_mesh(text: str | None, world_size: str | None) -> Mesh:
         return checked(Mesh({"rank": int(world_size)}))
     sizes: dict[str, int] = {}
     for part in text.split(","):
-        found = _DIMENSION.fullmatch(part)
-        if found is None:
+        match = _DIMENSION.fullmatch(part)
+        if match is None:
             raise UsageError(
                 f"--mesh has names and sizes, such as pp=4,dp=8,tp=2, and not {part.strip()!r}"
             )
-        if found[1] in sizes:
-            raise UsageError(f"--mesh has {found[1]} twice")
-        sizes[found[1]] = int(found[2])
+        if match[1] in sizes:
+            raise UsageError(f"--mesh has {match[1]} twice")
+        sizes[match[1]] = int(match[2])
     mesh = Mesh(sizes)
     if world_size and world_size.isdecimal() and int(world_size) != mesh.world_size:
         raise UsageError(
@@ -118,12 +118,12 @@ def read_ranks(text: str, mesh: Mesh) -> tuple[int, ...] | None:
         return None
     ranks: dict[int, None] = {}
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
-        if found is None:
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if match is None:
             raise UsageError(
                 f"--ranks is all, or numbers such as 0,3,8-11, and not {part.strip()!r}"
             )
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if not first <= last < mesh.world_size:
             raise UsageError(
                 f"--ranks {part.strip()}: the ranks are 0 to {mesh.world_size - 1} ({mesh})"

@@ -60,10 +60,10 @@ class MicroBatches(Change):
 
         @patches.around(kind, "__init__")
         def init(original: Callable[..., None], schedule: Any, *args: Any, **kwargs: Any) -> None:
-            given = signature.bind(schedule, *args, **kwargs)
+            bound = signature.bind(schedule, *args, **kwargs)
             if type(schedule) is kind:
-                given.arguments["n_microbatches"] = self._after
-            original(*given.args, **given.kwargs)
+                bound.arguments["n_microbatches"] = self._after
+            original(*bound.args, **bound.kwargs)
 
 
 class Reshard(Change):

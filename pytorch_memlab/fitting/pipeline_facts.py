@@ -107,10 +107,10 @@ def before_unsharded(patches: Patches, module: Any, look: Callable[[dict[str, An
 
     @functools.wraps(original)
     def fully_shard(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        if given.arguments.get("reshard_after_forward") is False:
-            look(given.arguments)
-        return original(*given.args, **given.kwargs)
+        bound = signature.bind(*args, **kwargs)
+        if bound.arguments.get("reshard_after_forward") is False:
+            look(bound.arguments)
+        return original(*bound.args, **bound.kwargs)
 
     patches.set_by_name((original, fully_shard))
 

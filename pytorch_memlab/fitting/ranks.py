@@ -150,12 +150,14 @@ class RankSearch:
 
     def run(self) -> None:
         if self.only is not None:
-            found = self._run_beside(self.only)
+            verdicts = self._run_beside(self.only)
             self.classes = [
                 RankClass(
-                    tuple((n, i, i) for n, i in self.mesh.place(one.rank).items()), (one.rank,), one
+                    tuple((n, i, i) for n, i in self.mesh.place(judged.rank).items()),
+                    (judged.rank,),
+                    judged,
                 )
-                for one in found
+                for judged in verdicts
             ]
             return
         first = self._line({})
@@ -197,9 +199,9 @@ class RankSearch:
     def _has_failed(self) -> bool:
         return self.failed is not None
 
-    def _is_alike(self, one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+    def _is_alike(self, place: Mapping[str, int], other: Mapping[str, int]) -> bool:
         """True if all stages need the same at two places."""
-        pairs = zip(self._line(one), self._line(other), strict=False)
+        pairs = zip(self._line(place), self._line(other), strict=False)
         return all(a.needs == b.needs for a, b in pairs)
 
     def _line(self, place: Mapping[str, int]) -> list[RankVerdict]:
@@ -220,8 +222,8 @@ class RankSearch:
             for name in self.mesh.sizes
             if name not in self.mesh.stages
         }
-        for one in line:
-            stage = self.mesh.place(one.rank)
+        for judged in line:
+            stage = self.mesh.place(judged.rank)
             at = {
                 **ranges,
                 **{name: range(stage[name], stage[name] + 1) for name in self.mesh.stages},
@@ -229,8 +231,8 @@ class RankSearch:
             places = itertools.product(*(at[name] for name in self.mesh.sizes))
             ranks = [self.mesh.rank(dict(zip(self.mesh.sizes, p, strict=True))) for p in places]
             names = (*self.mesh.stages, *self.uneven)
-            shown = tuple((name, at[name][0], at[name][-1]) for name in names)
-            self.classes.append(RankClass(shown, tuple(ranks), one))
+            span = tuple((name, at[name][0], at[name][-1]) for name in names)
+            self.classes.append(RankClass(span, tuple(ranks), judged))
 
     def _run_beside(
         self, ranks: Sequence[int], changes: Sequence[Change] = ()
@@ -258,7 +260,7 @@ class RankSearch:
             )
             for rank in ranks
         ]
-        found: dict[int, RankVerdict] = {}
+        judged_ranks: dict[int, RankVerdict] = {}
         for index, trial in run_all(requests, len(requests)):
             rank = ranks[index]
             reason = trial.error.strip().splitlines()[-1:] if trial.failed else []
@@ -268,13 +270,13 @@ class RankSearch:
                 (finding for finding in trial.findings if isinstance(finding, PipelineFacts)),
                 PipelineFacts(),
             )
-            found[rank] = RankVerdict(rank, judged, facts, _categories(judged))
+            judged_ranks[rank] = RankVerdict(rank, judged, facts, _categories(judged))
             self.runs += 1
             self.ended(self.runs)
         if not changes:
-            self._all.update(found)
-            self.failed = self.failed or _first_failed(found.values())
-        return [found[rank] for rank in ranks]
+            self._all.update(judged_ranks)
+            self.failed = self.failed or _first_failed(judged_ranks.values())
+        return [judged_ranks[rank] for rank in ranks]
 
     def _try(self) -> None:
         """Run the line of the fullest rank with each change that its pipeline may have."""
@@ -284,19 +286,21 @@ class RankSearch:
         place = self.mesh.place(fullest.shown.rank)
         ranks = self.mesh.line({n: i for n, i in place.items() if n not in self.mesh.stages})
         for change in changes_for(fullest.shown.facts):
-            found = self._run_beside(ranks, [change])
-            if any(one.verdict.trial.failed for one in found):
+            verdicts = self._run_beside(ranks, [change])
+            if any(judged.verdict.trial.failed for judged in verdicts):
                 self.tried.append(TriedOnRanks(change.name, None))
                 continue
-            most = max(found, key=lambda one: one.verdict.reserved_peak)
+            most = max(verdicts, key=lambda judged: judged.verdict.reserved_peak)
             self.tried.append(TriedOnRanks(change.name, most.verdict.reserved_peak, most.rank))
-        self.tried.sort(key=lambda one: math.inf if one.peak is None else one.peak)
+        self.tried.sort(key=lambda change: math.inf if change.peak is None else change.peak)
 
 
-def _first_failed(found: Iterable[RankVerdict]) -> RankVerdict | None:
+def _first_failed(verdicts: Iterable[RankVerdict]) -> RankVerdict | None:
     """A rank that failed by itself, before one that waited for another."""
-    failed = [one for one in found if one.verdict.trial.failed]
-    return min(failed, key=lambda one: "RankHasEndedError" in one.verdict.trial.error, default=None)
+    failed = [judged for judged in verdicts if judged.verdict.trial.failed]
+    return min(
+        failed, key=lambda judged: "RankHasEndedError" in judged.verdict.trial.error, default=None
+    )
 
 
 def _categories(judged: Verdict) -> Mapping[str, int]:

@@ -83,13 +83,13 @@ class Search:
             return (value, *candidates[following : following + 1])
         return self._beyond()
 
-    def add(self, found: TriedValue) -> None:
+    def add(self, tried: TriedValue) -> None:
         """Take the result of a trial."""
-        self._tried[found.value] = found
+        self._tried[tried.value] = tried
         self.step = self._multiples() or self.step
-        self._times_from_end += found.value == self._from_end
-        self._repeats = self._repeats + 1 if found.fits == self._last_fits else 0
-        self._last_fits = found.fits
+        self._times_from_end += tried.value == self._from_end
+        self._repeats = self._repeats + 1 if tried.fits == self._last_fits else 0
+        self._last_fits = tried.fits
 
     # State
 
@@ -101,13 +101,13 @@ class Search:
     @property
     def value(self) -> int | None:
         """The largest that fits; None if none does."""
-        return max((one.value for one in self._tried.values() if one.fits), default=None)
+        return max((tried.value for tried in self._tried.values() if tried.fits), default=None)
 
     @property
     def above(self) -> TriedValue | None:
         """The trial with the next value, which does not fit or does not run."""
         value = self.value
-        return next((one for one in self.tried if value is None or one.value > value), None)
+        return next((tried for tried in self.tried if value is None or tried.value > value), None)
 
     @property
     def problem(self) -> str | None:
@@ -115,23 +115,23 @@ class Search:
         return self.tried[0].problem if self._tried and not self._ran() else None
 
     def _ran(self) -> list[TriedValue]:
-        return [one for one in self.tried if one.problem is None]
+        return [tried for tried in self.tried if tried.problem is None]
 
     def _limit(self, best: int | None) -> int | None:
         """The smallest value above the best one that does not fit or does not run."""
         values = (
-            one.value
-            for one in self._tried.values()
-            if not one.fits
-            and (best is None or one.value > best)
-            and (one.problem is None or (best is not None and one.value % self.step == 0))
+            tried.value
+            for tried in self._tried.values()
+            if not tried.fits
+            and (best is None or tried.value > best)
+            and (tried.problem is None or (best is not None and tried.value % self.step == 0))
         )
         return min(values, default=None)
 
     def _multiples(self) -> int | None:
         """The step of what it takes; None for none. See Note [Values that a program refuses]."""
-        ran = [one.value for one in self._ran()]
-        refused = [one.value for one in self._tried.values() if one.problem is not None]
+        ran = [tried.value for tried in self._ran()]
+        refused = [tried.value for tried in self._tried.values() if tried.problem is not None]
         if not ran:
             return None
         common = math.gcd(*ran)
@@ -154,7 +154,7 @@ class Search:
 
     def _first(self) -> tuple[int, ...]:
         """Values with which the program may run, where it has not run yet."""
-        if any(one.is_final for one in self._tried.values()):
+        if any(tried.is_final for tried in self._tried.values()):
             return ()
         lowest = self._values[0]
         if self._tried:
@@ -162,7 +162,7 @@ class Search:
                 next((value for value in self._values if value % number == 0), lowest)
                 for number in _FIRST_ACCEPTED
             )
-            return next(((one,) for one in (lowest, *accepted) if one not in self._tried), ())
+            return next(((value,) for value in (lowest, *accepted) if value not in self._tried), ())
         guess = self._guessed(self.hints, self._values) if len(self.hints) > 1 else None
         if guess is None:
             return (lowest,) if self.hints else (lowest, *self._far_from(lowest, self._values))
@@ -200,7 +200,7 @@ class Search:
 
     def _guess(self, candidates: Sequence[int]) -> int | None:
         """The largest candidate that should fit."""
-        points = [Point(one.value, one.needed) for one in self._ran()]
+        points = [Point(tried.value, tried.needed) for tried in self._ran()]
         if len(points) == 1:
             points = self._moved_hints(points[0])
         return self._guessed(points, candidates)
@@ -256,12 +256,12 @@ class Search:
     def _may_fit(self, value: int, best: int) -> bool:
         """True if the bytes in use alone may be few enough, and those needed nearly are."""
         ran = self._ran()
-        if any(one.active > self._available and one.value <= value for one in ran):
+        if any(tried.active > self._available and tried.value <= value for tried in ran):
             return False
         if len(ran) < 2:
             return True
-        active = _interpolated([Point(one.value, one.active) for one in ran], value)
-        needs = [Point(one.value, one.needed) for one in ran]
+        active = _interpolated([Point(tried.value, tried.active) for tried in ran], value)
+        needs = [Point(tried.value, tried.needed) for tried in ran]
         slack = self._slack + 2 * _off_line(needs, best)
         return active <= self._available and _interpolated(needs, value) <= self._available + slack
 

@@ -71,10 +71,10 @@ class StepPeaks:
     def end_step(self) -> None:
         ended = [window.tracker.restart(window) or window.start for window in self._windows]
         requested, reserved = (
-            tuple(one.value(f"{name}_bytes.all.peak") for one in ended)
+            tuple(reading.value(f"{name}_bytes.all.peak") for reading in ended)
             for name in ("requested", "reserved")
         )
-        left = tuple(one.value("requested_bytes.all.current") for one in ended)
+        left = tuple(reading.value("requested_bytes.all.current") for reading in ended)
         self.all.append(StepPeak(requested, reserved, left))
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ def has_stopped_growing(peaks: Sequence[StepPeak]) -> bool:
 
 def have_others(stepped: Collection[Any]) -> bool:
     """True if some parameters of optimizers are not of those that were stepped."""
-    others = [one for one in instances_of(Optimizer) if one not in stepped]
+    others = [optimizer for optimizer in instances_of(Optimizer) if optimizer not in stepped]
     return not _parameters(others) <= _parameters(stepped)
 
 

@@ -83,9 +83,9 @@ class ProgramTarget:
         for change in changes:
             arguments = change.arguments(arguments)
         with self._on_path():
-            found = self._find(arguments)
-            with found.as_main() as main:
-                yield partial(exec, _watched(found), vars(main))
+            program = self._find(arguments)
+            with program.as_main() as main:
+                yield partial(exec, _watched(program), vars(main))
 
     def used_storages(self) -> frozenset[int]:
         """A program uses nothing that this process holds."""

@@ -465,7 +465,7 @@ class _Run:
             unreached=unreached,
             stopped=stopped,
             approximations=_approximations(self._machine),
-            communicators=tuple(one.communicators for one in self._machine.gpus),
+            communicators=tuple(gpu.communicators for gpu in self._machine.gpus),
             gpu_reads=self._reads.all(),
             is_limited=request.is_limited,
             unmet=self._machine.values.assumed.unmet() if self._machine.values else (),
@@ -516,19 +516,19 @@ def _steps_of(loop: Loop, iterations: int) -> int:
 
 def _behind(frame: FrameType | None) -> tuple[str, ...]:
     """The calls behind the lines that run now, in the files of the user."""
-    found: list[str] = []
+    calls: list[str] = []
     library = ""
     while frame is not None and frame.f_code is not _Run._repeat.__code__:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if is_of_user(file):
             if library:
-                found.append(f"the rest of {library}()")
-            found += calls_behind(file, frame.f_lineno)
+                calls.append(f"the rest of {library}()")
+            calls += calls_behind(file, frame.f_lineno)
             library = ""
         elif is_of_program(file) and name not in ("step", "wrapper"):
             library = name
         frame = frame.f_back
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(calls))
 
 
 ENDED_ITSELF: Final = "the program ended with exit status"
@@ -567,7 +567,7 @@ def _is_out_of_memory(error: BaseException, *, is_limited: bool) -> bool:
     A GPU without limit has what this machine can map.
     """
     kinds = (torch.OutOfMemoryError, *(() if is_limited else (HostMemoryError,)))
-    return any(isinstance(one, kinds) for one in chain(error, suppressed=True))
+    return any(isinstance(chained_error, kinds) for chained_error in chain(error, suppressed=True))
 
 
 def _files(machine: Machine) -> FilesOfRun | None:
@@ -580,8 +580,8 @@ def _approximations(machine: Machine) -> tuple[Approximation, ...]:
     from ..devices.simulated import SimulatedApproximations
 
     reads = None if machine.values is None else machine.values.reads
-    found: dict[Any, Approximation] = {}
+    by_key: dict[Any, Approximation] = {}
     for ops in machine.approximations:
-        for one in SimulatedApproximations(ops, reads).now().values():
-            found.setdefault(one.key, one)
-    return tuple(found.values())
+        for approximation in SimulatedApproximations(ops, reads).now().values():
+            by_key.setdefault(approximation.key, approximation)
+    return tuple(by_key.values())

@@ -70,8 +70,8 @@ class Verdict:
     @property
     def on_device(self) -> Bounds:
         """All that any process has at the peak, as the driver and ``nvidia-smi`` show it."""
-        known = self.reserved_peak + self.taken
-        return Bounds(known, known, known) + self.nccl
+        measured = self.reserved_peak + self.taken
+        return Bounds(measured, measured, measured) + self.nccl
 
     @property
     def answer(self) -> str:
@@ -110,57 +110,62 @@ class FitReport(Displayed):
     @property
     def fitting(self) -> tuple[Verdict, ...]:
         """Those of the GPUs that the program fits on."""
-        return tuple(one for one in self.verdicts if one.fits)
+        return tuple(verdict for verdict in self.verdicts if verdict.fits)
 
     @property
     def fits_somewhere(self) -> bool:
         """True if a GPU fits the whole program, so far as its end was reached or repeats."""
-        return any(one.fits and not one.is_so_far and not one.may_not_fit for one in self.verdicts)
+        return any(
+            verdict.fits and not verdict.is_so_far and not verdict.may_not_fit
+            for verdict in self.verdicts
+        )
 
     @property
     def error(self) -> str:
         """The traceback of the program's error on a GPU; empty if it ran on all of them."""
-        return next((one.trial.error for one in self.verdicts if one.fits is None), "")
+        return next((verdict.trial.error for verdict in self.verdicts if verdict.fits is None), "")
 
     @property
     def problem(self) -> ProgramError | None:
         """That error in short; None if the program ran on all of them."""
-        return next((one.trial.problem for one in self.verdicts if one.fits is None), None)
+        return next(
+            (verdict.trial.problem for verdict in self.verdicts if verdict.fits is None), None
+        )
 
     @property
     def stopped(self) -> ProgramError | None:
         """The error that came after loops that ended early; None without one."""
-        errors = [one.trial.stopped for one in self.fitting]
+        errors = [verdict.trial.stopped for verdict in self.fitting]
         return next((error for error in errors if error is not None), None)
 
     @property
     def uses_no_gpu(self) -> bool:
         """True if the program ran and created no tensor on a GPU: nothing can be said of it."""
-        return bool(self.fitting) and not any(one.reserved_peak for one in self.verdicts)
+        return bool(self.fitting) and not any(verdict.reserved_peak for verdict in self.verdicts)
 
     @property
     def known(self) -> tuple[Verdict, ...]:
         """The verdicts on the GPUs on which the program ran."""
-        return tuple(one for one in self.verdicts if one.fits is not None)
+        return tuple(verdict for verdict in self.verdicts if verdict.fits is not None)
 
     @property
     def trials(self) -> tuple[Trial, ...]:
         """The runs that the verdicts are of."""
-        return tuple({id(one.trial): one.trial for one in self.verdicts}.values())
+        return tuple({id(verdict.trial): verdict.trial for verdict in self.verdicts}.values())
 
     @property
     def approximations(self) -> tuple[Approximation, ...]:
         """Approximations of all runs, each once."""
-        found = {
+        by_key = {
             approximation.key: approximation
             for trial in self.trials
             for approximation in trial.approximations
         }
-        return tuple(found.values())
+        return tuple(by_key.values())
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each GPU: sizes are bytes."""
-        return [_row(one) for one in self.verdicts]
+        return [_row(verdict) for verdict in self.verdicts]
 
 
 def _row(verdict: Verdict) -> dict[str, Any]:
@@ -192,21 +197,21 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
     limited = unlimited = failure = None
     if history is not None:
         replays = []
-        for device in (one.device for one in history.devices):
-            found = replay(history, device, capacity=gpu.total_memory, taken=taken)
-            ran_out = found.out_of_memory is not None
-            has_limit = ran_out or bool(found.retries)
-            replays.append((found, replay(history, device) if has_limit else found))
+        for device in (device_history.device for device_history in history.devices):
+            outcome = replay(history, device, capacity=gpu.total_memory, taken=taken)
+            ran_out = outcome.out_of_memory is not None
+            has_limit = ran_out or bool(outcome.retries)
+            replays.append((outcome, replay(history, device) if has_limit else outcome))
         limited, unlimited = min(replays, key=_room, default=(None, None))
         failure = None if limited is None else _failed(trial, history, limited)
     has_failed = trial.ending is Ending.OUT_OF_MEMORY and failure is None
     fits = None if trial.failed or has_failed else failure is None
-    shown = unlimited if fits is False else limited
+    figures = unlimited if fits is False else limited
     retries = 0 if limited is None else limited.retries or 0
     growing = [] if fits is None or limited is None else _growing(trial, limited, gpu, taken)
-    growth = min((one for one in growing if one is not None), key=_last_step, default=None)
-    later = sum(one.later for one in growing if one is not None)
-    has_room = shown is not None and shown.peak_reserved + later <= gpu.total_memory - taken
+    growth = min((growth for growth in growing if growth is not None), key=_last_step, default=None)
+    later = sum(growth.later for growth in growing if growth is not None)
+    has_room = figures is not None and figures.peak_reserved + later <= gpu.total_memory - taken
     device = 0 if limited is None else limited.device
     communicators = trial.communicators[device] if device < len(trial.communicators) else ()
     return Verdict(
@@ -216,15 +221,15 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
         fits=fits,
         device=device,
         nccl=nccl_memory(gpu, communicators),
-        reserved_peak=0 if shown is None else shown.peak_reserved + later * bool(fits),
-        active_peak=0 if shown is None else shown.peak_active,
+        reserved_peak=0 if figures is None else figures.peak_reserved + later * bool(fits),
+        active_peak=0 if figures is None else figures.peak_active,
         taken=taken,
-        private=0 if shown is None else shown.private_at_peak,
+        private=0 if figures is None else figures.private_at_peak,
         failure=failure,
         retries=retries,
         with_room=unlimited.peak_reserved if unlimited is not None and retries else None,
         growth=growth,
-        is_settled=all(one is not None and one.is_over and has_room for one in growing),
+        is_settled=all(growth is not None and growth.is_over and has_room for growth in growing),
     )
 
 
@@ -237,10 +242,13 @@ def _growing(trial: Trial, limited: ReplayResult, gpu: GPU, taken: int) -> list[
         # Of the loop in which memory runs out, what came before that.
         times = history.of_device(limited.device).events.times
         failed = times[min(limited.out_of_memory.index, len(times) - 1)]
-        ends = {one.nest: one.ends[-1] for one in trial.repeated}
-        repeated = [one.until(failed) for one in repeated if one.ends[0] < failed <= ends[one.nest]]
+        ends = {repeated.nest: repeated.ends[-1] for repeated in trial.repeated}
+        repeated = [
+            loop.until(failed) for loop in repeated if loop.ends[0] < failed <= ends[loop.nest]
+        ]
     return [
-        growth_of(history, limited.device, one, capacity=capacity, taken=taken) for one in repeated
+        growth_of(history, limited.device, loop, capacity=capacity, taken=taken)
+        for loop in repeated
     ]
 
 

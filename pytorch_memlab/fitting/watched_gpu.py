@@ -47,16 +47,16 @@ class Decision:
             return object()
 
 
-def runs_alike(one: GPU, other: GPU, reads: Collection[Any]) -> bool:
+def runs_alike(gpu: GPU, other: GPU, reads: Collection[Any]) -> bool:
     """True if a program does on one GPU what it did on another.
 
     What runs follows from the properties that the program and the simulated kernels read, and from
     what functions of the GPU decide: where these are equal, the same happens.
     """
     return all(
-        read.made_by(one) == read.made_by(other)
+        read.made_by(gpu) == read.made_by(other)
         if isinstance(read, Decision)
-        else getattr(one, read) == getattr(other, read)
+        else getattr(gpu, read) == getattr(other, read)
         for read in reads
     )
 
@@ -114,13 +114,13 @@ class GPUReads:
     def watched(self, gpu: GPU, memory: int | None) -> GPU:
         """An equal GPU whose reads are noted."""
         self._gpu = gpu
-        one: Any = object.__new__(_WatchedGPU)
-        object.__setattr__(one, "_read", self._read)
+        copy: Any = object.__new__(_WatchedGPU)
+        object.__setattr__(copy, "_read", self._read)
         for name in _FIELDS:
-            object.__setattr__(one, name, getattr(gpu, name))
+            object.__setattr__(copy, name, getattr(gpu, name))
         if memory is not None:
-            object.__setattr__(one, "total_memory", memory)
-        watched: GPU = one
+            object.__setattr__(copy, "total_memory", memory)
+        watched: GPU = copy
         return watched
 
     def watch(self, machine: Machine, patches: Patches) -> None:
@@ -133,11 +133,11 @@ class GPUReads:
 
         def watched_properties(device: int) -> DeviceProperties:
             before = self._read.copy()
-            found = properties_of(device)
+            own_properties = properties_of(device)
             self._read.intersection_update(before)
-            one: Any = object.__new__(_WatchedProperties)
-            vars(one).update(vars(found), _read=self._read)
-            properties: DeviceProperties = one
+            watched: Any = object.__new__(_WatchedProperties)
+            vars(watched).update(vars(own_properties), _read=self._read)
+            properties: DeviceProperties = watched
             return properties
 
         patches.set(cuda, "_get_device_properties", watched_properties)
@@ -156,14 +156,14 @@ class GPUReads:
         inner: Any = vars(function)["__wrapped__"]
         if not isinstance(gpu, _WatchedGPU):
             return inner(gpu, *arguments, **keywords)
-        one = Decision(function, arguments, tuple(keywords.items()))
-        if one not in self._decisions:
-            self._decisions[one] = inner(self._gpu, *arguments, **keywords)
-        return self._decisions[one]
+        decision = Decision(function, arguments, tuple(keywords.items()))
+        if decision not in self._decisions:
+            self._decisions[decision] = inner(self._gpu, *arguments, **keywords)
+        return self._decisions[decision]
 
     def all(self) -> frozenset[Any]:
         """Names of the properties that were read so far, and the decisions."""
-        found: set[Any] = {*self._read, *self._decisions}
+        read: set[Any] = {*self._read, *self._decisions}
         if [gpu.allocator.allowed_bytes for gpu in self._gpus] != self._fixed:
-            found.add("total_memory")  # set_per_process_memory_fraction
-        return frozenset(found)
+            read.add("total_memory")  # set_per_process_memory_fraction
+        return frozenset(read)

@@ -44,7 +44,8 @@ class _Watched(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         if node.name == "forward" or any(
-            "compile" in (text := ast.unparse(one)) or "jit" in text for one in node.decorator_list
+            "compile" in (text := ast.unparse(decorator)) or "jit" in text
+            for decorator in node.decorator_list
         ):
             return node
         outer, self._counters = self._counters, []
@@ -70,9 +71,9 @@ class _Watched(ast.NodeTransformer):
 
     def _visit_body(self, node: ast.For | ast.While, counters: frozenset[str]) -> None:
         counted = {
-            one.target.id
-            for one in ast.walk(node)
-            if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name)
+            statement.target.id
+            for statement in ast.walk(node)
+            if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name)
         }
         self._counters.append(counters | counted)
         self.generic_visit(node)
@@ -85,11 +86,11 @@ class _Watched(ast.NodeTransformer):
             return True
         counters = frozenset[str]().union(*self._counters)
         compared = (node for node in nodes if isinstance(node, ast.Compare))
-        return any(_names(part) & counters for one in compared for part in ast.walk(one))
+        return any(_names(part) & counters for name in compared for part in ast.walk(name))
 
 
 def _names(node: ast.AST) -> frozenset[str]:
-    return frozenset(one.id for one in ast.walk(node) if isinstance(one, ast.Name))
+    return frozenset(name.id for name in ast.walk(node) if isinstance(name, ast.Name))
 
 
 def _call(name: str, argument: ast.expr | None, node: ast.For | ast.While | ast.If) -> ast.Call:
@@ -115,34 +116,36 @@ def _tree(filename: str) -> ast.Module | None:
 def calls_within(filename: str, line: int) -> tuple[str, ...]:
     """The calls in the body of the ``if`` at a line that may use memory."""
     tree = _tree(filename)
-    ifs = [one for one in ast.walk(tree) if isinstance(one, ast.If)] if tree else []
-    found = next((one for one in ifs if one.lineno == line), None)
-    return () if found is None else _calls(found.body)
+    ifs = (
+        [statement for statement in ast.walk(tree) if isinstance(statement, ast.If)] if tree else []
+    )
+    branch = next((branch for branch in ifs if branch.lineno == line), None)
+    return () if branch is None else _calls(branch.body)
 
 
 def calls_behind(filename: str, line: int) -> tuple[str, ...]:
     """The calls that may use memory in what follows a line in its function, behind its loops."""
     node: Any = _tree(filename)
-    found: list[str] = []
+    calls: list[str] = []
     while node is not None:
         block, at = _block_with(node, line)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.clear()
+            calls.clear()
         if at is None:
             break
         if not isinstance(node, (ast.For, ast.While)):  # earlier iterations ran what follows
-            found[:0] = _calls(block[at + 1 :])
+            calls[:0] = _calls(block[at + 1 :])
         node = block[at]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(calls))
 
 
 def _block_with(node: Any, line: int) -> tuple[list[Any], int | None]:
     """The statements of a node among which one has a line, and the place of that one."""
-    handlers = [one.body for one in getattr(node, "handlers", ())]
+    handlers = [handler.body for handler in getattr(node, "handlers", ())]
     named = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
-    for block in (one for one in (*named, *handlers) if isinstance(one, list)):
-        for at, one in enumerate(block):
-            if _has_line(one, line):
+    for block in (candidate for candidate in (*named, *handlers) if isinstance(candidate, list)):
+        for at, statement in enumerate(block):
+            if _has_line(statement, line):
                 return block, at
     return [], None
 
@@ -153,7 +156,7 @@ def _has_line(node: ast.stmt, line: int) -> bool:
 
 def _calls(block: list[ast.stmt]) -> tuple[str, ...]:
     """The outermost calls of statements, such as ``model.eval()``, as they are written."""
-    found: list[str] = []
+    calls: list[str] = []
 
     def visit(node: ast.AST) -> None:
         if isinstance(node, _NOT_RUN):
@@ -161,14 +164,14 @@ def _calls(block: list[ast.stmt]) -> tuple[str, ...]:
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             if name.rpartition(".")[2] not in _WITHOUT_MEMORY and len(name) <= _LONGEST_NAME:
-                found.append(f"{name}()")
+                calls.append(f"{name}()")
                 return
         for child in ast.iter_child_nodes(node):
             visit(child)
 
-    for one in block:
-        visit(one)
-    return tuple(dict.fromkeys(found))
+    for statement in block:
+        visit(statement)
+    return tuple(dict.fromkeys(calls))
 
 
 _NOT_RUN: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.Raise)
