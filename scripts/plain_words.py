@@ -1,5 +1,7 @@
 """Refuse words that the glossary replaces, in documents, texts of the code, and names.
 
+A variable of the package says what it holds: its name is none of `VAGUE`.
+
 `make lint` runs it. A folder of the code may have as many as `scripts/plain_words.toml` says: the
 numbers only become smaller (`--lower` writes them).
 """
@@ -63,6 +65,9 @@ NAMES: Final = JARGON | {
 }
 """Parts of names, and those of the glossary."""
 
+VAGUE: Final = frozenset({"each", "found", "given", "known", "one", "shown"})
+"""Names of variables of the package that do not say what these hold."""
+
 OPENINGS: Final = ("How", "What", "Where", "Whether", "Which")
 """First words of docstrings that are no statement."""
 
@@ -115,6 +120,29 @@ def in_program(source: str) -> list[Found]:
     return sorted(found)
 
 
+def vague_variables(source: str) -> list[Found]:
+    """The variables and parameters that do not say what they hold; fields of classes may."""
+    tree = ast.parse(source)
+    fields = {
+        statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign | ast.Assign)
+    }
+    variables = [
+        (node.lineno, node.arg if isinstance(node, ast.arg) else node.id)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arg)
+        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in fields)
+    ]
+    return [
+        Found(line, f"variable {name}: say what it holds")
+        for line, name in sorted(variables)
+        if name in VAGUE
+    ]
+
+
 def _snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
@@ -151,6 +179,8 @@ def found_in(paths: Iterable[Path]) -> dict[Path, list[Found]]:
     for path in paths:
         text = path.read_text(encoding="utf-8")
         found[path] = in_document(text) if path.suffix == ".md" else in_program(text)
+        if path.suffix == ".py" and "pytorch_memlab" in path.relative_to(ROOT).parts[:1]:
+            found[path] += vague_variables(text)
     return {path: problems for path, problems in found.items() if problems}
 
 
@@ -172,8 +202,8 @@ def main() -> int:
     for path, problems in found.items():
         group = group_of(path)
         if group in too_many or group in options.folder:
-            for one in problems:
-                print(f"{path.relative_to(ROOT)}:{one.line}: {one.problem}")
+            for problem in problems:
+                print(f"{path.relative_to(ROOT)}:{problem.line}: {problem.problem}")
     for group in sorted(too_many):
         name = group or "documents, scripts and top-level modules"
         most = allowed.get(group, 0)

@@ -261,25 +261,25 @@ def _show(find: Callable[[Settings], _Found], settings: Settings, script: str) -
 def _find_and_show(find: Callable[[Settings], _Found], settings: Settings, script: str) -> int:
     folder = tempfile.mkdtemp(prefix="pytorch-memlab-fit-")
     try:
-        found = find(replace(settings, output=folder))
+        answer = find(replace(settings, output=folder))
     except MemlabError as error:
         code = tell_usage_error("fit", error)
         _tell_output(folder)
         return code
-    print_to_stdout(found.text)
+    print_to_stdout(answer.text)
     _tell_output(folder)
-    is_drawn = found.draw()
-    if found.error:
-        print(f"\n{found.error}", file=sys.stderr, end="")
-        hint = hint_on(found.error, "fit", script)
+    is_drawn = answer.draw()
+    if answer.error:
+        print(f"\n{answer.error}", file=sys.stderr, end="")
+        hint = hint_on(answer.error, "fit", script)
         if hint:
             tell(hint)
-        if found.assumes_values:
+        if answer.assumes_values:
             tell_assumed_values("pytorch-memlab run computes them")
-    if found.interrupted:
-        tell(found.interrupted)
+    if answer.interrupted:
+        tell(answer.interrupted)
         return INTERRUPTED
-    return found.exit_code or (0 if is_drawn else FAILED)
+    return answer.exit_code or (0 if is_drawn else FAILED)
 
 
 def _tell_output(folder: str) -> None:
@@ -299,17 +299,17 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
     from ...records import OF_VALUES
     from ...render import fit
 
-    known: list[tuple[int, Verdict]] = []
+    judged: list[tuple[int, Verdict]] = []
     interrupted = ""
     try:
-        with closing(compare_gpus(target, gpus, settings)) as found:
-            for one in found:
-                known.append(one)
-                if len(known) < len(gpus):  # the table says so of the last one
-                    tell_in_terminal(f"{len(known)} of {len(gpus)} GPUs")
+        with closing(compare_gpus(target, gpus, settings)) as verdicts:
+            for verdict in verdicts:
+                judged.append(verdict)
+                if len(judged) < len(gpus):  # the table says so of the last one
+                    tell_in_terminal(f"{len(judged)} of {len(gpus)} GPUs")
     except KeyboardInterrupt:
-        interrupted = f"interrupted: {len(known)} of {len(gpus)} GPUs are known"
-    report = fit_report(target, gpus, known, settings)
+        interrupted = f"interrupted: {len(judged)} of {len(gpus)} GPUs are known"
+    report = fit_report(target, gpus, judged, settings)
     is_known = any(verdict.fits is False for verdict in report.verdicts)
     exit_code = DOES_NOT_FIT if is_known else NO_VERDICT
     if report.fitting:
@@ -341,7 +341,7 @@ def _trial_of_remedies(
     if options.budget is not None:
         gpu = gpu.with_memory(read_size("--budget", options.budget))
         settings.taken(gpu)
-    names = [one for one in (options.remedies or "").split(",") if one.strip()]
+    names = [name for name in (options.remedies or "").split(",") if name.strip()]
     remedies, causes = chosen_with_causes(names)
     return partial(_try, target, name, gpu, remedies, causes if names else None)
 
@@ -366,13 +366,13 @@ def _try(
 
     try:
         one_gpu = OneGPU(target, name, gpu, settings)
-        found = try_remedies(one_gpu, remedies, ended, causes)
+        remedies_tried = try_remedies(one_gpu, remedies, ended, causes)
     except KeyboardInterrupt:
         return _Found("", INTERRUPTED, "", f"interrupted after {runs} runs of the program")
-    if found.unchanged.fits is None:
-        return _Found(text(found), NO_VERDICT, found.unchanged.trial.error)
-    shown = [found.unchanged, *(one.verdict for one in found.tried)]
-    return _Found(text(found), _exit_code(shown))
+    if remedies_tried.unchanged.fits is None:
+        return _Found(text(remedies_tried), NO_VERDICT, remedies_tried.unchanged.trial.error)
+    verdicts = [remedies_tried.unchanged, *(remedy.verdict for remedy in remedies_tried.tried)]
+    return _Found(text(remedies_tried), _exit_code(verdicts))
 
 
 def _ranks_of(
@@ -442,9 +442,9 @@ def _exit_code(verdicts: Iterable[Verdict | None]) -> int:
     fitting = [verdict for verdict in verdicts if verdict is not None and verdict.fits]
     if not fitting:
         return DOES_NOT_FIT
-    if not all(one.is_so_far or one.may_not_fit for one in fitting):
+    if not all(verdict.is_so_far or verdict.may_not_fit for verdict in fitting):
         return 0
-    return NO_VERDICT if any(one.trial.stopped for one in fitting) else FITS_SO_FAR
+    return NO_VERDICT if any(verdict.trial.stopped for verdict in fitting) else FITS_SO_FAR
 
 
 def _search_of(
@@ -487,12 +487,12 @@ def _search(
     exit_code = _exit_code(answer.best for answer in search.answers)
     if search.problem is not None or search.has_no_effect:
         exit_code = NO_VERDICT
-    found = _Found(curve.text(search, names_error=False), exit_code, search.error, interrupted)
+    answer = _Found(curve.text(search, names_error=False), exit_code, search.error, interrupted)
     if picture is None or search.problem is not None:
-        return found
+        return answer
     if is_private:
         search.program = os.path.basename(target.script)
-    return replace(found, draw=partial(picture.write, search, "picture"))
+    return replace(answer, draw=partial(picture.write, search, "picture"))
 
 
 def _tell_progress(runs: int, latest: str) -> None:
