@@ -38,7 +38,7 @@ from pytorch_memlab.advice.trials import (
     untried_advice,
 )
 from pytorch_memlab.fitting.change import Change
-from pytorch_memlab.fitting.child import Work, run_in_children
+from pytorch_memlab.fitting.child import ChildWork, run_in_children
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Settings
 from pytorch_memlab.history.out_of_memory import OutOfMemory
@@ -168,7 +168,7 @@ def rows(chosen: Sequence[AdviceProgram], processes: int, *, is_tried: bool) -> 
             works.append(_Run(str(path), program.gpu, is_tried, is_sound))
         output = os.path.join(folder, "output.txt")
         printed: list[_Printed] = [_Printed()] * len(works)
-        asked = [Work(_advised, work, _lost_advice, output) for work in works]
+        asked = [ChildWork(_advised, work, _lost_advice, output) for work in works]
         for index, one in run_in_children(asked, processes):
             printed[index] = one
         before = _peaks([_Run(work.path, _ROOM) for work in works], (), processes, output)
@@ -312,7 +312,7 @@ def _peaks(
     runs: Sequence[_Run], environment: Sequence[tuple[str, str]], processes: int, output: str
 ) -> list[_Ran]:
     ended = [_Ran()] * len(runs)
-    works = [Work(partial(_peak, environment), run, _lost_run, output) for run in runs]
+    works = [ChildWork(partial(_peak, environment), run, _lost_run, output) for run in runs]
     for index, ran in run_in_children(works, processes):
         ended[index] = ran
     return ended

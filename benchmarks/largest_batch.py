@@ -19,7 +19,7 @@ import torch
 from benchmarks.batch_programs import PROGRAMS, BatchProgram
 from benchmarks.timing import arguments, heading
 from pytorch_memlab import simulate
-from pytorch_memlab.fitting.child import Work, run_in_children
+from pytorch_memlab.fitting.child import ChildWork, run_in_children
 from pytorch_memlab.fitting.grid import GridSearch
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Settings, processors
@@ -59,7 +59,7 @@ def every_size(path: str, values: Sequence[int], memories: Sequence[int]) -> lis
         memories: bytes of the GPUs.
     """
     requests = [(path, value, memory) for memory in memories for value in values]
-    works = [Work(fits, one, _lost) for one in requests]
+    works = [ChildWork(fits, one, _lost) for one in requests]
     fitting: dict[int, list[int]] = {memory: [] for memory in memories}
     for index, found in run_in_children(works, processors()):
         _, value, memory = requests[index]

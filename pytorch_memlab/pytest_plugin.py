@@ -14,7 +14,7 @@ from .pytest_memlab.selection import MARKS, asks_for_memory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .pytest_memlab.gpu_memory import GPUMemory
+    from .pytest_memlab.gpu_memory import GPUMemoryOfTest
 
 __all__ = [
     "gpu_memory",
@@ -98,7 +98,7 @@ def _check() -> None:
 
 
 @pytest.fixture
-def gpu_memory(request: Any) -> GPUMemory:
+def gpu_memory(request: Any) -> GPUMemoryOfTest:
     """GPU memory that the test uses, in bytes: ``peak``, ``in_use``, and the peak's ``holders``.
 
     The peak is that of the test itself, with what its fixtures hold.

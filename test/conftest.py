@@ -88,7 +88,7 @@ def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 class _ForkedPython(ForkedPython):
     """Runs what a new Python would run for a trial, in a tenth of the time."""
 
-    def __init__(self, work: child.Work[Any, Any], result: str) -> None:
+    def __init__(self, work: child.ChildWork[Any, Any], result: str) -> None:
         request = f"{result}.request"
         with open(request, "wb") as file:
             file.write(child.request_of(work))

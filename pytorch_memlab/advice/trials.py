@@ -29,7 +29,7 @@ import psutil
 from .._common.process.ipython import file_name
 from ..errors import UsageError
 from ..fitting.change import Change
-from ..fitting.child import Work, run_in_children
+from ..fitting.child import ChildWork, run_in_children
 from ..fitting.search import Search, TriedValue
 from ..fitting.target import Target
 from ..fitting.trial import Ending, Settings, Trial, TrialRequest, run_all
@@ -174,7 +174,7 @@ def _in_new_python(
     request = _Request(program, oom, seconds, latest, only_faults)
     with tempfile.TemporaryDirectory(prefix="pytorch-memlab-") as folder:
         output = os.path.join(folder, "output.txt")
-        work: Work[_Request, Advice | str] = Work(
+        work: ChildWork[_Request, Advice | str] = ChildWork(
             _advise, request, partial(_lost, output), output, needs_new_python=True
         )
         try:

@@ -68,7 +68,7 @@ def write_all(files: Sequence[OutputFile[T]], data: T, what: str) -> int:
 
 
 @dataclass(frozen=True)
-class Results:
+class RunResults:
     """The results of a command."""
 
     report: Report  # the tables asked for
@@ -86,7 +86,7 @@ def results_of(
     choice: Choice | None,
     *,
     tells_runs: bool,
-) -> Results:
+) -> RunResults:
     """The results of a profile with some columns; without any, with those that the run showed."""
     from ..line_profiler.columns import DEFAULT_COLUMNS
     from ..line_profiler.saved_profile import SavedProfile
@@ -113,12 +113,12 @@ def results_of(
     of_runs = run_notes(profile) if tells_runs else ()
     report = replace(report, notes=(*verdict, *report.notes, *of_runs))
     recorded = replace(profile, columns=of_each_device.columns)
-    return Results(report, run_overview, recorded, recorded, of_each_device)
+    return RunResults(report, run_overview, recorded, recorded, of_each_device)
 
 
 def writer_to(
     paths: Sequence[str], *, force: bool = False, is_private: bool = False
-) -> Callable[[Results], bool]:
+) -> Callable[[RunResults], bool]:
     """A function that writes results to files, or without any to standard output.
 
     The files are checked now. Each process that ``torchrun`` started writes its own, and one of
@@ -137,7 +137,7 @@ def writer_to(
         for path in paths
     ]
 
-    def write(results: Results) -> bool:
+    def write(results: RunResults) -> bool:
         written = [file.write(results, "memory profile", says_where=prints()) for file in files]
         if not all(written):
             _to_terminal(results)
@@ -146,7 +146,7 @@ def writer_to(
     return write
 
 
-def tell_headline(results: Results) -> None:
+def tell_headline(results: RunResults) -> None:
     """Print the peaks and verdicts of a run whose report went to files, on standard error."""
     from ..profiles.overview import headlines_of
     from ..render import text
@@ -167,26 +167,26 @@ def is_profile(path: str) -> bool:
     return PurePath(path).suffix.lower() == ".json"
 
 
-def _profile(results: Results) -> str:
+def _profile(results: RunResults) -> str:
     from ..render.notes import in_words
     from ..saved import profile_file
 
     return profile_file.text_of(in_words(results.recorded))
 
 
-def _page(results: Results) -> str:
+def _page(results: RunResults) -> str:
     from ..render import report_page
 
     return report_page.render(results.of_page, results.of_each_device)
 
 
-def _as_text(results: Results) -> str:
+def _as_text(results: RunResults) -> str:
     from ..render import text
 
     return text.render(results.overview or results.report)
 
 
-FORMATS: Mapping[str, Callable[[Results], str]] = {
+FORMATS: Mapping[str, Callable[[RunResults], str]] = {
     ".txt": _as_text,
     ".html": _page,
     ".json": _profile,
@@ -194,7 +194,7 @@ FORMATS: Mapping[str, Callable[[Results], str]] = {
 """The renderer for each ending of a file."""
 
 
-def _to_terminal(results: Results) -> bool:
+def _to_terminal(results: RunResults) -> bool:
     from ..render import text
 
     write_to_stdout(partial(text.write, results.overview or results.report))

@@ -66,7 +66,7 @@ def _current(index: int, kind: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
+class AllocatedBlock:
     """One block that is allocated."""
 
     address: int  # of its first byte
@@ -77,7 +77,7 @@ class Allocation:
     frames: tuple[tuple[str, int], ...] = ()
 
 
-def allocations_of(device: torch.device) -> list[Allocation] | None:
+def allocations_of(device: torch.device) -> list[AllocatedBlock] | None:
     """The blocks in use of a device, without making a context; None where they are not shown."""
     if device.type != "cuda" or not _in_use(device.index):
         return None
@@ -87,7 +87,7 @@ def allocations_of(device: torch.device) -> list[Allocation] | None:
     with nullcontext() if machine is None else machine.thread.without_descriptions():
         segments = torch.cuda.memory_snapshot()
     return [
-        Allocation(
+        AllocatedBlock(
             block["address"],
             block["size"],
             block.get("requested_size", block["size"]),
@@ -118,8 +118,8 @@ def unused_private_memory(device: torch.device) -> int:
 
 
 def workspaces_among(
-    blocks: list[Allocation], device: torch.device
-) -> tuple[list[Allocation], bool]:
+    blocks: list[AllocatedBlock], device: torch.device
+) -> tuple[list[AllocatedBlock], bool]:
     """The cuBLAS workspaces of a CUDA device that is in use, and whether they are known.
 
     PyTorch tells only their size: of a real GPU these are the blocks of that size.

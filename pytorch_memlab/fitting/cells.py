@@ -20,7 +20,7 @@ _RESULT: Final = "__memlab_result__"
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class CodeCell:
     """One cell: Python, without the magics that a second run does not need."""
 
     number: int
@@ -38,7 +38,7 @@ class Cell:
 class CellsTarget:
     """The cells, run one after another in one namespace."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[CodeCell, ...]
     room: int  # bytes of each GPU that PyTorch can have; cells that failed run within it
 
     is_repeated = False
@@ -92,7 +92,7 @@ class CellsTarget:
             gpu.allocator.set_memory_fraction(share if is_limited else 1.0)
 
 
-def _run(cell: Cell, namespace: dict[str, Any]) -> None:
+def _run(cell: CodeCell, namespace: dict[str, Any]) -> None:
     tree = ast.parse("".join(linecache.getlines(cell.file)), cell.file)
     if cell.keeps_result and tree.body and isinstance(last := tree.body[-1], ast.Expr):
         result = ast.copy_location(ast.Name(_RESULT, ast.Store()), last)

@@ -45,7 +45,7 @@ def can_fork() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Work(Generic[Request, Result]):
+class ChildWork(Generic[Request, Result]):
     """Something to do in a child process."""
 
     function: Callable[[Request], Result]
@@ -57,12 +57,12 @@ class Work(Generic[Request, Result]):
     needs_new_python: bool = False  # whether a fork of this process cannot do it
 
 
-_elsewhere: list[Callable[[Sequence[Work[Any, Any]]], Iterator[tuple[int, Any]]]] = []
+_elsewhere: list[Callable[[Sequence[ChildWork[Any, Any]]], Iterator[tuple[int, Any]]]] = []
 
 
 @contextmanager
 def done_elsewhere(
-    run: Callable[[Sequence[Work[Any, Any]]], Iterator[tuple[int, Any]]],
+    run: Callable[[Sequence[ChildWork[Any, Any]]], Iterator[tuple[int, Any]]],
 ) -> Iterator[None]:
     """Let a function do what would be done in children of this process, as on a cluster."""
     _elsewhere.append(run)
@@ -73,7 +73,7 @@ def done_elsewhere(
 
 
 def run_in_children(
-    works: Sequence[Work[Request, Result]], processes: int
+    works: Sequence[ChildWork[Request, Result]], processes: int
 ) -> Iterator[tuple[int, Result]]:
     """Do several things in processes, some at a time; when this is closed or fails, they end."""
     if _elsewhere:
@@ -83,7 +83,7 @@ def run_in_children(
 
 
 def _run_here(
-    works: Sequence[Work[Request, Result]], processes: int
+    works: Sequence[ChildWork[Request, Result]], processes: int
 ) -> Iterator[tuple[int, Result]]:
     forks = can_fork() and not any(work.needs_new_python for work in works)
     start: type[_Fork | _NewPython] = _Fork if forks else _NewPython
@@ -120,7 +120,7 @@ def _end(running: dict[int, _Fork | _NewPython]) -> None:
             child.wait()
 
 
-def _result(path: str, work: Work[Any, Any], status: int) -> Any:
+def _result(path: str, work: ChildWork[Any, Any], status: int) -> Any:
     try:
         with open(path, "rb") as file:
             return pickle.load(file)  # noqa: S301 - our own process wrote it
@@ -137,7 +137,7 @@ def _result(path: str, work: Work[Any, Any], status: int) -> Any:
 class _Fork:
     """A fork of this process, with the methods of ``Popen``."""
 
-    def __init__(self, work: Work[Any, Any], result: str) -> None:
+    def __init__(self, work: ChildWork[Any, Any], result: str) -> None:
         _flush()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, from 3.12 on
@@ -162,7 +162,7 @@ class _Fork:
 class _NewPython(subprocess.Popen[bytes]):
     """A new Python, where processes cannot be forked."""
 
-    def __init__(self, work: Work[Any, Any], result: str) -> None:
+    def __init__(self, work: ChildWork[Any, Any], result: str) -> None:
         request = f"{result}.request"
         try:
             with open(request, "wb") as file:
@@ -182,7 +182,7 @@ class _NewPython(subprocess.Popen[bytes]):
             )
 
 
-def request_of(work: Work[Any, Any]) -> bytes:
+def request_of(work: ChildWork[Any, Any]) -> bytes:
     """The content of the file that ``NEW_PYTHON`` reads."""
     import cloudpickle
 
@@ -221,7 +221,7 @@ def _can_train() -> bool:
     return True
 
 
-def _be_fork(work: Work[Any, Any], result: str) -> NoReturn:
+def _be_fork(work: ChildWork[Any, Any], result: str) -> NoReturn:
     """The body of a fork. It never returns to the code of this process."""
     status, process = 1, os.getpid()
     gc.freeze()  # a collection would write to all pages, which the fork shares so far

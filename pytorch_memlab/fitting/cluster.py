@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 import psutil
 
 from ..errors import UsageError
-from .child import NEW_PYTHON, Work, done_elsewhere, request_of
+from .child import NEW_PYTHON, ChildWork, done_elsewhere, request_of
 
 EXPECTED: Final = "a cluster is dask://HOST:PORT or ray://HOST:PORT"
 _PATIENCE: Final = 20.0
@@ -51,7 +51,7 @@ class Cluster:
     places: int
     """How many runs there are at a time."""
 
-    def run(self, works: Sequence[Work[Any, Any]]) -> Iterator[tuple[int, Any]]:
+    def run(self, works: Sequence[ChildWork[Any, Any]]) -> Iterator[tuple[int, Any]]:
         """Do several things on the cluster; when this is closed or fails, those that wait end."""
         futures: dict[Future[Any], int] = {}
         try:
@@ -171,7 +171,7 @@ def _ray(place: str) -> Iterator[Cluster]:
 _KINDS: Final = {"dask": ("distributed.client", _dask), "ray": ("ray", _ray)}
 
 
-def _packed(work: Work[Any, Any]) -> tuple[bytes, str, dict[str, str]]:
+def _packed(work: ChildWork[Any, Any]) -> tuple[bytes, str, dict[str, str]]:
     """The file that a new Python reads, its folder, and variables of its environment."""
     environment = {
         name: value
@@ -212,7 +212,7 @@ def _run_there(request: bytes, folder: str, environment: dict[str, str]) -> _Out
         return process.returncode, content, process.stdout[-_MOST_PRINTED:]
 
 
-def _result(work: Work[Any, Any], future: Future[_Outcome]) -> Any:
+def _result(work: ChildWork[Any, Any], future: Future[_Outcome]) -> Any:
     try:
         status, content, printed = future.result()
     except Exception as error:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ..simulation.inspect import GPU, PRESETS, find_gpu
 from .change import Change
-from .growth import Growth
+from .growth import LoopGrowth
 from .target import Target
 from .trial import ENDED_ITSELF, Ending, Settings, Trial, TrialRequest, run_all
 from .verdict import FitReport, Verdict, needed_memory, verdict, with_room
@@ -38,7 +38,7 @@ Wanted = tuple[GPU, tuple[Change, ...]]
 """A run: on which GPU, and with what changes of the program."""
 
 
-class Run:
+class TrialRun:
     """A trial, and the reason why the program does not run with its values."""
 
     def __init__(self, trial: Trial, output: str) -> None:
@@ -79,7 +79,7 @@ class Runs:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._found: dict[tuple[str, ...], list[Run]] = {}
+        self._found: dict[tuple[str, ...], list[TrialRun]] = {}
         self.reads: frozenset[Any] = frozenset()
         """Properties of GPUs that decided what ran."""
         self._all: dict[int, Trial] = {}
@@ -94,7 +94,7 @@ class Runs:
         """In the order in which they began."""
         return tuple(self._all[number] for number in sorted(self._all))
 
-    def find(self, gpu: GPU, changes: tuple[Change, ...] = ()) -> Run | None:
+    def find(self, gpu: GPU, changes: tuple[Change, ...] = ()) -> TrialRun | None:
         """The run that stands for a GPU, if there is one."""
         runs = self._found.get(_names(changes), ())
         return next((run for run in runs if run.stands_for(gpu)), None)
@@ -129,7 +129,7 @@ class Runs:
             request, names = requests[number], _names(requests[number].changes)
             self._all[first + number] = trial
             self.reads |= trial.gpu_reads
-            self._found.setdefault(names, []).append(Run(trial, request.output))
+            self._found.setdefault(names, []).append(TrialRun(trial, request.output))
             yield number, trial
 
 
@@ -174,7 +174,7 @@ def compare_gpus(
     target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings
 ) -> Generator[tuple[int, Verdict], None, None]:
     """The verdicts on several GPUs, as they become known. See Note [Runs for several GPUs]."""
-    growing: dict[int, Growth] = {}
+    growing: dict[int, LoopGrowth] = {}
     for index, judged in _compared(target, gpus, settings):
         growth = None if settings.steps is not None else _failing(judged)
         if growth is None:
@@ -206,7 +206,7 @@ def compare_gpus(
             yield index, judged
 
 
-def _failing(judged: Verdict) -> Growth | None:
+def _failing(judged: Verdict) -> LoopGrowth | None:
     """The growth that is expected to run out of memory soon; None without one."""
     growth = judged.growth
     if not judged.fits or growth is None or growth.is_over or growth.last_step is None:

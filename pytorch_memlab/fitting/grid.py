@@ -18,7 +18,7 @@ from .._common.text.displayed import Displayed
 from ..errors import UsageError
 from ..simulation.inspect import GPU
 from .change import Change
-from .comparison import Run, Runs, Wanted
+from .comparison import Runs, TrialRun, Wanted
 from .config_value import Value
 from .curve import Curve, FittedLine, Point
 from .search import Search, TriedValue
@@ -80,7 +80,7 @@ class Answer:
         self.is_proven = True
         return []
 
-    def _tried(self, value: int, run: Run, settings: Settings) -> TriedValue:
+    def _tried(self, value: int, run: TrialRun, settings: Settings) -> TriedValue:
         if run.problem is not None:
             return TriedValue(value=value, fits=False, problem=run.problem, is_final=run.is_final)
         judged = self._verdicts[value] = verdict(run.trial, self.gpu, self.name, settings)

@@ -32,7 +32,7 @@ _NEW_ADDRESSES: Final = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class LoopGrowth:
     """Memory that every step, or every iteration of a loop, leaves."""
 
     nbytes: int  # of one step, or of one cycle of steps
@@ -56,7 +56,7 @@ class Growth:
 
 def growth_of(
     history: AllocationHistory, device: int, repeated: Repeated, *, capacity: int, taken: int
-) -> Growth | None:
+) -> LoopGrowth | None:
     """The growth of a program on a GPU; None if its last steps do not grow alike.
 
     Args:
@@ -87,7 +87,7 @@ def growth_of(
         whole, rest = divmod(failure.index - end, len(events))
         last_step = len(repeated.ends) + whole * cycle + 1 + rest * cycle // len(events)
     [(stack, _)] = left.most_common(1)
-    return Growth(nbytes, history.stacks[stack], last_step, cycle, repeated)
+    return LoopGrowth(nbytes, history.stacks[stack], last_step, cycle, repeated)
 
 
 def growing_loops(

@@ -41,7 +41,7 @@ from ..records import (
 from ..reporter.leaks import held_in_containers
 from ..simulation.inspect import GPU, Communicator, Machine, MemoryOverhead, active, adopt
 from .change import Change
-from .child import Work, can_fork, run_in_children
+from .child import ChildWork, can_fork, run_in_children
 from .loops import MOST_ITERATIONS, Loop, Loops, stopped_library_loop
 from .settled import (
     MOST_STEPS,
@@ -84,7 +84,7 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramError:
+class TrialError:
     """The error that a program ended with."""
 
     message: str  # its type and what it says, such as ``ValueError: no``; of one line or several
@@ -98,7 +98,7 @@ class Trial:
     gpu: GPU
     ending: Ending
     error: str = ""  # the traceback of the program's error; empty without one
-    problem: ProgramError | None = None  # the same in short
+    problem: TrialError | None = None  # the same in short
     # every allocation, with its stack; None if no GPU was used or the run failed before the first
     # line
     history: AllocationHistory | None = None
@@ -106,7 +106,7 @@ class Trial:
     repeated: tuple[Repeated, ...] = ()  # the loops that ended early though they did not repeat
     unreached: tuple[str, ...] = ()  # the calls that did not run, such as ``evaluate()``
     # the error of what follows the loops that ended early; perhaps they are its reason
-    stopped: ProgramError | None = None
+    stopped: TrialError | None = None
     # what was not counted (``?``), estimated (``~``) or assumed
     approximations: tuple[Approximation, ...] = ()
     # those of NCCL that the program made, of each GPU
@@ -217,7 +217,7 @@ def run_all(
         if before is None:
             os.environ.pop(_INDUCTORS, None)
     works = [
-        Work(
+        ChildWork(
             _trial, request, partial(_lost, request), request.output, request.target.uses_real_gpu()
         )
         for request in requests
@@ -239,7 +239,7 @@ def _lost(request: TrialRequest, status: int) -> Trial:
     """The trial of a process that ended without a result."""
     how = f"signal {-status}" if status < 0 else f"exit status {status}"
     text = f"the process of the program ended with {how}"
-    problem = ProgramError(text, None)
+    problem = TrialError(text, None)
     return Trial(gpu=request.gpu, ending=Ending.ERROR, error=f"{text}\n", problem=problem)
 
 
@@ -441,7 +441,7 @@ class _Run:
         self,
         ending: Ending,
         error: str = "",
-        problem: ProgramError | None = None,
+        problem: TrialError | None = None,
         unreached: tuple[str, ...] = (),
     ) -> None:
         """Keep what is known now; what the program does after its last step does not count."""
@@ -543,7 +543,7 @@ def _exit_text(code: object) -> str:
     return f"{ENDED_ITSELF} 1: {code}\n"
 
 
-def _problem(error: BaseException, message: str) -> ProgramError:
+def _problem(error: BaseException, message: str) -> TrialError:
     """An error in short, with the innermost line of the program that it came through."""
     places = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     frames = [
@@ -551,7 +551,7 @@ def _problem(error: BaseException, message: str) -> ProgramError:
         for code, line in places
         if is_of_user(code.co_filename)
     ]
-    return ProgramError(message, frames[-1] if frames else None)
+    return TrialError(message, frames[-1] if frames else None)
 
 
 def _traceback(error: BaseException) -> str:

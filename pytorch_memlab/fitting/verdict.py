@@ -12,8 +12,8 @@ from ..history.model import AllocationHistory, Stack
 from ..history.replay import ReplayResult, replay
 from ..records import Approximation
 from ..simulation.inspect import GPU, Bounds, nccl_memory
-from .growth import Growth, growing_loops, growth_of, rise_to_the_end
-from .trial import Ending, ProgramError, Settings, Trial
+from .growth import LoopGrowth, growing_loops, growth_of, rise_to_the_end
+from .trial import Ending, Settings, Trial, TrialError
 
 NO_BOUNDS: Final = Bounds()
 
@@ -48,7 +48,7 @@ class Verdict:
     with_room: int | None = None
     private: int = 0  # bytes of ``reserved_peak`` in private pools, such as of CUDA graphs
     nccl: Bounds = NO_BOUNDS  # what NCCL takes of the GPU, which is no part of ``taken``
-    growth: Growth | None = None  # of a program whose steps leave more and more memory
+    growth: LoopGrowth | None = None  # of a program whose steps leave more and more memory
     is_settled: bool = True  # whether all loops that ended early repeated, or grow evenly
 
     @property
@@ -126,14 +126,14 @@ class FitReport(Displayed):
         return next((verdict.trial.error for verdict in self.verdicts if verdict.fits is None), "")
 
     @property
-    def problem(self) -> ProgramError | None:
+    def problem(self) -> TrialError | None:
         """That error in short; None if the program ran on all of them."""
         return next(
             (verdict.trial.problem for verdict in self.verdicts if verdict.fits is None), None
         )
 
     @property
-    def stopped(self) -> ProgramError | None:
+    def stopped(self) -> TrialError | None:
         """The error that came after loops that ended early; None without one."""
         errors = [verdict.trial.stopped for verdict in self.fitting]
         return next((error for error in errors if error is not None), None)
@@ -233,7 +233,7 @@ def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
     )
 
 
-def _growing(trial: Trial, limited: ReplayResult, gpu: GPU, taken: int) -> list[Growth | None]:
+def _growing(trial: Trial, limited: ReplayResult, gpu: GPU, taken: int) -> list[LoopGrowth | None]:
     """The growth of each loop that ended early though it did not repeat; None where uneven."""
     history, capacity = trial.history, gpu.total_memory
     assert history is not None
@@ -252,7 +252,7 @@ def _growing(trial: Trial, limited: ReplayResult, gpu: GPU, taken: int) -> list[
     ]
 
 
-def _last_step(growth: Growth) -> float:
+def _last_step(growth: LoopGrowth) -> float:
     return math.inf if growth.last_step is None else growth.last_step
 
 

@@ -36,7 +36,7 @@ class FileLine(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RequestDifference:
     """Requests in a row that one of the two does not have."""
 
     recorded: tuple[Event, ...]
@@ -69,13 +69,13 @@ class LineBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RequestComparison:
     """The requests of a GPU beside those of its simulation."""
 
     device: int
     equal: int  # requests of the same size in the same order
     total: int  # requests of the longer one
-    differences: tuple[Difference, ...]
+    differences: tuple[RequestDifference, ...]
     recorded: Peaks
     simulated: Peaks
     lines: tuple[LineBytes, ...]  # that differ, the largest difference first
@@ -145,7 +145,7 @@ def compare(
     device: int = 0,
     *,
     is_whole: bool = False,
-) -> Comparison:
+) -> RequestComparison:
     """Compare what a GPU recorded with a simulation of the whole program.
 
     Args:
@@ -168,9 +168,9 @@ def compare(
         wanted = gpu.events(theirs.start, theirs.stop)
         made = ours.events(begin + mine.start, begin + mine.stop)
         line = ours.line(begin + mine.start) if made else gpu.line(theirs.start)
-        differences.append(Difference(wanted, made, line, theirs.start))
+        differences.append(RequestDifference(wanted, made, line, theirs.start))
     missing = sum(len(run.recorded) for run in differences)
-    return Comparison(
+    return RequestComparison(
         device,
         len(gpu.requests) - missing,
         max(len(gpu.requests), end - begin),

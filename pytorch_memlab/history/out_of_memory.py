@@ -69,7 +69,7 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class UntrainedModel:
+class UntrainedModelFacts:
     """A module of which gradients are computed that no optimizer takes."""
 
     name: str  # of the variable that it is in
@@ -90,7 +90,7 @@ class ModelFacts:
     is_evaluating: bool = False
     frozen: int = 0  # bytes of float32 parameters on the GPU that are not trained
     # the largest first, if there is an optimizer at all
-    untrained: tuple[UntrainedModel, ...] = ()
+    untrained: tuple[UntrainedModelFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from .model import Category
 from .module_paths import ModulePaths
 
 
-class Program:
+class ProgramObserver:
     """Follows modules and optimizers between as many ``begin`` as ``end``."""
 
     def __init__(self) -> None:
@@ -120,5 +120,5 @@ class Program:
                     continue
 
 
-program = Program()
+program = ProgramObserver()
 """The one program of the process."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._common.patching.patches import Patches
 from .._common.text.prose_size import prose_size
-from ..simulation.allocator.out_of_memory import OutOfMemory
+from ..simulation.allocator.out_of_memory import DeviceOutOfMemoryError
 
 if TYPE_CHECKING:
     from ..simulation.inspect import SimulatedGPU
@@ -28,7 +28,7 @@ def refused_peak(gpu: SimulatedGPU, peak: int) -> Iterator[None]:
     def malloc(size: int, *args: Any) -> int:
         if size > 0 and allocator.active_bytes + allocator.settings.round_size(size) >= limit:
             patches.undo()
-            raise OutOfMemory(f"the program stops at its peak of {prose_size(peak)}")
+            raise DeviceOutOfMemoryError(f"the program stops at its peak of {prose_size(peak)}")
         return original(size, *args)
 
     with Patches() as patches:

@@ -26,12 +26,12 @@ from typing import Any, Final, NamedTuple
 
 from ..simulation.allocator.driver import DriverCalls, SimulatedDriver
 from ..simulation.allocator.events import GROWTH, RELEASES
-from ..simulation.allocator.out_of_memory import FailedRequest, OutOfMemory
+from ..simulation.allocator.out_of_memory import DeviceOutOfMemoryError, FailedRequest
 from ..simulation.allocator.replay import (
-    Comparison,
     Mismatch,
     RefusedRequest,
     Replay,
+    ReplayComparison,
     RequestReplay,
 )
 from ..simulation.allocator.settings import AllocatorSettings, read_alloc_conf
@@ -221,7 +221,7 @@ class _Requests(RequestReplay):
             if action == "alloc":
                 try:
                     moved[address] = malloc(size, stream, pools.get(index))
-                except OutOfMemory as error:
+                except DeviceOutOfMemoryError as error:
                     self.failed(index, size, error, was_recorded=False)
                     return index
             elif action == "free_completed":
@@ -241,7 +241,7 @@ class _Requests(RequestReplay):
                 try:
                     # The recording does not tell how long the program would have kept it.
                     allocator.free(malloc(size, stream, pools.get(index)))
-                except OutOfMemory as error:
+                except DeviceOutOfMemoryError as error:
                     self.failed(index, size, error, was_recorded=True)
             elif index in runs:
                 run = runs[index]
@@ -279,13 +279,13 @@ def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
     trace = trace_of(device_history, settings)
     begun = {}
     for order_by_address in (False, True):
-        done = Comparison(trace, settings, order_by_address, most_mismatches=1).run()
+        done = ReplayComparison(trace, settings, order_by_address, most_mismatches=1).run()
         if not done.mismatches:
             break
         begun[order_by_address] = done.mismatches[0].index
     else:
         order_by_address = begun[True] > begun[False]
-        done = Comparison(trace, settings, order_by_address, _MOST_DIFFERENCES).run()
+        done = ReplayComparison(trace, settings, order_by_address, _MOST_DIFFERENCES).run()
     return ReplayCheck(
         Figures(**figures_of(done), retries=None) if done.stats else None,
         done.allocations,

@@ -42,7 +42,7 @@ class Recorder(Protocol):
         """Record no more."""
 
 
-class Holder(Protocol):
+class BlackBoxOwner(Protocol):
     """The owner of the black box of this process, if there is one."""
 
     black_box: BlackBox | None
@@ -51,7 +51,7 @@ class Holder(Protocol):
 class AttachedProcess:
     """Answers requests for the profile of this process."""
 
-    def __init__(self, recorder: Recorder, holder: Holder) -> None:
+    def __init__(self, recorder: Recorder, holder: BlackBoxOwner) -> None:
         self._recorder = recorder
         self._holder = holder
         self._attached: BlackBox | None = None

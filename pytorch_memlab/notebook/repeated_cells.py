@@ -16,7 +16,7 @@ from typing import Any, Final
 from .._common.process.ipython import cell_name
 from .._common.text.quoted import shortened
 from ..errors import UsageError
-from ..fitting.cells import Cell, CellsTarget
+from ..fitting.cells import CellsTarget, CodeCell
 from .mlrun_options import split_statement
 
 _LEFT_OUT: Final = frozenset(
@@ -57,7 +57,7 @@ def repeated_cells(shell: Any, room: int) -> CellsTarget:
     return CellsTarget(tuple(cells), room)
 
 
-def _cell(shell: Any, number: int, raw: str, text: str, *, is_failed: bool) -> Cell:
+def _cell(shell: Any, number: int, raw: str, text: str, *, is_failed: bool) -> CodeCell:
     keeps_result = not raw.rstrip().endswith(";")
     while (around := _magic_around(text)) is not None:
         raw, text, keeps_result = around, shell.transform_cell(around), False
@@ -68,7 +68,7 @@ def _cell(shell: Any, number: int, raw: str, text: str, *, is_failed: bool) -> C
             raise UsageError(f"In[{number}] has {typed[0]}, which may not run twice")
         if ast.unparse(call.func) in ("input", "get_ipython"):
             raise UsageError(f"In[{number}] calls {ast.unparse(call.func)}()")
-    return Cell(number, file, text, is_failed, keeps_result)
+    return CodeCell(number, file, text, is_failed, keeps_result)
 
 
 def _file(shell: Any, number: int, raw: str, text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .._common.frames.user_code import base_name
-from ..history.comparison import Comparison, FileLine, compare
+from ..history.comparison import FileLine, RequestComparison, compare
 from ..history.model import AllocationHistory
 from ..records import Approximation, mark
 from .recorded import RecordedProfile
@@ -19,7 +19,7 @@ class Verification:
 
     recording: str  # what it is, such as the name of its file
     gpu: str  # that was simulated
-    comparisons: tuple[Comparison, ...]  # one for each GPU of the recording
+    comparisons: tuple[RequestComparison, ...]  # one for each GPU of the recording
     marks: Mapping[FileLine, str]  # of the lines of the simulated program, as its table has them
     is_dry_run: bool
 

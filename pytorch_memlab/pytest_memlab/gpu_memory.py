@@ -11,7 +11,7 @@ import torch
 
 from .._common.text.shared_paths import stored
 from ..devices import Device, find_devices, simulated_machine
-from ..devices.allocations import Allocation, allocations_of, drop_workspaces
+from ..devices.allocations import AllocatedBlock, allocations_of, drop_workspaces
 from ..history.holders import PeakHolders
 from ..history.recorder import Recording, live_holders
 from ..profiles.changed_tests import HoldingLine, MeasuredTest
@@ -23,7 +23,7 @@ _NOTHING = DevicePeaks(0, 0, 0)
 _HOLDERS = 20
 
 
-class GPUMemory:
+class GPUMemoryOfTest:
     """The GPU memory of a test, in bytes; before the test begins, everything is 0."""
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class LeakCheck:
         """The memory that stayed in use, on the GPU that has most of it."""
         gc.collect()
         drop_workspaces()
-        new: dict[int, list[Allocation]] = {}
+        new: dict[int, list[AllocatedBlock]] = {}
         for (index, address), block in _blocks():
             if (index, address) not in self._known:
                 new.setdefault(index, []).append(block)
@@ -211,7 +211,7 @@ class LeakCheck:
         return Leak(device, sizes[device], len(new[device]), holders)
 
 
-def _blocks() -> list[tuple[_Address, Allocation]]:
+def _blocks() -> list[tuple[_Address, AllocatedBlock]]:
     """The blocks in use on all GPUs."""
     blocks_in_use = []
     for index in range(torch.cuda.device_count()):

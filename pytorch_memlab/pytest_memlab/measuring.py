@@ -29,7 +29,7 @@ from ..render import memory_of_tests, oom
 from ..saved.tests_file import read
 from ..simulation import simulate_without_traces
 from ..simulation.inspect import active
-from .gpu_memory import GPUMemory, LeakCheck
+from .gpu_memory import GPUMemoryOfTest, LeakCheck
 from .machines import MachinesOfTests
 from .marks import Limits, limits_of
 from .repeated_test import repeated_test
@@ -51,14 +51,14 @@ def register(config: pytest.Config) -> None:
         config.pluginmanager.register(MeasuredTests(config), _NAME)
 
 
-def gpu_memory_of(item: pytest.Item) -> GPUMemory:
+def gpu_memory_of(item: pytest.Item) -> GPUMemoryOfTest:
     """The values that a test's fixture gives it."""
     run = item.stash.get(_KEY, None)
     if run is not None:
         return run.memory
     if not is_switched_off():
         pytest.fail(_LATE, pytrace=False)
-    return GPUMemory()
+    return GPUMemoryOfTest()
 
 
 @dataclass
@@ -66,7 +66,7 @@ class RunOfTest:
     """One test that is measured."""
 
     limits: Limits
-    memory: GPUMemory = field(default_factory=GPUMemory)
+    memory: GPUMemoryOfTest = field(default_factory=GPUMemoryOfTest)
     began: float = field(default_factory=time.monotonic)
     leaks: LeakCheck | None = None
     has_ended: bool = False

@@ -16,8 +16,8 @@ from .rows import WIDTH, cut, document, padded, place, source_line, wrapped
 from .run_notes import after_retries
 
 if TYPE_CHECKING:
-    from ..fitting.growth import Growth
-    from ..fitting.trial import ProgramError
+    from ..fitting.growth import LoopGrowth
+    from ..fitting.trial import TrialError
     from ..fitting.verdict import FailedAllocation, FitReport, Verdict
     from ..history.model import Frame
 
@@ -177,7 +177,7 @@ def _answer_with_place(verdict: Verdict) -> str:
     return text + (f", sizes {_ASSUMED} {place}" if place else "")
 
 
-def _short(problem: ProgramError) -> str:
+def _short(problem: TrialError) -> str:
     """An error and its line."""
     line = printable(problem.message.splitlines()[0])
     return line if problem.frame is None else f"{line} at {place(*problem.frame, ' in ')}"
@@ -201,7 +201,7 @@ def error_lines(report: FitReport) -> Iterator[str]:
         yield f"  and {len(lines) - _ERROR_LINES:,} more lines"
 
 
-def failing_line(problem: ProgramError, on: str = "") -> Iterator[str]:
+def failing_line(problem: TrialError, on: str = "") -> Iterator[str]:
     """The line of the program that an error came from, and the GPUs on which it is raised."""
     if problem.frame is not None:
         yield cut(f"fails{on} at {_line(problem.frame)}")
@@ -290,7 +290,7 @@ def _article(unit: str) -> str:
     return "a" if unit == "step" else "an"
 
 
-def _unit(growth: Growth) -> str:
+def _unit(growth: LoopGrowth) -> str:
     return "step" if growth.repeated.are_steps else "iteration"
 
 

@@ -11,7 +11,7 @@ from ..history.model import device_name
 from .rows import cut_place, document, wrapped
 
 if TYPE_CHECKING:
-    from ..history.comparison import Comparison, Difference, FileLine
+    from ..history.comparison import FileLine, RequestComparison, RequestDifference
     from ..history.model import Event
     from ..profiles.verification import Verification
 
@@ -37,7 +37,7 @@ def text(verification: Verification) -> str:
     return document(lines)
 
 
-def _comparison(comparison: Comparison, whole: Verification) -> Iterator[str]:
+def _comparison(comparison: RequestComparison, whole: Verification) -> Iterator[str]:
     name = device_name(comparison.device)
     if comparison.is_equal:
         yield from wrapped(
@@ -70,7 +70,7 @@ def _comparison(comparison: Comparison, whole: Verification) -> Iterator[str]:
             yield f"  {len(comparison.lines) - _MOST:,} more"
 
 
-def _rest(comparison: Comparison) -> Iterator[str]:
+def _rest(comparison: RequestComparison) -> Iterator[str]:
     parts = []
     if comparison.before:
         parts.append(f"begins after {comparison.before:,} allocations and frees of the program")
@@ -92,7 +92,7 @@ def _percent(recorded: int, simulated: int) -> str:
     return f"{share:+.3f}%" if abs(share) >= 0.001 else signed(simulated - recorded, "+")
 
 
-def _difference(difference: Difference, whole: Verification) -> Iterator[str]:
+def _difference(difference: RequestDifference, whole: Verification) -> Iterator[str]:
     yield f"  {_place(difference.line)}, after {counted(difference.index, 'recorded request')}"
     yield f"    on the GPU   {_requests(difference.recorded)}"
     yield f"    simulated    {_requests(difference.simulated)}"
@@ -106,7 +106,7 @@ def _requests(events: Sequence[Event]) -> str:
     return ", ".join(parts) or "nothing"
 
 
-def _mark(difference: Difference, whole: Verification) -> str:
+def _mark(difference: RequestDifference, whole: Verification) -> str:
     mark = "" if difference.line is None else whole.marks.get(difference.line, "")
     return f"this line is marked {mark}" if mark else "this line has no mark"
 

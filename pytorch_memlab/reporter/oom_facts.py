@@ -40,7 +40,7 @@ from ..history.out_of_memory import (
     ProgramLine,
     SettingsCheck,
     TensorGroup,
-    UntrainedModel,
+    UntrainedModelFacts,
 )
 from ..history.replay import LONGEST, check_settings
 from ..simulation.inspect import FailedRequest, LoggedBlock, SimulatedFailure, settings_string
@@ -348,7 +348,9 @@ class _Search:
         )
         return facts, codes
 
-    def _untrained(self, optimizers: Sequence[torch.optim.Optimizer]) -> tuple[UntrainedModel, ...]:
+    def _untrained(
+        self, optimizers: Sequence[torch.optim.Optimizer]
+    ) -> tuple[UntrainedModelFacts, ...]:
         """Modules in variables whose gradients no optimizer takes, the largest first."""
         trained = {
             id(parameter)
@@ -356,7 +358,7 @@ class _Search:
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
-        untrained: list[UntrainedModel] = []
+        untrained: list[UntrainedModelFacts] = []
         seen = set[int]()
         is_trained = any(self._in_variables(torch.optim.Optimizer))  # none is left of another one
         for name, module in self._in_variables(torch.nn.Module) if is_trained else ():
@@ -376,7 +378,7 @@ class _Search:
                 is_partly_trained = not trained.isdisjoint(parameters)
                 size = sum(map(_nbytes, others))
                 sizes = size, sum(map(_nbytes, gradients))
-                untrained.append(UntrainedModel(name, *sizes, is_partly_trained))
+                untrained.append(UntrainedModelFacts(name, *sizes, is_partly_trained))
         return tuple(sorted(untrained, key=lambda model: -model.parameters))
 
     def _in_variables(self, kind: type[_Kind]) -> Iterator[tuple[str, _Kind]]:

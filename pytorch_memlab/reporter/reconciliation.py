@@ -12,7 +12,7 @@ import torch
 from .._common.text.prose_size import prose_size
 from ..devices import get_device
 from ..devices.allocations import (
-    Allocation,
+    AllocatedBlock,
     allocations_of,
     driver_view,
     unused_private_memory,
@@ -57,7 +57,7 @@ def _counters(device: torch.device) -> tuple[int, int] | None:
 
 def with_allocation_lines(rows: Rows) -> tuple[TensorRow, ...]:
     """The rows, with the lines that allocated them as PyTorch's own memory history knows them."""
-    blocks: dict[torch.device, dict[int, Allocation]] = {}
+    blocks: dict[torch.device, dict[int, AllocatedBlock]] = {}
     result = []
     for row, piece in zip(rows.tensors, rows.storages, strict=True):
         if row.line is None and piece is not None:
@@ -129,8 +129,8 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
 
 
 def _claimed(
-    device: torch.device, rows: Rows, blocks: list[Allocation]
-) -> tuple[int, int, int, list[Allocation]]:
+    device: torch.device, rows: Rows, blocks: list[AllocatedBlock]
+) -> tuple[int, int, int, list[AllocatedBlock]]:
     """Bytes of tensors, of saved ones, and of those outside of blocks; the blocks without any."""
     addresses = [block.address for block in blocks]
     claimed = Counter[int]()

@@ -14,7 +14,7 @@ from support.blind import blind
 from pytorch_memlab import LineProfiler, MemReporter, PeakScope, debug_info, simulate
 from pytorch_memlab.courtesy import Courtesy
 from pytorch_memlab.line_profiler.saved_profile import load
-from pytorch_memlab.pytest_memlab.gpu_memory import GPUMemory
+from pytorch_memlab.pytest_memlab.gpu_memory import GPUMemoryOfTest
 
 TOO_OLD = (
     "CUDA initialization: The NVIDIA driver on your system is too old (found version 11040). "
@@ -61,7 +61,7 @@ def lends_the_gpu() -> None:
 
 
 def measures_a_test(path: Path) -> None:
-    memory = GPUMemory()
+    memory = GPUMemoryOfTest()
     memory.begin()
     memory.end()
     assert memory.measured(None, path).peak == 0

@@ -15,7 +15,7 @@ from support.run_command import ROOT
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.fitting import cluster as clusters
-from pytorch_memlab.fitting.child import Work, done_elsewhere, run_in_children
+from pytorch_memlab.fitting.child import ChildWork, done_elsewhere, run_in_children
 
 PROGRAM = """\
 import os, sys, torch
@@ -104,7 +104,7 @@ def test_a_run_elsewhere_has_the_folder_the_path_and_the_settings_of_this_proces
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "own")])
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    work = Work(_of, "", lambda status: status)
+    work = ChildWork(_of, "", lambda status: status)
     with done_elsewhere(on(_Here()).run):
         found = dict(run_in_children([work, work], 1))
     assert [one[:3] for one in found.values()] == [
@@ -115,7 +115,7 @@ def test_a_run_elsewhere_has_the_folder_the_path_and_the_settings_of_this_proces
 
 def test_a_run_that_dies_elsewhere_is_lost_and_what_it_printed_is_there(tmp_path):
     output = tmp_path / "output.txt"
-    work = Work(_dies, "", lambda status: f"lost {status}", str(output))
+    work = ChildWork(_dies, "", lambda status: f"lost {status}", str(output))
     assert list(on(_Here()).run([work])) == [(0, "lost 7")]
     assert output.read_text() == "the last words\n"
 
@@ -128,7 +128,7 @@ def test_what_a_machine_of_the_cluster_raises_is_an_error_of_the_command(tmp_pat
             return future
 
     with pytest.raises(UsageError, match="a run on the cluster has ended: MemoryError: worker kil"):
-        list(on(Broken()).run([Work(_of, "", lambda status: status)]))
+        list(on(Broken()).run([ChildWork(_of, "", lambda status: status)]))
 
 
 def test_ranks_side_by_side_need_one_machine_and_a_place_each():

@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from benchmarks.batch_programs import LORA_LAYER
 from pytorch_memlab import simulate
-from pytorch_memlab.fitting.child import Work, run_in_children
+from pytorch_memlab.fitting.child import ChildWork, run_in_children
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Settings
 from pytorch_memlab.fitting.verdict import needed_memory, verdict
@@ -130,7 +130,7 @@ def check(source, arguments, tmp_path, monkeypatch):
     answers = set()
     for memory in (peak, peak - 2 * MIB, peak * 3 // 4, peak // 2):
         found = verdict(trial, find_gpu(memory), "", Settings())
-        work = Work(truth, (os.fspath(path), list(arguments), memory), lambda status: status)
+        work = ChildWork(truth, (os.fspath(path), list(arguments), memory), lambda status: status)
         _, (reserved, failed) = next(run_in_children([work], 1))
         assert found.fits == (failed is None)
         answers.add(found.fits)

@@ -9,7 +9,7 @@ from support.trials import run_trial
 
 from pytorch_memlab.advice import trials
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.fitting.cells import Cell, CellsTarget
+from pytorch_memlab.fitting.cells import CellsTarget, CodeCell
 from pytorch_memlab.fitting.trial import Ending
 from pytorch_memlab.notebook.repeated_cells import repeated_cells
 from pytorch_memlab.simulation.inspect import find_gpu
@@ -73,17 +73,17 @@ def test_what_may_not_run_twice_is_named(run, shell, tmp_path, monkeypatch, cell
 def test_cells_run_as_they_did():
     made = "import torch\nkept = torch.ones(2**20, device='cuda')\n"
     cells = (
-        Cell(1, "<ipython-input-1>", made, failed=False, keeps_result=True),
+        CodeCell(1, "<ipython-input-1>", made, failed=False, keeps_result=True),
         # Segments of 20, 32 and 32 MiB: the last one was refused in the notebook.
-        Cell(
+        CodeCell(
             2,
             "<ipython-input-2>",
             "a = torch.ones(2**23, device='cuda')\nb = torch.ones(2**23, device='cuda')\n",
             failed=True,
             keeps_result=True,
         ),
-        Cell(3, "<ipython-input-3>", "del a\nkept + 1\n", failed=False, keeps_result=True),
-        Cell(4, "<ipython-input-4>", "_3 + Out[3]\n", failed=False, keeps_result=False),
+        CodeCell(3, "<ipython-input-3>", "del a\nkept + 1\n", failed=False, keeps_result=True),
+        CodeCell(4, "<ipython-input-4>", "_3 + Out[3]\n", failed=False, keeps_result=False),
     )
     trial = run_trial(CellsTarget(cells, 60 * 2**20), find_gpu("1GiB"))
     assert trial.error == ""

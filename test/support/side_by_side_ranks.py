@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from pytorch_memlab import simulate
-from pytorch_memlab.fitting.child import Work, can_fork, run_in_children
+from pytorch_memlab.fitting.child import ChildWork, can_fork, run_in_children
 from pytorch_memlab.simulation.inspect import peers
 
 
@@ -36,7 +36,7 @@ def run_ranks(function, world_size, *, compute=False, beside=None):
     ranks = range(world_size) if beside is None else beside
     address = peers.address(store.port, "test", ranks, ())
     works = [
-        Work(_run, Rank(rank, world_size, address, compute, function), partial(_lost, rank))
+        ChildWork(_run, Rank(rank, world_size, address, compute, function), partial(_lost, rank))
         for rank in ranks
     ]
     found = {}

@@ -40,7 +40,7 @@ class RunFollower(Protocol):
         """The run is over."""
 
 
-class Follower(Protocol):
+class CompilationFollower(Protocol):
     """Follows what is compiled, and what runs of it."""
 
     def replaced(self, code: CodeType, generated: CodeType, is_start: bool, /) -> None:
@@ -59,11 +59,11 @@ class CompiledCode:
     """All that was compiled in this process, and its followers."""
 
     def __init__(self) -> None:
-        self.followers: list[Follower] = []
+        self.followers: list[CompilationFollower] = []
         self._generated: dict[int, tuple[CodeType, CodeType, bool]] = {}
         self._thread = threading.local()
 
-    def follow(self, follower: Follower) -> None:
+    def follow(self, follower: CompilationFollower) -> None:
         """Tell a follower of all that is compiled already, and of what happens from now on."""
         self.followers.append(follower)
         for code, generated, is_start in tuple(self._generated.values()):

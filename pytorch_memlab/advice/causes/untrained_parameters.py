@@ -6,7 +6,7 @@ import ast
 
 from ..._common.text.prose_size import prose_size
 from ...history.model import Category
-from ...history.out_of_memory import OutOfMemory, UntrainedModel
+from ...history.out_of_memory import OutOfMemory, UntrainedModelFacts
 from ..cause import Basis, Cause, Remedy, Results
 from ..changes import EditedSource
 from ..evidence import is_kept, is_much
@@ -40,7 +40,7 @@ class UntrainedParameters(Cause):
         return None
 
 
-def _frozen(oom: OutOfMemory, model: UntrainedModel) -> EditedSource | None:
+def _frozen(oom: OutOfMemory, model: UntrainedModelFacts) -> EditedSource | None:
     """The program in which a model requires no gradients from when it is made."""
     for file in rewritings(oom):
         made = [node for node in nodes_of(file.tree, ast.Assign) if _sets(node, model.name)]
@@ -63,7 +63,7 @@ def _sets(node: ast.Assign, name: str) -> bool:
     return any(ast.unparse(target) == name for target in targets)
 
 
-def _partly_frozen(oom: OutOfMemory, model: UntrainedModel) -> EditedSource | None:
+def _partly_frozen(oom: OutOfMemory, model: UntrainedModelFacts) -> EditedSource | None:
     """The program in which only those parameters require gradients that its optimizer has."""
     names = {optimizer.name for optimizer in oom.optimizers}
     for file in rewritings(oom):

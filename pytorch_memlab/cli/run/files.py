@@ -26,7 +26,7 @@ from ...jobs.black_box import BlackBox
 from ...jobs.folder import ENDING, JobFolder, is_job_folder
 from ...profiles.recorded import ProgramError
 from ...simulation.inspect import active
-from ..output import FORMATS, OutputFile, Results, is_profile, tell_headline, writer_to
+from ..output import FORMATS, OutputFile, RunResults, is_profile, tell_headline, writer_to
 
 if TYPE_CHECKING:
     from ..._common.process.uncaught_errors import ErrorReport
@@ -100,7 +100,7 @@ class RunFiles:
         is_drawn = self._has_page and active.machine is not None
         return bool(self._pictures) or self._saves_history or is_drawn
 
-    def write(self, results: Results) -> None:
+    def write(self, results: RunResults) -> None:
         """Write the report, or print it."""
         is_written = self._write_to_job(results)
         if self._writes_reports or not is_written:
@@ -109,7 +109,7 @@ class RunFiles:
         if self.has_report and is_written:
             tell_headline(results)
 
-    def _write_to_job(self, results: Results) -> bool:
+    def _write_to_job(self, results: RunResults) -> bool:
         if self.black_box is None:
             return True
         try:

@@ -40,7 +40,7 @@ from ...scopes import DevicePeaks, RunPeaks
 from ..ending_signals import EndedBySignal
 from ..exit_codes import FAILED, INTERRUPTED
 from ..notices import tell_unused_gpu
-from ..output import Results, results_of
+from ..output import RunResults, results_of
 from .sections import CategoryReport, StepLeaks
 from .steps import Steps, progress_shown
 from .targets import ImportedFunctions, functions_of, named_functions
@@ -160,7 +160,7 @@ class Profile:
     @no_garbage_collection()  # which takes most of the time of a report of many functions
     def finish(
         self,
-        write: Callable[[Results], object],
+        write: Callable[[RunResults], object],
         has_ranks: Callable[[], bool],
         is_asked_for: bool,
     ) -> None:

@@ -47,7 +47,7 @@ from ..notices import tell
 from .words import words_of
 
 if TYPE_CHECKING:
-    from ..output import Results
+    from ..output import RunResults
     from ..parser import CommandParser
     from .files import RunFiles
 
@@ -107,7 +107,7 @@ class StartedRanks:
         imports.start()
         process.callback(imports.stop)
 
-    def write(self, results: Results) -> None:
+    def write(self, results: RunResults) -> None:
         """Write the results of this process, which may be one of the ranks that it started."""
         if self._temporary is None:
             self._write(results)

@@ -18,8 +18,8 @@ from .events import AllocatorEvents, BlockLog, Observer
 from .generations import Generations
 from .out_of_memory import (
     TOO_LARGE,
+    DeviceOutOfMemoryError,
     FreeBlock,
-    OutOfMemory,
     PrivateMemory,
     out_of_memory_text,
     rejection_text,
@@ -93,14 +93,14 @@ class CachingAllocator:
         """Serve a request, of a private pool if one is named, and return the address.
 
         Raises:
-            OutOfMemory: the GPU has no room.
+            DeviceOutOfMemoryError: the GPU has no room.
         """
         if size <= 0:
             if size:
                 raise UsageError(f"size must be 0 or more bytes, not {size}")
             return 0
         if size >= ONE_EXABYTE:
-            raise OutOfMemory(TOO_LARGE)
+            raise DeviceOutOfMemoryError(TOO_LARGE)
         # In a capture, PyTorch asks no stream what it has done: cudaEventQuery is not permitted.
         events = self._events
         has_events = events.complete or events.waiting or events.deferred
@@ -429,10 +429,10 @@ class CachingAllocator:
                 block = segments.make_segment(pool, stream, size)
         if block is None:
             if stats.num_oom_rejections != rejections:
-                raise OutOfMemory(rejection_text(requested))
+                raise DeviceOutOfMemoryError(rejection_text(requested))
             stats.num_ooms += 1
             self._told.tell("oom", self._driver.free_memory(), size, stream, pool)
-            raise OutOfMemory(self._out_of_memory_text(size))
+            raise DeviceOutOfMemoryError(self._out_of_memory_text(size))
         return block
 
     def _free_block_on_oom(self, pool: BlockPool, stream: int, size: int) -> Block | None:

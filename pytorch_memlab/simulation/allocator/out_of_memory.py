@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class OutOfMemory(Exception):  # noqa: N818 - torch's own is called OutOfMemoryError
+class DeviceOutOfMemoryError(Exception):
     """A request that the GPU cannot serve; the message is that of PyTorch 2.13."""
 
 

@@ -15,7 +15,7 @@ from .blocks import PoolId
 from .caching_allocator import CachingAllocator
 from .driver import DriverCalls, RecordedDriver, SimulatedDriver, Step
 from .events import ACTIONS, GROWTH, RELEASES
-from .out_of_memory import OutOfMemory
+from .out_of_memory import DeviceOutOfMemoryError
 from .settings import AllocatorSettings
 
 
@@ -119,7 +119,7 @@ class RequestReplay:
         """Make a request.
 
         Raises:
-            OutOfMemory: the GPU has no room.
+            DeviceOutOfMemoryError: the GPU has no room.
         """
         try:
             return self.allocator.malloc(size, stream, pool_id)
@@ -149,7 +149,9 @@ class RequestReplay:
         for pool_id in private:
             self.allocator.empty_cache(pool_id)
 
-    def failed(self, index: int, size: int, error: OutOfMemory, *, was_recorded: bool) -> None:
+    def failed(
+        self, index: int, size: int, error: DeviceOutOfMemoryError, *, was_recorded: bool
+    ) -> None:
         allocator, free = self.allocator, self.driver.free_memory()
         figures = allocator.active_bytes, allocator.reserved_bytes, free
         self.result.out_of_memory.append(
@@ -247,7 +249,7 @@ def replay(
             text = trace["settings"].get("PYTORCH_CUDA_ALLOC_CONF") or ""
             settings = AllocatorSettings.parse(text)
         recording = _recording(trace)
-        return Comparison(recording, settings, order_by_address, most_mismatches).run()
+        return ReplayComparison(recording, settings, order_by_address, most_mismatches).run()
     except (KeyError, TypeError, IndexError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
@@ -280,7 +282,7 @@ def _segment(segment: Mapping[str, Any]) -> RecordedSegment:
     )
 
 
-class Comparison(RequestReplay):
+class ReplayComparison(RequestReplay):
     """A replay in the memory that the recording has, event by event."""
 
     driver: RecordedDriver
@@ -346,7 +348,7 @@ class Comparison(RequestReplay):
         self.result.allocations += 1
         try:
             actual = self._malloc(index, size, stream)
-        except OutOfMemory:
+        except DeviceOutOfMemoryError:
             self._differs(index, f"{size} bytes refused, recorded at {address:#x}")
             return
         self.addresses[address] = actual
@@ -359,7 +361,7 @@ class Comparison(RequestReplay):
         driver.available = free
         try:
             actual = self._malloc(index, size, stream)
-        except OutOfMemory as error:
+        except DeviceOutOfMemoryError as error:
             self.failed(index, size, error, was_recorded=True)
         else:
             self.allocator.free(actual)
@@ -382,7 +384,7 @@ class Comparison(RequestReplay):
         """Allocate, and compare what the allocator asked the driver for.
 
         Raises:
-            OutOfMemory: as the recording has it, or else the allocator differs from it.
+            DeviceOutOfMemoryError: as the recording has it, or else the allocator differs from it.
         """
         driver = self.driver
         self.result.segments_checked += len(self._expected())

@@ -81,7 +81,7 @@ class _Saved:
 
 
 @dataclass
-class Recording:
+class OpRecording:
     """The ops of one capture, with values."""
 
     machine: Machine
@@ -237,7 +237,7 @@ def run_captured(call: DispatchedCall, capture: Capture) -> Any:
     launches = not (info.touches_no_element or info.resizes or info.name in _LAUNCHES_NONE)
     stream = machine.current_stream(capture.gpu.index)
     capture.launch(stream, int(launches))
-    recording: Recording | None = capture.recording
+    recording: OpRecording | None = capture.recording
     if recording is not None:
         for tensor in info.written_in(call.args, call.kwargs):
             recording.save(tensor)
@@ -249,10 +249,10 @@ def run_captured(call: DispatchedCall, capture: Capture) -> Any:
     return result
 
 
-def recording_of(machine: Machine) -> Recording | None:
+def recording_of(machine: Machine) -> OpRecording | None:
     """The recording of the capture that the current stream belongs to."""
     capture = machine.current_capture(machine.thread.device)
-    recording: Recording | None = None if capture is None else capture.recording
+    recording: OpRecording | None = None if capture is None else capture.recording
     return recording
 
 
@@ -261,7 +261,7 @@ def run_kernel(
 ) -> None:
     """Run a kernel of the program on a GPU; if it is captured, keep it if it computes."""
     capture = machine.current_capture(index)
-    recording: Recording | None = None
+    recording: OpRecording | None = None
     if capture is not None:
         capture.launch(machine.current_stream(index))
         recording = capture.recording

@@ -40,7 +40,7 @@ class LoggedBlock(TakenStack):
         self.raw = raw  # the stack
 
 
-class Follower(Protocol):
+class BlockFollower(Protocol):
     """Follows the blocks of a log."""
 
     def allocated(self, block: Any) -> None:
@@ -77,7 +77,7 @@ class AllocationLog:
         self.is_whole = True  # whether nothing is missing
         self._most = _LONGEST
         self.capture: Callable[[], Any] = capture  # takes the stack of an allocation
-        self.follower: Follower | None = None  # is told of every block; None without one
+        self.follower: BlockFollower | None = None  # is told of every block; None without one
         self.block_class = LoggedBlock  # of the blocks that are allocated from now on
 
     def allocated(self, address: int, size: int, requested: int, stream: int) -> None:

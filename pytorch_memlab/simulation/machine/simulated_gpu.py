@@ -22,8 +22,8 @@ from ..allocator.caching_allocator import CachingAllocator
 from ..allocator.driver import SimulatedDriver
 from ..allocator.out_of_memory import (
     NO_PRIVATE_MEMORY,
+    DeviceOutOfMemoryError,
     FailedRequest,
-    OutOfMemory,
     PrivateMemory,
     format_size,
 )
@@ -164,7 +164,7 @@ class SimulatedGPU:
                 if self._dead or self._trace is not None:
                     self._settle()
             return Allocation(self, address, nbytes)
-        except OutOfMemory as error:
+        except DeviceOutOfMemoryError as error:
             text = str(error)
         except BaseException:
             if address:  # an interrupt, or a callback, came after it
@@ -370,7 +370,7 @@ class SimulatedGPU:
             if self._dead:
                 self._free_dead()
             return work(*args)
-        except OutOfMemory:  # all that happened is whole
+        except DeviceOutOfMemoryError:  # all that happened is whole
             raise
         except BaseException:
             self._is_half_done = True

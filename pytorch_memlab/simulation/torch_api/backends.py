@@ -16,15 +16,15 @@ from torch._subclasses import FakeTensor
 from ..._common.patching.patches import Patches
 from ..machine.machine import Machine
 from ..machine.unsupported import refusal, unsupported
-from ..ops.attention.backends import AttentionCall, Backend, against, cudnn_version
+from ..ops.attention.backends import AttentionCall, SDPBackend, against, cudnn_version
 from ..ops.convolution.backends import convolution_of
 from ..ops.core.memory_formats import cudnn_conv_memory_format
 from ..ops.rnn.cudnn_rnn import MODES, flatten
 
 _BACKENDS = {
-    "_can_use_flash_attention": Backend.FLASH,
-    "_can_use_mem_efficient_attention": Backend.EFFICIENT,
-    "_can_use_cudnn_attention": Backend.CUDNN,
+    "_can_use_flash_attention": SDPBackend.FLASH,
+    "_can_use_mem_efficient_attention": SDPBackend.EFFICIENT,
+    "_can_use_cudnn_attention": SDPBackend.CUDNN,
 }
 _CONVOLUTION = (
     *("input", "weight", "bias", "stride", "padding", "dilation"),
@@ -126,7 +126,7 @@ def _install_convolutions(machine: Machine, patches: Patches) -> None:
         return cudnn_conv_memory_format(tensor, weight)
 
 
-def _asks(machine: Machine, backend: Backend) -> Callable[..., bool]:
+def _asks(machine: Machine, backend: SDPBackend) -> Callable[..., bool]:
     def can_use(params: Any, debug: bool = False) -> bool:
         gpu = machine.gpu_of(params.query)
         if gpu is None:

@@ -29,7 +29,7 @@ from ..allocator.checkpoints import (
     live_allocations,
     set_checkpoint_state,
 )
-from ..dispatch.captured_ops import Recording
+from ..dispatch.captured_ops import OpRecording
 from ..machine.allocation_log import code_stack
 from ..machine.captures import ERROR_MODES, Capture
 from ..machine.cuda_errors import cuda_error
@@ -140,7 +140,7 @@ class SimulatedCUDAGraph:
         _begin(gpu, pool_id, capture.takes)
         graph.pools = [pool_id]
         if machine.values is None:
-            capture.recording = Recording(machine)
+            capture.recording = OpRecording(machine)
         if RELEASE >= _REGISTERS_DRAWS_SINCE:
             capture.register = partial(_start_draws, graph, capture)
         elif RELEASE >= _OWN_HOLDERS_SINCE:

@@ -5,7 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import SimulatedDriver
-from pytorch_memlab.simulation.allocator.out_of_memory import OutOfMemory
+from pytorch_memlab.simulation.allocator.out_of_memory import DeviceOutOfMemoryError
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 from pytorch_memlab.simulation.allocator.stats import GROUPS
 
@@ -68,7 +68,7 @@ class DefaultSettings(RuleBasedStateMachine):
         ooms = self.failures()
         try:
             address = self.allocator.malloc(size, stream)
-        except OutOfMemory:
+        except DeviceOutOfMemoryError:
             assert self.failures() == ooms + 1
         else:
             assert self.failures() == ooms

@@ -3,7 +3,7 @@
 import pytest
 from support.spied_allocator import MB, NONE, allocator, stat
 
-from pytorch_memlab.simulation.allocator.out_of_memory import OutOfMemory
+from pytorch_memlab.simulation.allocator.out_of_memory import DeviceOutOfMemoryError
 
 # Statistics
 
@@ -24,7 +24,7 @@ def test_resetting_what_came_and_went_leaves_the_peaks():
     made = allocator("max_split_size_mb:20", total_mb=100)
     made.malloc(30 * MB)
     made.free(made.malloc(60 * MB))
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(DeviceOutOfMemoryError):
         made.malloc(120 * MB)
     made.reset_accumulated_stats()
     stats = made.memory_stats()

@@ -3,7 +3,7 @@
 import pytest
 from support.spied_allocator import MB, NONE, RESERVED, allocator, current, stat
 
-from pytorch_memlab.simulation.allocator.out_of_memory import OutOfMemory
+from pytorch_memlab.simulation.allocator.out_of_memory import DeviceOutOfMemoryError
 
 
 def test_an_expandable_segment_grows_page_by_page():
@@ -84,7 +84,7 @@ def test_an_expandable_segment_is_out_of_memory_page_by_page():
     made = allocator("expandable_segments:True", total_mb=50)
     made.malloc(30 * MB)
     made.driver.calls.clear()
-    with pytest.raises(OutOfMemory, match=r"Tried to allocate 12\.00 MiB"):
+    with pytest.raises(DeviceOutOfMemoryError, match=r"Tried to allocate 12\.00 MiB"):
         made.malloc(10 * MB + 512)
     assert made.driver.calls == [("map fails", 20), ("map fails", 20)]
     assert made.malloc(10 * MB) == RESERVED + 30 * MB

@@ -3,7 +3,7 @@
 import pytest
 from support.spied_allocator import BASE, MB, allocator, current, pools
 
-from pytorch_memlab.simulation.allocator.out_of_memory import OutOfMemory
+from pytorch_memlab.simulation.allocator.out_of_memory import DeviceOutOfMemoryError
 
 GRAPH = (0, 1)
 OTHER = (3, 0)
@@ -82,7 +82,7 @@ def test_the_error_tells_what_private_pools_keep():
     made = allocator(total_mb=64)
     made.free(made.malloc(30 * MB, pool_id=GRAPH))
     made.malloc(20 * MB)
-    with pytest.raises(OutOfMemory) as failure:
+    with pytest.raises(DeviceOutOfMemoryError) as failure:
         made.malloc(20 * MB)
     assert (
         "Of the allocated memory 50.00 MiB is allocated by PyTorch, with 30.00 MiB allocated in "
@@ -95,9 +95,9 @@ def test_a_request_of_a_capture_lets_the_cache_be():
     made.free(made.malloc(30 * MB))
     made.private.begin(GRAPH, {7}.__contains__)
     made.captures = 1
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(DeviceOutOfMemoryError):
         made.malloc(36 * MB, stream=7)
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(DeviceOutOfMemoryError):
         made.malloc(36 * MB)
     stats = made.memory_stats()
     assert (stats["num_alloc_retries"], stats["num_ooms"]) == (0, 2)
@@ -211,7 +211,7 @@ def test_a_pool_serves_others_when_memory_runs_out():
     borrowed = made.malloc(8 * MB)
     assert made.memory_stats()["num_alloc_retries"] == 0
     assert made.allocated_blocks[borrowed].pool.private.pool_id == GRAPH
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(DeviceOutOfMemoryError):
         made.malloc(33 * MB)  # more than what is left of the segment
 
 

@@ -9,7 +9,7 @@ import pytest
 from pytorch_memlab.simulation import replay
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import SimulatedDriver
-from pytorch_memlab.simulation.allocator.out_of_memory import OutOfMemory
+from pytorch_memlab.simulation.allocator.out_of_memory import DeviceOutOfMemoryError
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 
 MB = 2**20
@@ -62,7 +62,7 @@ def recorded(conf, total, seed, steps=400):
     def allocate(size):
         try:
             address = allocator.malloc(size)
-        except OutOfMemory as error:
+        except DeviceOutOfMemoryError as error:
             events.append(["oom", driver.free_memory(), size, 0])
             texts.append((len(events) - 1, str(error)))
         else:

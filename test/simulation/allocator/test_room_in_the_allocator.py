@@ -6,7 +6,7 @@ from support.spied_allocator import MB, allocator, current, stat
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import SimulatedDriver
-from pytorch_memlab.simulation.allocator.out_of_memory import OutOfMemory
+from pytorch_memlab.simulation.allocator.out_of_memory import DeviceOutOfMemoryError
 
 # Room
 
@@ -49,7 +49,7 @@ def test_the_pool_is_not_searched_again_after_the_cache_was_emptied():
     made.record_stream(waiting, 1)
     made.work.sleep(1)
     made.free(waiting)
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(DeviceOutOfMemoryError):
         made.malloc(20 * MB)
     assert made.malloc(20 * MB) == waiting
 
@@ -171,7 +171,9 @@ def test_the_memory_fraction_limits_without_asking_the_card():
     assert made.memory_fraction == 1.0
     made.set_memory_fraction(0.3)
     assert made.memory_fraction == int(0.3 * 100 * MB) / (100 * MB)
-    with pytest.raises(OutOfMemory, match=r"is free\. .*30\.00 MiB allowed; Of the allocated"):
+    with pytest.raises(
+        DeviceOutOfMemoryError, match=r"is free\. .*30\.00 MiB allowed; Of the allocated"
+    ):
         made.malloc(31 * MB)
     assert made.driver.calls == []
     made.malloc(28 * MB)
@@ -203,7 +205,7 @@ def test_the_text_is_pytorchs():
     made = CachingAllocator(driver, device=1)
     made.malloc(20 * 2**30)
     made.malloc(3 * MB)
-    with pytest.raises(OutOfMemory) as error:
+    with pytest.raises(DeviceOutOfMemoryError) as error:
         made.malloc(5 * 2**30 + 1)
     assert str(error.value) == (
         "CUDA out of memory. Tried to allocate 5.00 GiB. GPU 1 has a total capacity of 24.00 GiB "
@@ -221,7 +223,7 @@ def test_the_text_names_the_segment_and_the_limit():
 
     made = CachingAllocator(Unwatched(4 * MB))
     made.set_memory_fraction(0.25)
-    with pytest.raises(OutOfMemory) as error:
+    with pytest.raises(DeviceOutOfMemoryError) as error:
         made.malloc(5)
     assert str(error.value) == (
         "CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 4.00 MiB "
@@ -232,11 +234,11 @@ def test_the_text_names_the_segment_and_the_limit():
 
 def test_nobody_allocates_an_exabyte():
     made = allocator()
-    with pytest.raises(OutOfMemory) as error:
+    with pytest.raises(DeviceOutOfMemoryError) as error:
         made.malloc(2**60)
     assert str(error.value) == "CUDA out of memory. Tried to allocate more than 1EB memory."
     assert made.memory_stats()["num_ooms"] == 0
-    with pytest.raises(OutOfMemory, match=r"Tried to allocate 1073741824\.00 GiB"):
+    with pytest.raises(DeviceOutOfMemoryError, match=r"Tried to allocate 1073741824\.00 GiB"):
         made.malloc(2**60 - 1)
 
 
@@ -244,7 +246,7 @@ def test_a_request_can_be_refused_before_it_is_tried():
     made = allocator("throw_on_cudamalloc_oom:True", total_mb=100)
     made.free(made.malloc(60 * MB))
     made.driver.calls.clear()
-    with pytest.raises(OutOfMemory) as error:
+    with pytest.raises(DeviceOutOfMemoryError) as error:
         made.malloc(70 * MB)
     assert str(error.value) == (
         "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
@@ -258,7 +260,7 @@ def test_a_request_can_be_refused_before_it_is_tried():
 def test_what_remains_after_out_of_memory_works():
     made = allocator(total_mb=60)
     kept = made.malloc(40 * MB)
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(DeviceOutOfMemoryError):
         made.malloc(30 * MB)
     made.free(kept)
     made.malloc(50 * MB)

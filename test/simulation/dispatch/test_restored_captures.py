@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from pytorch_memlab.simulation.dispatch.captured_ops import Recording
+from pytorch_memlab.simulation.dispatch.captured_ops import OpRecording
 
 
 def test_the_first_that_had_the_memory_has_its_values_again() -> None:
     memory = np.full(4, 5, dtype=np.uint8)
     no_machine: Any = None
 
-    class OfOnePool(Recording):
+    class OfOnePool(OpRecording):
         def _pool_memory(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
             return torch.from_numpy(memory).untyped_storage()
 

@@ -31,7 +31,7 @@ _CUDNN_BEFORE: Final = 91002
 _MOST_CUDNN_SIZE: Final = 65_535
 
 
-class Backend(IntEnum):
+class SDPBackend(IntEnum):
     """The backends of attention, numbered as in ``at::SDPBackend``."""
 
     MATH = 0
@@ -41,8 +41,20 @@ class Backend(IntEnum):
 
 
 _OVERRIDEABLE: Final = 4
-_ORDER: Final = [Backend.FLASH, Backend.EFFICIENT, Backend.MATH, Backend.CUDNN, _OVERRIDEABLE]
-_CUDNN_FIRST: Final = [Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT, Backend.MATH, _OVERRIDEABLE]
+_ORDER: Final = [
+    SDPBackend.FLASH,
+    SDPBackend.EFFICIENT,
+    SDPBackend.MATH,
+    SDPBackend.CUDNN,
+    _OVERRIDEABLE,
+]
+_CUDNN_FIRST: Final = [
+    SDPBackend.CUDNN,
+    SDPBackend.FLASH,
+    SDPBackend.EFFICIENT,
+    SDPBackend.MATH,
+    _OVERRIDEABLE,
+]
 
 
 class AttentionCall(NamedTuple):
@@ -76,7 +88,7 @@ class AttentionCall(NamedTuple):
         )
 
 
-def select(call: AttentionCall) -> Backend:
+def select(call: AttentionCall) -> SDPBackend:
     """The backend that CUDA chooses: ``select_sdp_backend`` of ``cuda/sdp_utils.cpp``."""
     if not is_any_enabled():
         raise RuntimeError(
@@ -84,20 +96,20 @@ def select(call: AttentionCall) -> Backend:
             "This is likely due to turning off both the math kernel and the fused kernels."
         )
     for choice in _priority(call):
-        if choice == Backend.MATH:
+        if choice == SDPBackend.MATH:
             if torch._C._get_math_sdp_enabled():
-                return Backend.MATH
+                return SDPBackend.MATH
         elif choice == _OVERRIDEABLE:
             if torch._C._get_overrideable_sdp_enabled():
                 raise RuntimeError("Invalid backend")
-        elif against(Backend(choice), call) is None:
-            return Backend(choice)
+        elif against(SDPBackend(choice), call) is None:
+            return SDPBackend(choice)
     for backend in _FUSED:
         warn_against(backend, call)
     raise RuntimeError("No available kernel. Aborting execution.")
 
 
-def warn_against(backend: Backend, call: AttentionCall) -> None:
+def warn_against(backend: SDPBackend, call: AttentionCall) -> None:
     """Warn in PyTorch's words, which programs search for, that a kernel cannot run, and why."""
     warnings.warn(f"{_FUSED[backend][0]} kernel not used because:", stacklevel=2)
     warnings.warn(f"{against(backend, call)}", stacklevel=2)
@@ -139,7 +151,7 @@ def cudnn_version() -> int:
     return versions[-1] if versions else _CUDNN_BEFORE
 
 
-def against(backend: Backend, call: AttentionCall) -> str | None:
+def against(backend: SDPBackend, call: AttentionCall) -> str | None:
     """Why a kernel cannot run: the first condition that fails, as later ones presume it."""
     return next(_FUSED[backend][1](call), None) if backend in _FUSED else None
 
@@ -318,8 +330,8 @@ def _against_heads(call: AttentionCall, *, takes_groups: bool, alike: bool = Tru
         yield "the heads of key and value must divide those of the query"
 
 
-_FUSED: Final[dict[Backend, tuple[str, Callable[[AttentionCall], Iterator[str]]]]] = {
-    Backend.EFFICIENT: ("Memory efficient", _against_efficient),
-    Backend.FLASH: ("Flash attention", _against_flash),
-    Backend.CUDNN: ("CuDNN attention", _against_cudnn),
+_FUSED: Final[dict[SDPBackend, tuple[str, Callable[[AttentionCall], Iterator[str]]]]] = {
+    SDPBackend.EFFICIENT: ("Memory efficient", _against_efficient),
+    SDPBackend.FLASH: ("Flash attention", _against_flash),
+    SDPBackend.CUDNN: ("CuDNN attention", _against_cudnn),
 }

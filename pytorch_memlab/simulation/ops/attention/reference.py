@@ -59,7 +59,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-class Part(NamedTuple):
+class SequenceGroup(NamedTuple):
     """One sequence, or all sequences of one length together.
 
     Args:
@@ -75,12 +75,12 @@ class Part(NamedTuple):
     rows: View = partial(torch.flatten, start_dim=2)
 
 
-Parts = Callable[[Any, dict[str, Any], int], Iterable[Part]]
+Parts = Callable[[Any, dict[str, Any], int], Iterable[SequenceGroup]]
 
 
-def _whole(_op: Any, named: dict[str, Any], seed: int) -> Iterable[Part]:
+def _whole(_op: Any, named: dict[str, Any], seed: int) -> Iterable[SequenceGroup]:
     names = ("query", "key", "value", "attn_bias", "dropout_p", "is_causal", "scale")
-    return [Part(Attention._make([*map(named.get, names), seed]))]
+    return [SequenceGroup(Attention._make([*map(named.get, names), seed]))]
 
 
 def forward_reference(op: Any, meta: Implementation, parts: Parts = _whole) -> Implementation:

@@ -22,7 +22,7 @@ from ...machine.unsupported import unsupported
 from ..core.cuda_dispatch import refuse_cpu_tensors
 from ..core.op_call import OpCall
 from ..core.registry import as_on_cpu, define, op
-from .backends import AttentionCall, Backend, is_any_enabled, is_any_fused_enabled, select
+from .backends import AttentionCall, SDPBackend, is_any_enabled, is_any_fused_enabled, select
 
 _ALIGNMENT: Final = 8
 """Elements: flash attention's head dimension and the rows of a mask are multiples of it."""
@@ -138,11 +138,11 @@ def _aligned(mask: torch.Tensor) -> Any:
     return _aten.slice.Tensor(wide, -1, 0, size)
 
 
-_RUN: Final[Mapping[Backend, Callable[..., Any]]] = {
-    Backend.FLASH: _flash,
-    Backend.EFFICIENT: _efficient,
-    Backend.CUDNN: _cudnn,
-    Backend.MATH: _math,
+_RUN: Final[Mapping[SDPBackend, Callable[..., Any]]] = {
+    SDPBackend.FLASH: _flash,
+    SDPBackend.EFFICIENT: _efficient,
+    SDPBackend.CUDNN: _cudnn,
+    SDPBackend.MATH: _math,
 }
 
 define("aten::scaled_dot_product_attention", cuda_dispatch=_attention, takes_nested=True)
@@ -222,7 +222,7 @@ def _native_attention(
     split = (query.shape[0], -1, num_head, embed_dim // num_head)
     heads = query.view(split).transpose(1, 2)
     call = AttentionCall(gpu.model, heads, heads, heads, None, 0.0, False, False)
-    if select(call) is Backend.MATH:
+    if select(call) is SDPBackend.MATH:
         return NotImplemented
     return _fused(query, split, weights), None
 

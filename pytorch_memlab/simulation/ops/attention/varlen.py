@@ -18,7 +18,13 @@ from ...machine.unsupported import unsupported
 from ..core.op_call import OpCall, named_arguments
 from ..core.registry import op
 from . import efficient, flash
-from .reference import Attention, Part, backward_reference, empty_results, forward_reference
+from .reference import (
+    Attention,
+    SequenceGroup,
+    backward_reference,
+    empty_results,
+    forward_reference,
+)
 
 _FOLDER: Final = "aten/src/ATen/native/transformers/cuda"
 _aten: Final = torch.ops.aten
@@ -31,7 +37,7 @@ _FROM_THE_END: Final = 2
 _UNLIMITED: Final = 2**31
 
 
-def _sequences(op: Any, named: dict[str, Any], seed: int) -> Iterator[Part]:
+def _sequences(op: Any, named: dict[str, Any], seed: int) -> Iterator[SequenceGroup]:
     for name in _REFUSED:
         if named.get(name) is not None:
             raise unsupported(f"{op} with {name}")
@@ -46,7 +52,7 @@ def _sequences(op: Any, named: dict[str, Any], seed: int) -> Iterator[Part]:
         bias = _mask(named, query.shape[2], key.shape[2])
         options = (named["dropout_p"], False, named["scale"], seed + number)
         rows = partial(_rows, number, of_query)
-        yield Part(Attention(query, key, value, bias, *options), in_query, in_key, rows)
+        yield SequenceGroup(Attention(query, key, value, bias, *options), in_query, in_key, rows)
 
 
 def _indices(tensor: torch.Tensor, offsets: torch.Tensor | None) -> list[Any]:

@@ -24,7 +24,7 @@ _VOLUME: Final = 5
 _aten: Final = torch.ops.aten
 
 
-class Backend(Enum):
+class ConvolutionBackend(Enum):
     """Who convolves.
 
     ``CUDNN``: cuDNN, transposed convolutions too. ``DEPTHWISE``: PyTorch's own kernels for groups
@@ -65,17 +65,21 @@ class Convolution:
     @property
     def layout(self) -> torch.memory_format:
         """The format in which the backend reads and writes."""
-        if self.backend() is Backend.CUDNN:
+        if self.backend() is ConvolutionBackend.CUDNN:
             return cudnn_conv_memory_format(self.tensor, self.weight)
         return torch.contiguous_format
 
-    def backend(self) -> Backend:
+    def backend(self) -> ConvolutionBackend:
         tensor = self.tensor
         if not tensor.shape[0] or not tensor.shape[1]:
-            return Backend.EMPTY
+            return ConvolutionBackend.EMPTY
         if self._is_depthwise():
-            return Backend.CUDNN if self._is_depthwise_of_cudnn() else Backend.DEPTHWISE
-        return Backend.CUDNN if self._is_for_cudnn() else Backend.COLUMNS
+            return (
+                ConvolutionBackend.CUDNN
+                if self._is_depthwise_of_cudnn()
+                else ConvolutionBackend.DEPTHWISE
+            )
+        return ConvolutionBackend.CUDNN if self._is_for_cudnn() else ConvolutionBackend.COLUMNS
 
     @property
     def backend_in_pytorch(self) -> Any:
@@ -83,11 +87,11 @@ class Convolution:
         backends: Any = vars(torch._C)["_ConvBackend"]
         is_volume = self.tensor.dim() == _VOLUME
         match self.backend():
-            case Backend.EMPTY:
+            case ConvolutionBackend.EMPTY:
                 return backends.Empty
-            case Backend.CUDNN:
+            case ConvolutionBackend.CUDNN:
                 return backends.CudnnTranspose if self.transposed else backends.Cudnn
-            case Backend.DEPTHWISE:
+            case ConvolutionBackend.DEPTHWISE:
                 return backends.CudaDepthwise3d if is_volume else backends.CudaDepthwise2d
         if self.transposed:
             return backends.SlowTranspose3d if is_volume else backends.SlowTranspose2d

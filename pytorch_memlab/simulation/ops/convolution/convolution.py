@@ -20,7 +20,7 @@ from ..core.memory_formats import cudnn_conv_memory_format, suggest_memory_forma
 from ..core.op_call import CUDNN_WORKSPACES, FLOAT, OpCall
 from ..core.reduction_workspace import alloc_sum_workspace
 from ..core.registry import estimated
-from .backends import Backend, Convolution, convolution_of
+from .backends import Convolution, ConvolutionBackend, convolution_of
 from .workspace_bounds import workspace_bound
 
 _SOURCE: Final = "aten/src/ATen/native/Convolution.cpp, native/cudnn/ConvShared.cpp"
@@ -67,7 +67,7 @@ def _of_backward(args: tuple[Any, ...]) -> Convolution:
 def _gradient_layouts(args: tuple[Any, ...]) -> tuple[_Layout, ...]:
     plain = torch.contiguous_format
     convolution = _of_backward(args)
-    if args[2].dim() == 3 or convolution.backend() is not Backend.CUDNN:
+    if args[2].dim() == 3 or convolution.backend() is not ConvolutionBackend.CUDNN:
         return plain, plain, plain
     tensor, grad_output = _operands(convolution, args[0], wants_weight=args[10][1])
     grad_input = cudnn_conv_memory_format(grad_output, convolution.weight)
@@ -113,7 +113,7 @@ def _memory(call: OpCall) -> None:
     backend = convolution.backend()
     if weight.dim() == _ONE_SPATIAL:
         call.alloc_contiguous(tensor)
-    if backend is Backend.CUDNN:
+    if backend is ConvolutionBackend.CUDNN:
         if tensor.dtype is torch.int64:  # the only integers that the CPU convolves
             raise RuntimeError("getCudnnDataTypeFromScalarType() not supported for Long")
         layout = convolution.layout
@@ -123,9 +123,9 @@ def _memory(call: OpCall) -> None:
             call.alloc_contiguous(convolution.weight, memory_format=layout)
             if not _is_plain_product(convolution):
                 _alloc_workspace(call, convolution, call.result, gradient=False)
-    elif backend is Backend.DEPTHWISE:
+    elif backend is ConvolutionBackend.DEPTHWISE:
         call.alloc_contiguous(convolution.tensor, convolution.weight, call.args[2])
-    elif backend is Backend.COLUMNS:
+    elif backend is ConvolutionBackend.COLUMNS:
         call.alloc_contiguous(convolution.tensor, convolution.weight)
         inputs = [convolution.tensor] if convolution.groups > 1 else []
         columns = _columns(convolution, call.result)
@@ -144,11 +144,11 @@ def _backward_memory(call: OpCall) -> None:
     with call.scope():
         if call.args[2].dim() == _ONE_SPATIAL:
             call.alloc_contiguous(call.args[1])
-        if backend is Backend.CUDNN:
+        if backend is ConvolutionBackend.CUDNN:
             _cudnn_gradients(call, convolution, grad_output)
-        elif backend is Backend.DEPTHWISE:
+        elif backend is ConvolutionBackend.DEPTHWISE:
             _depthwise_gradients(call, convolution, grad_output)
-        elif backend is Backend.COLUMNS:
+        elif backend is ConvolutionBackend.COLUMNS:
             call.alloc_contiguous(convolution.tensor, convolution.weight)
             wanted = [result for result in call.result if result is not None]
             inputs = [grad_output, *([convolution.tensor] if convolution.groups > 1 else [])]
@@ -157,7 +157,7 @@ def _backward_memory(call: OpCall) -> None:
     grad_bias = call.result[2]
     if grad_bias is not None:
         call.alloc_outputs(grad_bias)
-        if backend in (Backend.CUDNN, Backend.DEPTHWISE):
+        if backend in (ConvolutionBackend.CUDNN, ConvolutionBackend.DEPTHWISE):
             alloc_sum_workspace(call, grad_output, [0, *range(2, grad_output.dim())])
 
 

@@ -36,7 +36,7 @@ Of the plain networks nothing is told but what they must keep: what they return.
 """
 
 
-class Part(NamedTuple):
+class WeightPart(NamedTuple):
     """One parameter in the buffer of weights: the offset of its first element, and its size."""
 
     offset: int
@@ -74,13 +74,13 @@ class Network(NamedTuple):
     def output_size(self) -> int:
         return self.proj_size or self.hidden_size
 
-    def parts(self, count: int = 5) -> list[Part]:
+    def parts(self, count: int = 5) -> list[WeightPart]:
         """The position of each parameter, of up to ``count`` in each layer and direction.
 
         They are two matrices, two biases and the projection; 3 stands for those without biases.
         """
         rows = _GATES[self.mode] * self.hidden_size
-        layers: list[list[Part]] = []
+        layers: list[list[WeightPart]] = []
         offset = 0
         for layer in range(self.num_layers):
             inputs = self.directions * self.output_size if layer else self.input_size
@@ -90,10 +90,10 @@ class Network(NamedTuple):
             for _direction in range(self.directions):
                 layers.append([])
                 for size in sizes:
-                    layers[-1].append(Part(offset, size))
+                    layers[-1].append(WeightPart(offset, size))
                     offset += layers[-1][-1].numel
         for parts in layers:
-            parts[2:2] = [Part(offset, (rows,)), Part(offset + rows, (rows,))]
+            parts[2:2] = [WeightPart(offset, (rows,)), WeightPart(offset + rows, (rows,))]
             offset += 2 * rows
             parts[:] = [*parts[:2], parts[4]] if count == 3 else parts[:count]
         return [part for parts in layers for part in parts]
@@ -169,12 +169,12 @@ class CudnnRNNCall(NamedTuple):
         return sum(matrices) * self.tensor.element_size()
 
 
-def views(buffer: torch.Tensor, parts: Iterable[Part]) -> list[torch.Tensor]:
+def views(buffer: torch.Tensor, parts: Iterable[WeightPart]) -> list[torch.Tensor]:
     """Parameters as views of a buffer."""
     return [buffer[part.offset : part.offset + part.numel].view(part.size) for part in parts]
 
 
-def fill(buffer: torch.Tensor, parts: Iterable[Part], weights: list[torch.Tensor]) -> Any:
+def fill(buffer: torch.Tensor, parts: Iterable[WeightPart], weights: list[torch.Tensor]) -> Any:
     """Copy parameters into a buffer: the views of it that have their values."""
     flat = views(buffer, parts)
     for weight, view in zip(weights, flat, strict=True):

@@ -28,7 +28,7 @@ from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.gpu import GPU
 from pytorch_memlab.simulation.ops.attention.backends import (
     AttentionCall,
-    Backend,
+    SDPBackend,
     against,
     cudnn_version,
 )
@@ -112,9 +112,9 @@ def test_a_backend_can_be_used_exactly_where_cudas_own_rules_say_so(recorded):
         for configuration, digit in zip(configurations(), recorded["usable"], strict=True):
             call = call_of(gpu, configuration)
             usable = (
-                (against(Backend.FLASH, call) is None)
-                + 2 * (against(Backend.EFFICIENT, call) is None)
-                + 4 * (against(Backend.CUDNN, call) is None)
+                (against(SDPBackend.FLASH, call) is None)
+                + 2 * (against(SDPBackend.EFFICIENT, call) is None)
+                + 4 * (against(SDPBackend.CUDNN, call) is None)
             )
             assert usable == int(digit), (capability, configuration)
 

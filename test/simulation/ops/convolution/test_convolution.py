@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytorch_memlab import simulate
-from pytorch_memlab.simulation.ops.convolution.backends import Backend, convolution_of
+from pytorch_memlab.simulation.ops.convolution.backends import ConvolutionBackend, convolution_of
 
 CONTIGUOUS, LAST, LAST_3D = torch.contiguous_format, torch.channels_last, torch.channels_last_3d
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
@@ -22,23 +22,23 @@ def images(size, dtype=SINGLE, layout=CONTIGUOUS):
 @pytest.mark.parametrize(
     ("size", "weight", "options", "backend"),
     [
-        ((2, 8, 9, 9), (4, 8, 3, 3), {}, Backend.CUDNN),
-        ((2, 8, 9), (4, 8, 3), {}, Backend.CUDNN),
-        ((2, 8, 9, 9), (8, 4, 3, 3), {"transposed": True}, Backend.CUDNN),
+        ((2, 8, 9, 9), (4, 8, 3, 3), {}, ConvolutionBackend.CUDNN),
+        ((2, 8, 9), (4, 8, 3), {}, ConvolutionBackend.CUDNN),
+        ((2, 8, 9, 9), (8, 4, 3, 3), {"transposed": True}, ConvolutionBackend.CUDNN),
         (
             (2, 8, 9, 9),
             (8, 4, 3, 3),
             {"transposed": True, "output_padding": (1, 1)},
-            Backend.COLUMNS,
+            ConvolutionBackend.COLUMNS,
         ),
-        ((2, 8, 9, 9), (8, 1, 3, 3), {"groups": 8}, Backend.DEPTHWISE),
-        ((2, 8, 9, 9), (16, 1, 3, 3), {"groups": 8}, Backend.DEPTHWISE),
-        ((2, 8, 9, 9), (8, 1, 3, 3), {"groups": 8, "layout": LAST}, Backend.CUDNN),
-        ((2, 64, 9, 9), (64, 1, 3, 3), {"groups": 64, "dtype": HALF}, Backend.CUDNN),
-        ((2, 16, 9, 9), (16, 1, 3, 3), {"groups": 16, "dtype": HALF}, Backend.DEPTHWISE),
-        ((2, 64, 9, 9), (64, 1, 7, 7), {"groups": 64, "dtype": HALF}, Backend.DEPTHWISE),
-        ((2, 8, 9, 9), (4, 4, 3, 3), {"groups": 2}, Backend.CUDNN),
-        ((0, 8, 9, 9), (4, 8, 3, 3), {}, Backend.EMPTY),
+        ((2, 8, 9, 9), (8, 1, 3, 3), {"groups": 8}, ConvolutionBackend.DEPTHWISE),
+        ((2, 8, 9, 9), (16, 1, 3, 3), {"groups": 8}, ConvolutionBackend.DEPTHWISE),
+        ((2, 8, 9, 9), (8, 1, 3, 3), {"groups": 8, "layout": LAST}, ConvolutionBackend.CUDNN),
+        ((2, 64, 9, 9), (64, 1, 3, 3), {"groups": 64, "dtype": HALF}, ConvolutionBackend.CUDNN),
+        ((2, 16, 9, 9), (16, 1, 3, 3), {"groups": 16, "dtype": HALF}, ConvolutionBackend.DEPTHWISE),
+        ((2, 64, 9, 9), (64, 1, 7, 7), {"groups": 64, "dtype": HALF}, ConvolutionBackend.DEPTHWISE),
+        ((2, 8, 9, 9), (4, 4, 3, 3), {"groups": 2}, ConvolutionBackend.CUDNN),
+        ((0, 8, 9, 9), (4, 8, 3, 3), {}, ConvolutionBackend.EMPTY),
     ],
 )
 def test_who_convolves(size, weight, options, backend):
@@ -55,7 +55,7 @@ def test_without_cudnn_patches_are_unfolded():
         found = convolution_of(
             torch.empty(2, 8, 9, 9), torch.empty(4, 8, 3, 3), (1,), (0,), (1,), False, (0,), 1
         )
-        assert found.backend() is Backend.COLUMNS
+        assert found.backend() is ConvolutionBackend.COLUMNS
 
 
 @pytest.mark.parametrize("of_input", [CONTIGUOUS, LAST])
