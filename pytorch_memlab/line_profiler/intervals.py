@@ -296,9 +296,7 @@ class FrameIntervals:
         """Devices came into use, or another is the target, since the interval began."""
         devices = self._selection.now()
         before = self._open[0].window.start.approximations if self._open else self._approximations
-        for interval in [
-            open_interval for open_interval in self._open if open_interval.device not in devices
-        ]:
+        for interval in [opened for opened in self._open if opened.device not in devices]:
             interval.window.close()
             self._open.remove(interval)
         open_devices = {interval.device for interval in self._open}

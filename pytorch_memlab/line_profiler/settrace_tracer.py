@@ -323,10 +323,8 @@ class SettraceSession:
         # intervals count for nothing: nothing tells when they ended.
         here = threading.get_ident()
         if here in self._chains and here not in self._ended and not self.has_slot():
-            self._end_silently(
-                here, [running for running in self._open() if running[1].thread == here]
-            )
-        elsewhere = [running for running in self._open() if running[1].thread != here]
+            self._end_silently(here, [item for item in self._open() if item[1].thread == here])
+        elsewhere = [item for item in self._open() if item[1].thread != here]
         if elsewhere:
             running = {(thread, id(frame)) for thread, frame, _ in running_frames(self._codes)}
             # Each leaves before its frame does: these never will.
@@ -336,9 +334,7 @@ class SettraceSession:
                 if traced.local is not None and (traced.thread, key) not in running
             ]
             for thread in {traced.thread for _, traced in gone}:
-                self._end_silently(
-                    thread, [running for running in gone if running[1].thread == thread]
-                )
+                self._end_silently(thread, [item for item in gone if item[1].thread == thread])
 
     def follow_running_frames(self) -> None:
         """Bring the watches of running frames up to date, and begin with frames not yet known."""
@@ -364,7 +360,7 @@ class SettraceSession:
                 chain.hold(running, traced.local)
 
     def _open(self) -> list[tuple[int, _TracedFrame]]:
-        return [running for running in list(self._running.items()) if running[1].local is not None]
+        return [item for item in list(self._running.items()) if item[1].local is not None]
 
     def _end_silently(self, thread: int, frames: list[tuple[int, _TracedFrame]]) -> None:
         where = "before a profiled function ran"

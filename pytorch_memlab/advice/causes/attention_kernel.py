@@ -16,7 +16,7 @@ from ..evidence import is_score_matrix
 if TYPE_CHECKING:
     from ...simulation.inspect import attention_backends
 
-_Select = Callable[["attention_backends.AttentionCall"], "attention_backends.Backend"]
+_Select = Callable[["attention_backends.AttentionCall"], "attention_backends.SDPBackend"]
 
 _SWITCHES: Final = {
     "FLASH_ATTENTION": "flash_sdp",
@@ -48,7 +48,7 @@ class AttentionBackend(AroundProgram):
         self._is_called = self._is_changed = self._is_alike = False
         self._against: str | None = None
         backend, self._member = _BACKENDS[self.name]
-        self._backend = attention_backends.Backend[backend]
+        self._backend = attention_backends.SDPBackend[backend]
         self._before = _enabled()
         select = attention_backends.select
         patches.set_by_name((select, wraps(select)(partial(self._choose, select))))
@@ -67,7 +67,7 @@ class AttentionBackend(AroundProgram):
 
     def _choose(
         self, original: _Select, call: attention_backends.AttentionCall
-    ) -> attention_backends.Backend:
+    ) -> attention_backends.SDPBackend:
         from ...simulation.inspect import attention_backends
 
         self._is_called = True
