@@ -14,6 +14,9 @@ from ..errors import UsageError
 _STAGES: Final = frozenset({"pp", "pipe", "pipeline", "stage", "stages", "rank"})
 """Names of dimensions along which every rank runs."""
 
+_EXPERTS: Final = ("ep", "expert", "experts")
+"""Names of a dimension whose ranks share the experts of a layer."""
+
 MOST_BESIDE: Final = 64
 """Ranks that run at the same time."""
 
@@ -37,6 +40,11 @@ class Mesh:
     def replicas(self) -> tuple[str, ...]:
         """The other dimensions of several ranks, which differ by uneven shards alone."""
         return tuple(name for name, size in self.sizes.items() if name not in _STAGES and size > 1)
+
+    @property
+    def experts(self) -> tuple[str, ...]:
+        """The dimension whose ranks share experts, if it is named."""
+        return tuple(name for name in _EXPERTS if self.sizes.get(name, 1) > 1)
 
     def rank(self, place: Mapping[str, int]) -> int:
         """The rank at a place; a dimension that is not named is at 0.
@@ -75,12 +83,12 @@ class Mesh:
 _DIMENSION: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([1-9]\d*)\s*")
 
 
-def read_mesh(text: str | None, world_size: str | None) -> Mesh:
+def read_mesh(text: str | None, world_size: str | None, option: str = "--ranks") -> Mesh:
     """The mesh of ``--mesh``, or of ``WORLD_SIZE`` ranks, each of which may differ."""
     if text is None:
         if not world_size or not world_size.isdecimal() or int(world_size) < 1:
             raise UsageError(
-                "--ranks needs the number of ranks: give --mesh, such as --mesh pp=4,dp=2 for"
+                f"{option} needs the number of ranks: give --mesh, such as --mesh pp=4,dp=2 for"
                 " init_device_mesh('cuda', (4, 2)), or set WORLD_SIZE"
             )
         return checked(Mesh({"rank": int(world_size)}))

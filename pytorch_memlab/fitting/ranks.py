@@ -22,14 +22,15 @@ from .._common.patching.patches import Patches
 from .._common.torch.optimizer_steps import ProgramDone
 from ..errors import MemlabError
 from ..history.holders import peak_holders
-from ..simulation.inspect import GPU, peers
+from ..simulation.inspect import GPU, ExpertGroup, peers
 from .change import Change
+from .expert_load import ExpertFacts, ExpertLoad, LoadOnRanks, checked_loads
 from .mesh import Mesh
 from .pipeline_changes import changes_for
 from .pipeline_facts import PipelineFacts, PipelineWatch
 from .target import Target
 from .trial import Settings, TrialRequest, run_all
-from .verdict import Verdict, verdict
+from .verdict import Verdict, requests_of, verdict
 
 _PORT: Final = "29500"  # that of torchrun; nothing listens there
 
@@ -85,6 +86,7 @@ class RankVerdict:
     verdict: Verdict
     facts: PipelineFacts
     categories: Mapping[str, int]  # bytes by category at the peak
+    experts: ExpertFacts = field(default_factory=ExpertFacts)
 
     @property
     def needs(self) -> tuple[int, int]:
@@ -119,6 +121,7 @@ class RankSearch:
     mesh: Mesh
     settings: Settings
     only: tuple[int, ...] | None = None  # the ranks to run; None for all that differ
+    loads: tuple[float, ...] = ()  # of experts; otherwise tokens choose them evenly
     tries: bool = True  # whether changes of a pipeline are tried
     ended: Callable[[int], object] = lambda _runs: None
     check_side_by_side: Callable[[int], object] = lambda _ranks: None  # of where they run
@@ -128,6 +131,11 @@ class RankSearch:
     uneven: tuple[str, ...] = ()  # dimensions along which ranks differ
     alike: tuple[str, ...] = ()  # those along which the first and the last rank are alike
     failed: RankVerdict | None = None  # the rank whose error ended the search
+    failed_with: float | None = (
+        None  # the load of experts with which it failed; None for an even one
+    )
+    by_load: list[LoadOnRanks] = field(default_factory=list)
+    no_loads: str = ""  # why the load of experts is no question; empty if it is one
 
     def __post_init__(self) -> None:
         self._store = peers.make_store()
@@ -136,8 +144,20 @@ class RankSearch:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Of the ranks that ran."""
-        return tuple(self._all[rank].verdict for rank in sorted(self._all))
+        """Of the ranks that ran, those with loads of experts last."""
+        even = (self._all[rank].verdict for rank in sorted(self._all))
+        return (*even, *(one.verdict for one in self.by_load if one.load != 1.0))
+
+    @property
+    def ranks_run(self) -> int:
+        """How many ranks ran, each counted once."""
+        return len(self._all)
+
+    @property
+    def exchanges_tokens(self) -> bool:
+        """True if tokens went to experts of other ranks."""
+        ranks = self._all.values()
+        return any(one.experts.choices and self._experts_of(one) is not None for one in ranks)
 
     @property
     def fullest(self) -> RankClass | None:
@@ -149,6 +169,14 @@ class RankSearch:
         return max(self.classes, key=lambda class_: class_.shown.verdict.room, default=None)
 
     def run(self) -> None:
+        """Run them, and then those that are fullest with each load of experts."""
+        self._run_kinds()
+        if self.loads and not self._has_failed():
+            self._run_loads()
+        if self.tries and self.only is None and not self._has_failed() and not self.no_loads:
+            self._try()
+
+    def _run_kinds(self) -> None:
         if self.only is not None:
             verdicts = self._run_beside(self.only)
             self.classes = [
@@ -175,8 +203,6 @@ class RankSearch:
         for name in self.uneven:
             for others in classes[name][1:]:
                 self._show(classes, {name: others}, self._line({name: others[0]}))
-        if self.tries:
-            self._try()
 
     def _classes_along(self, name: str) -> list[range]:
         """The places of a dimension, those that are alike together."""
@@ -235,14 +261,18 @@ class RankSearch:
             self.classes.append(RankClass(span, tuple(ranks), judged))
 
     def _run_beside(
-        self, ranks: Sequence[int], changes: Sequence[Change] = ()
+        self,
+        ranks: Sequence[int],
+        changes: Sequence[Change] = (),
+        loads: Mapping[int, ExpertLoad] | None = None,
     ) -> list[RankVerdict]:
         """Run some ranks at the same time, each in a process."""
+        is_changed = bool(changes or loads)
         self.check_side_by_side(len(ranks))
         prefix = str(self.runs)
         # Changed ranks send other messages.
-        before = () if changes else tuple(self._all)
-        if not changes:
+        before = () if is_changed else tuple(self._all)
+        if not is_changed:
             prefix = "unchanged"
         port: int = self._store.port
         address = peers.address(port, prefix, ranks, before)
@@ -254,9 +284,10 @@ class RankSearch:
                 self.settings,
                 (
                     RankOfJob(rank, self.mesh.world_size, per_node, address, (port, prefix)),
+                    (loads or {}).get(rank) or ExpertLoad(is_given=bool(self.loads)),
                     *changes,
                 ),
-                f"rank{rank}" + f"-{self.runs}" * bool(changes),
+                f"rank{rank}" + f"-{self.runs}" * is_changed,
             )
             for rank in ranks
         ]
@@ -266,25 +297,82 @@ class RankSearch:
             reason = trial.error.strip().splitlines()[-1:] if trial.failed else []
             peers.tell_end(self._store, prefix, rank, "".join(reason))
             judged = verdict(trial, self.gpu, self.name, self.settings)
-            facts = next(
-                (finding for finding in trial.findings if isinstance(finding, PipelineFacts)),
-                PipelineFacts(),
+            findings = trial.findings
+            judged_ranks[rank] = RankVerdict(
+                rank,
+                judged,
+                next(
+                    (seen for seen in findings if isinstance(seen, PipelineFacts)), PipelineFacts()
+                ),
+                _categories(judged),
+                next((seen for seen in findings if isinstance(seen, ExpertFacts)), ExpertFacts()),
             )
-            judged_ranks[rank] = RankVerdict(rank, judged, facts, _categories(judged))
             self.runs += 1
             self.ended(self.runs)
-        if not changes:
+        if not is_changed:
             self._all.update(judged_ranks)
             self.failed = self.failed or _first_failed(judged_ranks.values())
         return [judged_ranks[rank] for rank in ranks]
+
+    def _fullest_line(self, fullest: RankClass) -> Sequence[int]:
+        """The fullest rank, and those that run beside it."""
+        if self.only is not None:
+            return self.only
+        place = self.mesh.place(fullest.shown.rank)
+        return self.mesh.line({n: i for n, i in place.items() if n not in self.mesh.stages})
+
+    def _experts_of(self, rank: RankVerdict) -> ExpertGroup | None:
+        """The ranks that share the experts, as the mesh says or an all-to-all showed it."""
+        for name in self.mesh.experts:
+            return ExpertGroup(self.mesh.place(rank.rank)[name], self.mesh.sizes[name])
+        group = rank.experts.exchanging
+        return group if group is not None and group.size > 1 else None
+
+    def _run_loads(self) -> None:
+        """Run the line of the fullest rank with each load of experts."""
+        fullest = self.fullest
+        if fullest is None:
+            return
+        ranks = self._fullest_line(fullest)
+        even_ranks = [self._all[rank] for rank in ranks]
+        choosing = [judged for judged in even_ranks if judged.experts.choices]
+        groups = {judged.rank: group for judged in choosing if (group := self._experts_of(judged))}
+        if not choosing:
+            self.no_loads = "no tokens choose experts: no topk, argmax or max of scores ran"
+            return
+        if not groups:
+            self.no_loads = (
+                "which experts a rank has is not known: no all_to_all_single with splits ran, and"
+                " --mesh has no ep"
+            )
+            return
+        checked_loads(
+            self.loads, groups, {judged.rank: judged.experts.choices for judged in choosing}
+        )
+        changes_something = False
+        for load in self.loads:
+            verdicts = even_ranks
+            if load != 1.0:
+                changed = {rank: ExpertLoad(load, group) for rank, group in groups.items()}
+                verdicts = self._run_beside(ranks, loads=changed)
+                self.failed = _first_failed(verdicts)
+                if self.failed is not None:
+                    self.failed_with = load
+                    return
+            before = [requests_of(judged.verdict.trial) for judged in even_ranks]
+            after = [requests_of(judged.verdict.trial) for judged in verdicts]
+            changes_something = changes_something or after != before
+            fullest_rank = min(verdicts, key=lambda judged: judged.verdict.room)
+            self.by_load.append(LoadOnRanks(load, fullest_rank.rank, fullest_rank.verdict))
+        if not changes_something and self.loads != (1.0,):
+            self.no_loads = "the load of experts changes nothing: all loads need the same"
 
     def _try(self) -> None:
         """Run the line of the fullest rank with each change that its pipeline may have."""
         fullest = self.fullest
         if fullest is None or not fullest.shown.facts.schedule:
             return
-        place = self.mesh.place(fullest.shown.rank)
-        ranks = self.mesh.line({n: i for n, i in place.items() if n not in self.mesh.stages})
+        ranks = self._fullest_line(fullest)
         for change in changes_for(fullest.shown.facts):
             verdicts = self._run_beside(ranks, [change])
             if any(judged.verdict.trial.failed for judged in verdicts):

@@ -284,14 +284,14 @@ def with_room(limited: Trial, roomy: Trial) -> Trial:
     """
     if limited.ending is not Ending.OUT_OF_MEMORY or roomy.failed:
         return limited
-    made, whole = _requests(limited), _requests(roomy)
+    made, whole = requests_of(limited), requests_of(roomy)
     is_alike = made.keys() == whole.keys() and all(
         whole[device][: len(sizes)] == sizes for device, sizes in made.items()
     )
     return roomy if is_alike else limited
 
 
-def _requests(trial: Trial) -> dict[int, list[int]]:
+def requests_of(trial: Trial) -> dict[int, list[int]]:
     """The sizes of all allocations that were made, in order, by GPU."""
     devices = [] if trial.history is None else trial.history.devices
     return {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.text.prose_size import counted, prose_size, signed
 from .._common.text.quoted import printable
+from ..fitting.expert_load import load_that_would_fit
 from ..fitting.mesh import span
 from ..fitting.verdict import NO_BOUNDS
 from ..history.model import Category
@@ -18,6 +19,7 @@ from .table import Table
 
 if TYPE_CHECKING:
     from ..fitting.ranks import RankClass, RankSearch, RankVerdict, TriedOnRanks
+    from ..fitting.verdict import Verdict
     from ..simulation.inspect import Bounds
 
 _MOST_RANKS: Final = 12
@@ -38,7 +40,12 @@ def text(search: RankSearch, *, names_error: bool = True) -> str:
     if search.failed is not None:
         parts.append([*_failed(search.failed, names_error=names_error)])
     elif search.classes and not _uses_no_gpu(search):
-        parts += [[*_table(search).lines()], [*_limit(search)], [*_moves(search)]]
+        parts += [
+            [*_table(search).lines()],
+            [*_limit(search)],
+            [*_loads(search)],
+            [*_moves(search)],
+        ]
         parts.append([row for line in _notes(search) for row in wrapped(line)])
     lines: list[str] = []
     for part in filter(None, parts):
@@ -51,7 +58,7 @@ def _uses_no_gpu(search: RankSearch) -> bool:
 
 
 def _heading(search: RankSearch) -> Iterator[str]:
-    ran = counted(len(search.verdicts), "rank")
+    ran = counted(search.ranks_run, "rank")
     size = search.mesh.world_size
     memory = prose_size(search.gpu.total_memory)
     yield from wrapped(
@@ -60,9 +67,14 @@ def _heading(search: RankSearch) -> Iterator[str]:
     )
     yield f"mesh {search.mesh}"
     if search.failed is not None:
-        yield from wrapped(f"no verdict: rank {search.failed.rank} failed")
+        load = (
+            "" if search.failed_with is None else f" with an expert load of {search.failed_with:g}"
+        )
+        yield from wrapped(f"no verdict: rank {search.failed.rank} failed{load}")
     elif _uses_no_gpu(search):
         yield "no verdict: the ranks created no CUDA tensor"
+    elif search.no_loads:
+        yield from wrapped(f"no verdict: {search.no_loads}")
     else:
         full = [class_ for class_ in search.classes if class_.shown.verdict.fits is False]
         fitting = sum(len(class_.ranks) for class_ in search.classes) - sum(
@@ -71,9 +83,46 @@ def _heading(search: RankSearch) -> Iterator[str]:
         if not full:
             fits = {answer(class_.shown.verdict) for class_ in search.classes}
             word = "fits" if fits == {"yes"} else "fits so far"
-            yield f"{word} on all ranks"
+            yield from wrapped(f"{word} on all ranks{_with_loads(search)}")
         else:
             yield f"does not fit: {fitting} of {size} ranks fit"
+
+
+def _with_loads(search: RankSearch) -> str:
+    """The loads of experts with which the ranks fit and do not fit."""
+    too_large = [one.load for one in search.by_load if one.verdict.fits is False]
+    fitting = [one.load for one in search.by_load if one.verdict.fits]
+    if too_large:
+        return f" with even expert loads, does not fit with {too_large[0]:g}"
+    return f" with expert loads up to {fitting[-1]:g}" if fitting else ""
+
+
+def _loads(search: RankSearch) -> Iterator[str]:
+    """The fullest rank with each load of experts, and the largest load that fits."""
+    if not search.by_load:
+        return
+    rows = [
+        (
+            f"{one.load:g}",
+            str(one.rank),
+            _short(one.verdict.reserved_peak) + one.verdict.trial.mark,
+            _left(one.verdict),
+            answer(one.verdict),
+        )
+        for one in search.by_load
+    ]
+    yield from Table(("expert load", "rank", "peak", "left", "fits"), rows, names={0}).lines()
+    fitting = [one.load for one in search.by_load if one.verdict.fits]
+    limit = load_that_would_fit(search.by_load)
+    if fitting and limit is not None:
+        yield from wrapped(
+            f"the largest load that fits is {fitting[-1]:g}; a line to the next one leaves nothing"
+            f" at {limit:.2f} (not tried)"
+        )
+    elif fitting:
+        yield f"the largest load that fits is {fitting[-1]:g}"
+    else:
+        yield "none of these loads fits"
 
 
 def _failed(failed: RankVerdict, *, names_error: bool) -> Iterator[str]:
@@ -114,7 +163,7 @@ def _row(rank_class: RankClass) -> tuple[str, ...]:
         span(rank_class.place),
         ranks,
         _short(judged.reserved_peak) + judged.trial.mark,
-        signed(judged.headroom).replace(" GiB", "G").replace(" MiB", "M"),
+        _left(judged),
         *map(_short, parts),
         f"{facts.in_flight}/{facts.of_all_stages}" if facts.schedule else "",
         answer(judged),
@@ -141,6 +190,10 @@ def _short(size: int) -> str:
     if not size:
         return "0"
     return prose_size(size).replace(" GiB", "G").replace(" MiB", "M").replace(" KiB", "K")
+
+
+def _left(judged: Verdict) -> str:
+    return signed(judged.headroom).replace(" GiB", "G").replace(" MiB", "M")
 
 
 def _limit(search: RankSearch) -> Iterator[str]:
@@ -232,6 +285,16 @@ def _notes(search: RankSearch) -> Iterator[str]:
                 f" the rank with most of them, at least {prose_size(most.low)} and at most"
                 f" {prose_size(most.high)}"
             )
+    if search.by_load:
+        yield (
+            "expert load: the tokens that the experts of a rank get from every rank, 1 for an even"
+            " share; the tables above are for even loads"
+        )
+    elif search.exchanges_tokens:
+        yield (
+            "tokens choose their experts evenly, as their scores are not known: --expert-load"
+            " 1.0,2.5 shows what a rank needs whose experts get more"
+        )
     alike = [name for name in search.alike if search.mesh.sizes[name] > 2]
     if alike:
         yield (

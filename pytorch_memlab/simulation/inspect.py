@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .machine.assumed_sizes import SIZED_OPS as SIZED_OPS, AssumedSizes as AssumedSizes
     from .machine.cublas_workspaces import workspace_size as workspace_size
     from .machine.device_properties import DeviceProperties as DeviceProperties
+    from .machine.expert_routing import ExpertGroup as ExpertGroup, ExpertRouting as ExpertRouting
     from .machine.kept_files import KeptFiles as KeptFiles
     from .machine.machine import Machine as Machine
     from .machine.runtime_settings import settings_string as settings_string
@@ -76,6 +77,7 @@ _HOMES = {
     "machine.cublas_workspaces": ("workspace_size",),
     "machine.tensor_values": ("DataDependentReads",),
     "machine.device_properties": ("DeviceProperties",),
+    "machine.expert_routing": ("ExpertGroup", "ExpertRouting"),
     "machine.kept_files": ("KeptFiles",),
     "machine.machine": ("Machine",),
     "machine.runtime_settings": ("settings_string",),

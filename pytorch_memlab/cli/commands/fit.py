@@ -15,6 +15,7 @@ for example:
   pytorch-memlab fit --try --gpu rtx4090 train.py
   pytorch-memlab fit --vary "--batch-size=1:512" -o curve.svg train.py
   pytorch-memlab fit --ranks all --mesh pp=4,dp=8,tp=2 --gpu h100 train.py
+  pytorch-memlab fit --mesh ep=8 --expert-load 1.0,2.5 --gpu h100 train.py
 
 exit codes:
   0  the program fits on one of the GPUs at least, or with one of the remedies
@@ -145,6 +146,11 @@ def add_arguments(parser: CommandParser) -> None:
         "the dimensions of the ranks, as init_device_mesh has them, the outermost first: pp=4,dp=8,"
         "tp=2. Along pp every rank runs (default: WORLD_SIZE ranks, all of which run)",
     )
+    add(
+        "--expert-load LIST",
+        "run the ranks with these loads of their experts too, for a mixture of experts: 1.0,2.5 is"
+        " an even share of all tokens, and 2.5 times as many (default: even)",
+    )
     parser.group("where")(
         "--cluster ADDRESS",
         "run on a cluster: dask://HOST:PORT of a scheduler of Dask, or ray://HOST:PORT of a client"
@@ -192,7 +198,7 @@ def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], 
 
         cluster = process.enter_context(on_cluster(options.cluster))
     is_tried = options.remedies is not None or options.budget is not None
-    if options.ranks is not None or options.mesh is not None:
+    if any(one is not None for one in (options.ranks, options.mesh, options.expert_load)):
         if options.vary or is_tried:
             raise UsageError("--ranks is a question by itself: give --vary or --try without it")
         if options.output is not None or options.private:
@@ -384,6 +390,7 @@ def _ranks_of(
     """The runs of the ranks of a job, with the options checked."""
     import torch.distributed
 
+    from ...fitting.expert_load import read_loads
     from ...fitting.mesh import read_mesh, read_ranks
     from ...simulation.inspect import find_gpu
 
@@ -392,10 +399,12 @@ def _ranks_of(
     if options.gpu and len(gpus) > 1:
         raise UsageError("--ranks is for one GPU: name one with --gpu")
     name, gpu = gpus[0] if options.gpu else (DEFAULT_GPU, find_gpu(DEFAULT_GPU))
-    mesh = read_mesh(options.mesh, os.environ.get("WORLD_SIZE"))
+    loads = () if options.expert_load is None else read_loads(options.expert_load)
+    asked = "--ranks" if options.ranks is not None or not loads else "--expert-load"
+    mesh = read_mesh(options.mesh, os.environ.get("WORLD_SIZE"), asked)
     ranks = read_ranks(options.ranks or "all", mesh)
     per_node = options.num_gpus or min(mesh.world_size, _GPUS_OF_NODE)
-    return partial(_run_ranks, target, name, gpu, mesh, ranks, per_node, cluster)
+    return partial(_run_ranks, target, name, gpu, mesh, ranks, loads, per_node, cluster)
 
 
 def _run_ranks(
@@ -404,6 +413,7 @@ def _run_ranks(
     gpu: GPU,
     mesh: Mesh,
     ranks: tuple[int, ...] | None,
+    loads: tuple[float, ...],
     per_node: int,
     cluster: Cluster | None,
     settings: Settings,
@@ -413,7 +423,9 @@ def _run_ranks(
     from ...render import fit_ranks
 
     settings = replace(settings, num_gpus=per_node)
-    search = RankSearch(target, name, gpu, mesh, settings, only=ranks, ended=_tell_ranks)
+    search = RankSearch(
+        target, name, gpu, mesh, settings, only=ranks, loads=loads, ended=_tell_ranks
+    )
     if cluster is not None:
         search.check_side_by_side = cluster.check_side_by_side
     try:
@@ -426,7 +438,7 @@ def _run_ranks(
         trial = search.failed.verdict.trial
         assumes = any(approximation.kind in OF_VALUES for approximation in trial.approximations)
         return _Found(text, NO_VERDICT, trial.error, assumes_values=assumes)
-    if not any(verdict.reserved_peak for verdict in search.verdicts):
+    if search.no_loads or not any(verdict.reserved_peak for verdict in search.verdicts):
         return _Found(text, NO_VERDICT)
     codes = {_exit_code([verdict]) for verdict in search.verdicts}
     worst = next(code for code in (NO_VERDICT, DOES_NOT_FIT, FITS_SO_FAR, 0) if code in codes)

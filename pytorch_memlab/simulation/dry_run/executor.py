@@ -27,7 +27,8 @@ The program may read a value that is not there. It then gets 0 (False), and the 
 op whose output shape depends on values mostly errs on the side of more memory: all elements of a
 mask are true, all elements are distinct, every length is the longest. Each op states its assumption
 where it is registered, and whether it is more or less than what is true (``Bound``); the user may
-say the size (Note [Sizes that the user gives]). Each read is kept with the line that made it
+say the size (Note [Sizes that the user gives]), and how many tokens the experts of a rank get (Note
+[The load of experts]). Each read is kept with the line that made it
 (``machine/tensor_values.py``).
 """
 
@@ -44,6 +45,7 @@ from ..machine.tensor_values import TensorValues, is_small
 from ..ops.core.meta_results import MetaResults, OutputMeta, TensorMeta, tensors_of
 from ..ops.core.op_info import OpInfo, op_info
 from ..ops.core.registry import SELECTED
+from .expert_choices import choosable_experts, choose_experts
 from .kept_data import KeptData, is_overwritten
 
 _WITH_NAN = frozenset(
@@ -72,6 +74,15 @@ class DryRunExecutor:
             return run(*args, **kwargs)
         tensors = list(tensors_in(args, kwargs))
         state, all_small = self._look_at(tensors)
+        if on_gpu and self._values.routing is not None and state != SPECIAL:
+            experts = choosable_experts(
+                self._values, info, args, kwargs, has_values=state == _KNOWN
+            )
+            if experts:
+                output = self._output_meta(info, func, args, kwargs)
+                result = self._returned(info, output, tensors, args, kwargs)
+                choose_experts(self._values, experts, info, args, kwargs, result)
+                return result
         if state == SPECIAL:  # sparse, nested or meta tensors
             if info.sparse is None or any(tensor.is_meta for tensor in tensors):
                 return func(*args, **kwargs)

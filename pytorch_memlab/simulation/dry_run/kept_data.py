@@ -21,6 +21,8 @@ _MOST_BYTES: Final = 32 * 2**20
 _MOST_BYTES_OF_INTEGERS: Final = 64 * 2**20
 """Of one tensor; integers and bools are what sizes mostly depend on."""
 _MOST_BYTES_IN_ALL: Final = 128 * 2**20
+_MOST_BYTES_WITH_ROUTING: Final = 2**30
+"""In all, where the experts of tokens have values: each layer saves some for backward."""
 _MOST_ON_GPU: Final = 2**24
 """Elements of a tensor on a GPU."""
 _MOST_DRAWS: Final = 2**26
@@ -66,7 +68,8 @@ class KeptData:
         if any(tensor.numel() > _most_elements(tensor.dtype) for tensor in tensors):
             return False
         nbytes = sum(output.numel * output.dtype.itemsize for output in made)
-        if self._values.held_bytes + nbytes > _MOST_BYTES_IN_ALL:
+        most = _MOST_BYTES_IN_ALL if self._values.routing is None else _MOST_BYTES_WITH_ROUTING
+        if self._values.held_bytes + nbytes > most:
             return False
         if on_gpu and not _is_cheap_on_gpu(info, results, tensors):
             return False

@@ -19,6 +19,7 @@ from ..._common.frames.program_lines import current_line
 from ..._common.torch.storages import StorageTable, storages_of
 from ...errors import AssumedValueError
 from .assumed_sizes import AssumedSizes
+from .expert_routing import ExpertRouting
 
 
 class Bound(Enum):
@@ -138,6 +139,7 @@ class TensorValues:
         self.held_bytes = 0
         # the next truth values that are read, one after the other; then they are false
         self.answers: list[bool] = []
+        self.routing: ExpertRouting | None = None  # None: what tokens choose has no values
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """True if a strided tensor has values."""

@@ -39,6 +39,7 @@ from ...._common.frames.program_lines import is_of_program
 from ....errors import UnsupportedCUDACallError
 from ...hardware.nccl import Communicator
 from ...machine import active
+from ...machine.expert_routing import ExpertGroup
 from ...machine.tensor_values import is_small
 from .peers import peers
 
@@ -388,6 +389,9 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         opts: Any = None,
     ) -> Any:
         """The same with one tensor of all parts, which are equal unless sizes say otherwise."""
+        values = active.values()
+        if values is not None and values.routing is not None and (output_sizes or input_sizes):
+            values.routing.exchanging = ExpertGroup(self._rank, self._size)
         outputs = output.split(output_sizes or len(output) // self._size)
         inputs = tensor.split(input_sizes or len(tensor) // self._size)
         return self.alltoall(list(outputs), list(inputs))
