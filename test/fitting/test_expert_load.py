@@ -90,8 +90,8 @@ def test_the_experts_are_those_of_the_group_that_exchanges_tokens(script, capsys
     assert code == 2
     assert out == ""
     assert err.splitlines()[0] == (
-        "pytorch-memlab fit: error: --expert-load 5 cannot be: the experts of one of 4 ranks get 4 times"
-        " their share at most, where a token has 1 of 8 experts"
+        "pytorch-memlab fit: error: --expert-load 5 cannot be: the experts of one of 4 ranks get 4"
+        " times their share at most, where a token has 1 of 8 experts"
     )
 
 
