@@ -99,7 +99,7 @@ def checked_loads(
     rank = max(groups, key=lambda rank: groups[rank].most_load(choices[rank]))
     most = groups[rank].most_load(choices[rank])
     if loads[-1] > most:
-        count, experts = max(choices[rank], key=lambda one: groups[rank].most_load({one}))
+        count, experts = max(choices[rank], key=lambda choice: groups[rank].most_load({choice}))
         raise UsageError(
             f"--expert-load {loads[-1]:g} cannot be: the experts of one of {groups[rank].size}"
             f" ranks get {most:g} times their share at most, where a token has {count} of"

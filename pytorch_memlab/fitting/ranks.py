@@ -146,18 +146,18 @@ class RankSearch:
     def verdicts(self) -> tuple[Verdict, ...]:
         """Of the ranks that ran, those with loads of experts last."""
         even = (self._all[rank].verdict for rank in sorted(self._all))
-        return (*even, *(one.verdict for one in self.by_load if one.load != 1.0))
+        return (*even, *(loaded.verdict for loaded in self.by_load if loaded.load != 1.0))
 
     @property
     def ranks_run(self) -> int:
-        """How many ranks ran, each counted once."""
+        """The number of ranks that ran, each counted once."""
         return len(self._all)
 
     @property
     def exchanges_tokens(self) -> bool:
         """True if tokens went to experts of other ranks."""
         ranks = self._all.values()
-        return any(one.experts.choices and self._experts_of(one) is not None for one in ranks)
+        return any(rank.experts.choices and self._experts_of(rank) is not None for rank in ranks)
 
     @property
     def fullest(self) -> RankClass | None:

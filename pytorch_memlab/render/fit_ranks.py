@@ -90,8 +90,8 @@ def _heading(search: RankSearch) -> Iterator[str]:
 
 def _with_loads(search: RankSearch) -> str:
     """The loads of experts with which the ranks fit and do not fit."""
-    too_large = [one.load for one in search.by_load if one.verdict.fits is False]
-    fitting = [one.load for one in search.by_load if one.verdict.fits]
+    too_large = [loaded.load for loaded in search.by_load if loaded.verdict.fits is False]
+    fitting = [loaded.load for loaded in search.by_load if loaded.verdict.fits]
     if too_large:
         return f" with even expert loads, does not fit with {too_large[0]:g}"
     return f" with expert loads up to {fitting[-1]:g}" if fitting else ""
@@ -103,16 +103,16 @@ def _loads(search: RankSearch) -> Iterator[str]:
         return
     rows = [
         (
-            f"{one.load:g}",
-            str(one.rank),
-            _short(one.verdict.reserved_peak) + one.verdict.trial.mark,
-            _left(one.verdict),
-            answer(one.verdict),
+            f"{loaded.load:g}",
+            str(loaded.rank),
+            _short(loaded.verdict.reserved_peak) + loaded.verdict.trial.mark,
+            _left(loaded.verdict),
+            answer(loaded.verdict),
         )
-        for one in search.by_load
+        for loaded in search.by_load
     ]
     yield from Table(("expert load", "rank", "peak", "left", "fits"), rows, names={0}).lines()
-    fitting = [one.load for one in search.by_load if one.verdict.fits]
+    fitting = [loaded.load for loaded in search.by_load if loaded.verdict.fits]
     limit = load_that_would_fit(search.by_load)
     if fitting and limit is not None:
         yield from wrapped(

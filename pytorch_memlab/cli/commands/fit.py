@@ -198,7 +198,8 @@ def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], 
 
         cluster = process.enter_context(on_cluster(options.cluster))
     is_tried = options.remedies is not None or options.budget is not None
-    if any(one is not None for one in (options.ranks, options.mesh, options.expert_load)):
+    asked = (options.ranks, options.mesh, options.expert_load)
+    if asked != (None, None, None):
         if options.vary or is_tried:
             raise UsageError("--ranks is a question by itself: give --vary or --try without it")
         if options.output is not None or options.private:

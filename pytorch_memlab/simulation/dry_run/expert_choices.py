@@ -23,15 +23,15 @@ def choosable_experts(
         return 0
     if has_values and not values.routing.decides:
         return 0
-    given = named_arguments(info.op, args, kwargs)
-    scores, dim = given["self"], given.get("dim")
+    arguments = named_arguments(info.op, args, kwargs)
+    scores, dim = arguments["self"], arguments.get("dim")
     if dim is None or not scores.numel() or not scores.is_floating_point():
         return 0
     if dim not in (-1, scores.dim() - 1):
         return 0
     experts = scores.shape[-1]
-    is_choice = 1 < experts <= MOST_EXPERTS and given.get("largest", True)
-    return experts if is_choice and given.get("k", 1) else 0
+    is_choice = 1 < experts <= MOST_EXPERTS and arguments.get("largest", True)
+    return experts if is_choice and arguments.get("k", 1) else 0
 
 
 def choose_experts(
@@ -39,8 +39,8 @@ def choose_experts(
 ) -> None:
     """Give the indices that such an op returns their values."""
     assert values.routing is not None
-    given = named_arguments(info.op, args, kwargs)
+    arguments = named_arguments(info.op, args, kwargs)
     indices = result if isinstance(result, torch.Tensor) else result[-1]
-    keeps_dim = given.get("keepdim", True)  # ``topk`` always does
+    keeps_dim = arguments.get("keepdim", True)  # ``topk`` always does
     values.routing.choose(indices if keeps_dim else indices.unsqueeze(-1), experts)
     values.hold(indices.untyped_storage())
