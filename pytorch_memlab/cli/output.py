@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -14,13 +14,13 @@ from .._common.process.ranks import path_of_rank, prints
 from .._common.process.standard_output import write_to_stdout
 from .._common.text.shared_paths import private_names
 from ..errors import UsageError
+from ..render.output_format import RunResults
+from ..render.outputs import output_formats
 from .exit_codes import USAGE_ERROR
 
 if TYPE_CHECKING:
-    from ..profiles.overview import Choice, Overview
+    from ..profiles.overview import Choice
     from ..profiles.recorded import RecordedProfile
-    from ..records import Report
-
 
 T = TypeVar("T")
 
@@ -65,19 +65,6 @@ def write_all(files: Sequence[OutputFile[T]], data: T, what: str) -> int:
     """Write all files of a command; the exit code."""
     written = [file.write(data, what) for file in files]
     return 0 if all(written) else USAGE_ERROR
-
-
-@dataclass(frozen=True)
-class RunResults:
-    """The results of a command."""
-
-    report: Report  # the tables asked for
-    # the report that text shows in place of the tables; None for the tables themselves
-    overview: Overview | None
-    recorded: RecordedProfile
-    # the profile for a page, which may have a history that is in no file of the profile
-    of_page: RecordedProfile
-    of_each_device: Report  # the tables for a page
 
 
 def results_of(
@@ -127,10 +114,11 @@ def writer_to(
     """
     if not paths:
         return _to_terminal if prints() else lambda _results: True
+    formats = {ending: output.render for ending, output in output_formats().items()}
     files = [
         OutputFile(
             path_of_rank(path),
-            FORMATS,
+            formats,
             keeps_older=is_profile(path) and not force,
             is_private=is_private,
         )
@@ -165,33 +153,6 @@ def tell_headline(results: RunResults) -> None:
 def is_profile(path: str) -> bool:
     """True for a name that ends in ``.json``."""
     return PurePath(path).suffix.lower() == ".json"
-
-
-def _profile(results: RunResults) -> str:
-    from ..render.notes import in_words
-    from ..saved import profile_file
-
-    return profile_file.text_of(in_words(results.recorded))
-
-
-def _page(results: RunResults) -> str:
-    from ..render import report_page
-
-    return report_page.render(results.of_page, results.of_each_device)
-
-
-def _as_text(results: RunResults) -> str:
-    from ..render import text
-
-    return text.render(results.overview or results.report)
-
-
-FORMATS: Mapping[str, Callable[[RunResults], str]] = {
-    ".txt": _as_text,
-    ".html": _page,
-    ".json": _profile,
-}
-"""The renderer for each ending of a file."""
 
 
 def _to_terminal(results: RunResults) -> bool:

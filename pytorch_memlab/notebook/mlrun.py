@@ -43,10 +43,10 @@ from ..profiles.overview import verdicts
 from ..profiles.privacy import private_report, without_private_facts
 from ..profiles.recorded import MeasuredDevice, RecordedProfile
 from ..records import Report
-from ..render import report_page, text
-from ..render.notes import in_words
+from ..render.output_format import RunResults
+from ..render.outputs import output_formats
+from ..render.outputs.text_file import TextFile
 from ..render.run_notes import sentences
-from ..saved import profile_file
 from ..scopes import RunPeaks
 from .shell import last_cell_number
 
@@ -266,9 +266,7 @@ class MlrunFile:
         if self._is_private:
             profile = without_private_facts(profile)
             tables, report = private_report(tables), private_report(report)
+        formats = output_formats()
+        output = formats.get(self._file.ending, formats[TextFile.ending])
         with private_names(self._is_private):
-            if self.is_page:
-                return report_page.render(profile, tables)
-            if self._file.ending == ".json":
-                return profile_file.text_of(in_words(profile))
-            return text.render(report)
+            return output.render(RunResults(report, None, profile, profile, tables))

@@ -20,8 +20,10 @@ from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice import causes
 from pytorch_memlab.advice.catalogue import all_causes
-from pytorch_memlab.cli import command_line, main, output
-from pytorch_memlab.render import text
+from pytorch_memlab.cli import command_line, main
+from pytorch_memlab.render import outputs
+from pytorch_memlab.render.output_format import RunResults
+from pytorch_memlab.render.outputs import output_formats
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
@@ -228,22 +230,35 @@ def test_the_cause_is_recognised(tmp_path):
     assert cause.order not in [known.order for known in all_causes()]
 
 
-def test_the_renderer_writes_the_lines_of_a_report(step, tmp_path, monkeypatch):
-    (shown,) = blocks("Add a renderer", "python")
-    render = executed(shown)["render"]
+def test_a_file_with_an_output_format_is_found_and_writes_the_lines_of_a_report(
+    step, tmp_path, monkeypatch, capsys
+):
+    (format_shown,) = blocks("Add an output format", "python")
+    folder = tmp_path / "outputs"
+    folder.mkdir()
+    (folder / "lines_file.py").write_text(format_shown)
+    monkeypatch.setattr(outputs, "__path__", [*outputs.__path__, str(folder)])
+    monkeypatch.delitem(sys.modules, f"{outputs.__name__}.lines_file", raising=False)
+    assert [*output_formats()] == [".txt", ".html", ".json", ".csv"]
+
     with simulate("1GiB"), LineProfiler(step) as prof:
         step()
     report = prof.display(columns=("kept", "hits")).report
     first = step.__code__.co_firstlineno
-    assert render(report) == (
+    profile = prof.recorded()
+    results = RunResults(report, None, profile, profile, report)
+    assert output_formats()[".csv"].render(results) == (
         "function,line,kept,hits\n"
         f"{step.__qualname__},{first},0,1\n"
         f"{step.__qualname__},{first + 1},{2**22},1\n"
         f"{step.__qualname__},{first + 2},512,1\n"
     )
-    assert "4.00M" in text.render(report)
+    assert "4.00M" in output_formats()[".txt"].render(results)
+
     (tmp_path / "program.py").write_text("import torch\ntorch.ones(1 << 20, device='cuda')\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(output.FORMATS, ".csv", lambda results: render(results.report))
     assert main.main(["run", "--gpu", "t4", "-c", "kept", "-o", "out.csv", "program.py"]) == 0
     assert (tmp_path / "out.csv").read_text().endswith("\n<module>,2,0\n")
+    capsys.readouterr()
+    assert main.main(["run", "--gpu", "t4", "-o", "out.csw", "program.py"]) == 2
+    assert "end it in .txt, .html, .json, .csv, " in capsys.readouterr().err

@@ -25,8 +25,10 @@ from ...history.whole_run import WholeRunHistory
 from ...jobs.black_box import BlackBox
 from ...jobs.folder import ENDING, JobFolder, is_job_folder
 from ...profiles.recorded import ProgramError
+from ...render.output_format import RunResults
+from ...render.outputs import output_formats
 from ...simulation.inspect import active
-from ..output import FORMATS, OutputFile, RunResults, is_profile, tell_headline, writer_to
+from ..output import OutputFile, is_profile, tell_headline, writer_to
 
 if TYPE_CHECKING:
     from ..._common.process.uncaught_errors import ErrorReport
@@ -49,7 +51,7 @@ class RunFiles:
 
     def __init__(self, options: argparse.Namespace) -> None:
         names: Sequence[str] = options.outputs or ()
-        endings = (*FORMATS, *_TRACES, *_PICTURES, ENDING)
+        endings = (*output_formats(), *_TRACES, *_PICTURES, ENDING)
         for name in names:
             if not (name.lower().endswith(endings) or is_job_folder(name)):
                 formats = ", ".join(endings)

@@ -36,11 +36,12 @@ from ...profiles.overview import Choice
 from ...profiles.privacy import without_private_facts
 from ...profiles.recorded import ProgramError, RecordedProfile
 from ...records import Section
+from ...render.output_format import RunResults
 from ...scopes import DevicePeaks, RunPeaks
 from ..ending_signals import EndedBySignal
 from ..exit_codes import FAILED, INTERRUPTED
 from ..notices import tell_unused_gpu
-from ..output import RunResults, results_of
+from ..output import results_of
 from .sections import CategoryReport, StepLeaks
 from .steps import Steps, progress_shown
 from .targets import ImportedFunctions, functions_of, named_functions

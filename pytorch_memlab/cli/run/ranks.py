@@ -47,7 +47,7 @@ from ..notices import tell
 from .words import words_of
 
 if TYPE_CHECKING:
-    from ..output import RunResults
+    from ...render.output_format import RunResults
     from ..parser import CommandParser
     from .files import RunFiles
 

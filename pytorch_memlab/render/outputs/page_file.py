@@ -1,0 +1,17 @@
+"""The report of a run as a page."""
+
+from __future__ import annotations
+
+from ..output_format import OutputFormat, RunResults
+
+
+class PageFile(OutputFormat):
+    """A page that needs no other file."""
+
+    ending = ".html"
+    order = 2
+
+    def render(self, results: RunResults) -> str:
+        from .. import report_page
+
+        return report_page.render(results.of_page, results.of_each_device)

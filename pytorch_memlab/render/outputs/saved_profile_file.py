@@ -1,0 +1,18 @@
+"""The profile of a run, which ``pytorch-memlab show`` reads."""
+
+from __future__ import annotations
+
+from ..output_format import OutputFormat, RunResults
+
+
+class SavedProfileFile(OutputFormat):
+    """Everything that was recorded."""
+
+    ending = ".json"
+    order = 3
+
+    def render(self, results: RunResults) -> str:
+        from ...saved import profile_file
+        from ..notes import in_words
+
+        return profile_file.text_of(in_words(results.recorded))

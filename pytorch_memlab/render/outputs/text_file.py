@@ -1,0 +1,17 @@
+"""The report of a run as text."""
+
+from __future__ import annotations
+
+from ..output_format import OutputFormat, RunResults
+
+
+class TextFile(OutputFormat):
+    """What the terminal shows."""
+
+    ending = ".txt"
+    order = 1
+
+    def render(self, results: RunResults) -> str:
+        from .. import text
+
+        return text.render(results.overview or results.report)
