@@ -14,6 +14,7 @@ from .notes import summary_of_runs
 from .page import fill
 from .picture import ALARM, COLOURS, drawn, finish, shortened
 from .rows import WIDTH, cut, document, padded, wrapped
+from .table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = 16
 _CELL: Final = 11
-_WIDTHS: Final = (11, 9, 13, 12)
+_LAYOUT: Final = "{}{:>11}{:>9}{:>13}{:>12}  {}"
 _NOTHING: Final = "none"
 
 
@@ -43,11 +44,12 @@ def text(report: GridSearch, *, names_error: bool = True) -> str:
     for combination in report.combinations:
         answers = report.of(combination)
         if any(answer.largest.tried for answer in answers):
-            lines += ["", title(report, combination), _cells("GPU", HEADS, "next")]
-            lines += [
-                _cells(answer.name, cells_of(answer), next_value(answer)) for answer in answers
+            rows = [
+                (padded(answer.name, _NAME), *cells_of(answer), next_value(answer))
+                for answer in answers
             ]
-            lines.append("")
+            table = Table((padded("GPU", _NAME), *HEADS, "next"), rows, _LAYOUT)
+            lines += ["", title(report, combination), *table.lines(), ""]
             for line in curve_lines(report, combination):
                 lines += wrapped(line)
     lines += [""]
@@ -118,9 +120,8 @@ def _matrix(report: GridSearch) -> Iterator[str]:
     yield f"largest {printable(report.variable.name)} by {printable(other.name)}"
     for begin in range(0, len(columns), per_block):
         block = columns[begin : begin + per_block]
-        yield f"{'GPU':{_NAME}}" + "".join(
-            f"{printable(str(value))[: _CELL - 1]:>{_CELL}}" for value in block
-        )
+        heads = [padded("GPU", _NAME), *(printable(str(value))[: _CELL - 1] for value in block)]
+        rows = []
         for name in dict.fromkeys(answer.name for answer in report.answers):
             cells = [
                 _value(answer)
@@ -128,7 +129,8 @@ def _matrix(report: GridSearch) -> Iterator[str]:
                 for answer in report.of((value,))
                 if answer.name == name
             ]
-            yield f"{padded(name, _NAME)}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
+            rows.append([padded(name, _NAME), *cells])
+        yield from Table(heads, rows, "{}" + f"{{:>{_CELL}}}" * len(block)).lines()
 
 
 HEADS: Final = ("memory", "largest", "peak", "left")
@@ -160,11 +162,6 @@ def curve_lines(report: GridSearch, combination: tuple[int | str, ...]) -> Itera
     for curve in report.curves(combination):
         if curve.line is not None:
             yield _curve(curve.line, name, curve.names, total)
-
-
-def _cells(name: str, cells: Sequence[str], last: str) -> str:
-    sized = zip(cells, _WIDTHS, strict=True)
-    return f"{padded(name, _NAME)}{''.join(f'{cell:>{width}}' for cell, width in sized)}  {last}"
 
 
 def _value(answer: Answer) -> str:

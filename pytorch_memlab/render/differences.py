@@ -14,6 +14,7 @@ from ..records import hardware
 from .page import fill
 from .rows import WIDTH, code_of, cut_place, document, padded, place_of, ranked
 from .run_notes import command
+from .table import Table
 
 _HOLDER: Final = WIDTH - 37  # behind the change and both sizes
 _OWN: Final = "lines that add more or less themselves, without the functions that they call:"
@@ -186,16 +187,16 @@ def warnings(before: RecordedProfile, after: RecordedProfile) -> list[str]:
 
 
 def _peaks(differences: Differences) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for device in differences.devices:
-        lines.append(f"{padded(device.name, 17)}{'before':>12}{'after':>12}{'change':>13}")
+        rows = []
         for kind in ("active", "allocated", "reserved"):
             change: SizeChange = getattr(device, kind)
-            lines.append(
-                f"  {'peak ' + kind:15}{prose_size(change.before):>12}"
-                f"{prose_size(change.after):>12}{change_of(change.growth):>13}"
-                f"{percent(change):>9}".rstrip()
-            )
+            sizes = prose_size(change.before), prose_size(change.after)
+            name = f"  peak {kind}".ljust(17)
+            rows.append((name, *sizes, change_of(change.growth), percent(change)))
+        heads = (padded(device.name, 17), "before", "after", "change", "")
+        lines += Table(heads, rows, "{}{:>12}{:>12}{:>13}{:>9}").lines()
     return lines or ["no device was in use"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from .._common.text.prose_size import counted, prose_size, signed
@@ -14,6 +14,7 @@ from .notes import summary_of_runs
 from .page import fill
 from .rows import WIDTH, cut, document, padded, place, source_line, wrapped
 from .run_notes import after_retries
+from .table import Table
 
 if TYPE_CHECKING:
     from ..fitting.growth import LoopGrowth
@@ -26,10 +27,9 @@ _CALLS: Final = 3
 """Calls that are named of those that were not reached."""
 _ERROR_LINES: Final = 8
 _NARROW_NAME: Final = 15
-_WIDTHS: Final = (12, 12, 12, 12)
-_NARROW_WIDTHS: Final = (11, 11, 12, 12)
-_ON_DEVICE: Final = ("allocator", "context", "NCCL", "in all")
-_ON_DEVICE_WIDTHS: Final = (12, 11, 11, 11)
+_LAYOUT: Final = "{}{:>12}{:>12}{:>12}{:>12}  {}"
+_NARROW_LAYOUT: Final = "{}{:>11}{:>11}{:>12}{:>12}  {}"
+_NARROW_SIZES: Final = 11 + 11 + 12 + 12
 _ASSUMED: Final = "assumed at"
 HEADS: Final = ("memory", "context", "peak", "left")
 PEAK: Final = "peak: the most that PyTorch's allocator takes of the GPU, its cache included"
@@ -59,29 +59,30 @@ def text(report: FitReport, *, names_error: bool = True) -> str:
 
 def _table(report: FitReport) -> Iterator[str]:
     """A row for each GPU; narrower columns make room for the lines whose sizes were assumed."""
-    name, widths, verdicts = _NAME, _WIDTHS, report.verdicts
+    name, layout, verdicts = _NAME, _LAYOUT, report.verdicts
     answers, heading = [*map(answer, verdicts)], "fits"
     if any(_assumed_at(verdict, WIDTH) for verdict in verdicts):
-        name, widths = _NARROW_NAME, _NARROW_WIDTHS
+        name, layout = _NARROW_NAME, _NARROW_LAYOUT
         longest = max(map(len, (heading, *answers)))
-        room = WIDTH - name - sum(widths) - longest - 3
+        room = WIDTH - name - _NARROW_SIZES - longest - 3
         places = [_assumed_at(verdict, room) for verdict in verdicts]
         heading = f"{heading:{longest}} {_ASSUMED}"
         answers = [
             f"{answer:{longest}} {at}".rstrip() for answer, at in zip(answers, places, strict=True)
         ]
-    yield f"{'GPU':{name}}{_aligned(HEADS, widths)}  {heading}"
-    for judged, end, following in zip(verdicts, answers, [*verdicts[1:], None], strict=True):
-        yield f"{padded(judged.name, name)}{_aligned(sizes(judged), widths)}  {end}"
+    rows = [
+        (padded(judged.name, name), *sizes(judged), end)
+        for judged, end in zip(verdicts, answers, strict=True)
+    ]
+    heads, *lines = Table((padded("GPU", name), *HEADS, heading), rows, layout).lines()
+    yield heads
+    for line, judged, following in zip(lines, verdicts, [*verdicts[1:], None], strict=True):
+        yield line
         details = watched(judged)
         if details and (following is None or watched(following) != details):
             yield from wrapped(f"  {details}")
     for unknown in report.unknown:
         yield f"{padded(unknown, name)}{'not reached':>12}"
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
 def _assumed_at(verdict: Verdict, room: int) -> str:
@@ -242,16 +243,19 @@ def on_devices(verdicts: Iterable[Verdict]) -> Iterator[str]:
     if not rows:
         return
     yield "what nvidia-smi shows at the peak; left is the rest"
-    yield f"{'GPU':{_NARROW_NAME}}{_aligned(_ON_DEVICE, _ON_DEVICE_WIDTHS)}  NCCL from, to"
-    for row in rows:
-        cells = (
+    heads = (padded("GPU", _NARROW_NAME), "allocator", "context", "NCCL", "in all", "NCCL from, to")
+    cells = [
+        (
+            padded(row.name, _NARROW_NAME),
             prose_size(row.reserved_peak) + row.trial.mark,
             prose_size(row.taken),
             f"{prose_size(row.nccl.estimate)}~",
             f"{prose_size(row.on_device.estimate)}~",
+            f"{prose_size(row.nccl.low)}, {prose_size(row.nccl.high)}",
         )
-        bounds = f"{prose_size(row.nccl.low)}, {prose_size(row.nccl.high)}"
-        yield f"{padded(row.name, _NARROW_NAME)}{_aligned(cells, _ON_DEVICE_WIDTHS)}  {bounds}"
+        for row in rows
+    ]
+    yield from Table(heads, cells, "{}{:>12}{:>11}{:>11}{:>11}  {}").lines()
 
 
 def _growing(report: FitReport) -> Iterator[str]:

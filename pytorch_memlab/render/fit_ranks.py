@@ -15,7 +15,7 @@ from ..profiles.job import ranks_text
 from .fit import COLUMNS, answer, failing_line
 from .notes import summary_of_runs
 from .rows import cut, document, wrapped
-from .table import Table
+from .table import Table, fitted
 
 if TYPE_CHECKING:
     from ..fitting.ranks import RankClass, RankSearch, RankVerdict, TriedOnRanks
@@ -146,7 +146,7 @@ def _table(search: RankSearch) -> Table:
         rows = [(*row[:-2], row[-1]) for row in rows]
     if not names:
         rows = [("all", *row[1:]) for row in rows]
-    return Table(heads, rows, names={0, 1})
+    return fitted(heads, rows, {0, 1}, " ")
 
 
 def _row(rank_class: RankClass) -> tuple[str, ...]:

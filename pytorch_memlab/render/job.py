@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from .._common.text.prose_size import prose_size
 from .._common.text.quoted import printable
 from ..profiles.job import Job, RankEnd, Spread, by_state, first_failure, ranks_text
+from .table import Table
 
 _GROUPS = 8
 _STATES = 5
@@ -117,13 +118,17 @@ def _groups(job: Job) -> Iterator[str]:
 def _spreads(what: str, spreads: Sequence[Spread], most: int, job: Job) -> Iterator[str]:
     if not spreads:
         return
-    yield f"{'max':>10} {'rank':>5} {'median':>10} {'min':>10}  {what}"
-    for spread in spreads[:most]:
-        sizes = [prose_size(size) for size in (spread.most, spread.median, spread.least)]
-        source = job.sources.get(spread.name, "")
-        yield (
-            f"{sizes[0]:>10} {spread.rank:>5} {sizes[1]:>10} {sizes[2]:>10}"
-            f"  {spread.name}  {source}".rstrip()
+    rows = [
+        (
+            prose_size(spread.most),
+            str(spread.rank),
+            prose_size(spread.median),
+            prose_size(spread.least),
+            f"{spread.name}  {job.sources.get(spread.name, '')}",
         )
+        for spread in spreads[:most]
+    ]
+    heads = ("max", "rank", "median", "min", what)
+    yield from Table(heads, rows, "{:>10} {:>5} {:>10} {:>10}  {}").lines()
     if spreads[most:]:
         yield f"{len(spreads) - most} more, of which none differs more between ranks"

@@ -15,7 +15,7 @@ from ..records import hardware
 from . import peak
 from .differences import change_of, percent
 from .rows import cut, document, place, shares_text, wrapped
-from .table import Table
+from .table import fitted
 
 _LINES: Final = 8
 _PARTS: Final = 4
@@ -141,7 +141,7 @@ def size_text(test: MeasuredTest | None) -> str:
 def _table(heads: list[str], rows: list[list[str]], names: list[str]) -> list[str]:
     """The heads, and a row for each test."""
     named = [(*cells, printable(name)) for cells, name in zip(rows, names, strict=True)]
-    return [*Table((*heads, "test"), named, names={len(heads)}, between="  ").lines()]
+    return [*fitted((*heads, "test"), named, {len(heads)}, "  ").lines()]
 
 
 def _change(test: ChangedTest) -> list[str]:

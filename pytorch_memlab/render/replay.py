@@ -10,6 +10,7 @@ from .._common.text.prose_size import prose_size
 from .._common.text.quoted import printable
 from .peak import number_of_events
 from .rows import cut, document, place, source_line, wrapped
+from .table import Table
 
 if TYPE_CHECKING:
     from ..history.replay import Figures, Variant, WhatIf
@@ -24,31 +25,36 @@ def text(answer: WhatIf) -> str:
     lines = [
         f"{answer.name}: {number_of_events(len(answer.events), answer.dropped)} events",
         "",
-        *_table(answer),
+        *_table(answer).lines(),
         "",
     ]
     lines += [row for line in _notes(answer) for row in wrapped(line)]
     return document(lines)
 
 
-def _table(answer: WhatIf) -> Iterator[str]:
+def _table(answer: WhatIf) -> Table:
     rows = [("recorded", answer.recorded), ("replayed", answer.check.figures)]
     rows += [(variant.name or _UNNAMED, variant.result) for variant in answer.variants]
     all_figures = [figures for _, figures in rows if figures is not None]
     has_pages = any(figures.calls.maps or figures.calls.unmaps for figures in all_figures)
-    pages = f"{'pages':>11}" if has_pages else ""
-    yield f"{'':16}{'peak active':>12}{'reserved':>11}{'unused':>11}{'segments':>11}{pages}  fits"
-    for name, figures in rows:
-        if figures is None:
-            yield f"{name:16} differs too much"
-            continue
-        calls = figures.calls
-        pages = f"{f'+{calls.maps:,} -{calls.unmaps:,}':>11}" if has_pages else ""
-        yield (
-            f"{name[:16]:16}{prose_size(figures.peak_active):>12}{prose_size(figures.peak_reserved):>11}"
-            f"{prose_size(figures.unused_at_peak):>11}{f'+{calls.mallocs:,} -{calls.frees:,}':>11}"
-            f"{pages}  {'no' if figures.failures else 'yes'}"
-        )
+    heads = ["", "peak active", "reserved", "unused", "segments", *["pages"] * has_pages, "fits"]
+    cells = [_cells(name[:16], figures, has_pages=has_pages) for name, figures in rows]
+    return Table(heads, cells, "{:16}{:>12}{:>11}{:>11}{:>11}" + "{:>11}" * has_pages + "  {}")
+
+
+def _cells(name: str, figures: Figures | None, *, has_pages: bool) -> list[str]:
+    if figures is None:
+        return [name, " differs too much"]
+    calls = figures.calls
+    return [
+        name,
+        prose_size(figures.peak_active),
+        prose_size(figures.peak_reserved),
+        prose_size(figures.unused_at_peak),
+        f"+{calls.mallocs:,} -{calls.frees:,}",
+        *[f"+{calls.maps:,} -{calls.unmaps:,}"] * has_pages,
+        "no" if figures.failures else "yes",
+    ]
 
 
 def _notes(answer: WhatIf) -> Iterator[str]:

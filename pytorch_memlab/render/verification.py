@@ -9,6 +9,7 @@ from .._common.text.prose_size import counted, prose_size, signed
 from .._common.text.quoted import printable
 from ..history.model import device_name
 from .rows import cut_place, document, wrapped
+from .table import Table
 
 if TYPE_CHECKING:
     from ..history.comparison import FileLine, RequestComparison, RequestDifference
@@ -49,9 +50,13 @@ def _comparison(comparison: RequestComparison, whole: Verification) -> Iterator[
             "are equal, in order"
         )
     yield ""
-    yield f"{'':18}{'recorded':>12}{'simulated':>12}{'differs by':>12}"
-    yield _row("peak active", comparison.recorded.active, comparison.simulated.active)
-    yield _row("peak reserved", comparison.recorded.reserved, comparison.simulated.reserved)
+    recorded, simulated = comparison.recorded, comparison.simulated
+    rows = [
+        _row("peak active", recorded.active, simulated.active),
+        _row("peak reserved", recorded.reserved, simulated.reserved),
+    ]
+    heads = ("", "recorded", "simulated", "differs by")
+    yield from Table(heads, rows, "  {:16}{:>12}{:>12}{:>12}").lines()
     yield from _rest(comparison)
     if comparison.differences:
         yield ""
@@ -80,9 +85,9 @@ def _rest(comparison: RequestComparison) -> Iterator[str]:
         yield from wrapped(f"the recording {' and '.join(parts)}")
 
 
-def _row(name: str, recorded: int, simulated: int) -> str:
+def _row(name: str, recorded: int, simulated: int) -> tuple[str, ...]:
     differs = "0" if recorded == simulated else _percent(recorded, simulated)
-    return f"  {name:16}{prose_size(recorded):>12}{prose_size(simulated):>12}{differs:>12}"
+    return name, prose_size(recorded), prose_size(simulated), differs
 
 
 def _percent(recorded: int, simulated: int) -> str:
