@@ -6,7 +6,7 @@ from ..output_format import OutputFormat, RunResults
 
 
 class TextFile(OutputFormat):
-    """What the terminal shows."""
+    """The text that the terminal shows."""
 
     ending = ".txt"
     order = 1

@@ -31,6 +31,7 @@ from .stats import DeviceStats
 from .stream_work import StreamEvents
 
 ONE_EXABYTE = 2**60
+"""``one_exa_bytes`` in ``NativeCachingAllocator::allocate`` of ``CUDACachingAllocator.cpp``."""
 
 
 class CachingAllocator:

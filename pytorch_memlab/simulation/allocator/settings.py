@@ -14,6 +14,9 @@ from ...errors import AllocatorSettingsError
 
 MB = 2**20
 NO_LIMIT = 2**64 - 1
+# ``kMinBlockSize`` and those after it in ``c10/cuda/CUDACachingAllocator.cpp``; newer releases have
+# them, and the intervals of ``CUDAAllocatorConfig.cpp``, in ``c10/core/AllocatorConfig.h`` and
+# ``.cpp``.
 MIN_BLOCK_SIZE = 512
 SMALL_SIZE = MB
 SMALL_SEGMENT_SIZE = 2 * MB

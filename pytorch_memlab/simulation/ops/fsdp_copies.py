@@ -16,6 +16,7 @@ from .core.op_call import INDEX, OpCall
 from .core.registry import define, op
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/TensorShape.cu"
+# ``BLOCK_SIZE`` there, and its ``BYTES_PER_THREAD``.
 _THREADS: Final = 128
 _BYTES_PER_BLOCK: Final = _THREADS * 16
 

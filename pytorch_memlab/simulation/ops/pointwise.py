@@ -19,13 +19,13 @@ from .pooling import formatted_inputs
 from .sparse import sparse_difference, sparse_product, sparse_sum
 
 _CHUNK: Final = 65536
-"""Elements that one block of threads takes."""
+"""Elements that a block of threads takes: ``kChunkSize`` in ``cuda/MultiTensorApply.cuh``."""
 
 _COMPACT_SINCE: Final = (2, 15)
 """Release in which sums of chunks lie side by side (pull request 190549)."""
 
 _OFFSET: Final = 8
-
+"""Bytes of an offset, from that release on."""
 
 _NORMS: Final = ("aten::_foreach_norm.Scalar", "aten::_foreach_powsum.Scalar")
 _SOURCE: Final = "aten/src/ATen/native/cuda/ForeachReduceOp.cu"

@@ -23,6 +23,7 @@ from ..core.memory_formats import LOW_PRECISION
 from .reference import is_deterministic
 
 _MOST_FLASH_DIMENSIONS: Final = 256
+"""``check_head_dim_size_flash`` in ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``."""
 
 _CUDNN_OF: Final = {(2, 11): 91900, (2, 12): 92000, (2, 13): 92000}
 """Version of cuDNN that a release's default wheel needs (``Requires-Dist`` of the wheels)."""

@@ -29,7 +29,8 @@ _FORWARD: Final = torch.ops.aten._scaled_dot_product_efficient_attention.default
 _BACKWARD: Final = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
 
 _LOGSUMEXP_ALIGNMENT: Final = 32
-"""Queries that the backward pass loads the logsumexp of at once."""
+"""Queries that the backward pass loads the logsumexp of at once: ``kAlignLSE`` in
+``mem_eff_attention/kernel_forward.h``."""
 
 _MOST_DROPPED_BATCHES: Final = 65_535
 _MOST_IN_REGISTERS: Final = 128

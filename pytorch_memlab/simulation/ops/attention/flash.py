@@ -29,9 +29,10 @@ RANDOM_STATE: Final = (2 * 8, 8)
 """Bytes of the random state, and of what is returned beside it."""
 
 ROWS: Final = 128
-"""Queries that the accumulators are a multiple of."""
+"""Queries that the accumulators are a multiple of: ``seqlen_q_rounded`` in ``mha_bwd``."""
 
 _MOST_SPLITS: Final = 128
+"""Of the keys, as ``set_params_splitkv`` asks ``num_splits_heuristic`` for."""
 
 
 def _meta(

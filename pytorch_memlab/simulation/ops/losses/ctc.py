@@ -19,9 +19,11 @@ Lengths = list[int] | torch.Tensor
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/LossCTC.cu"
 _MOST_LABELS: Final = 255
+"""Of a target that cuDNN takes: ``_use_cudnn_ctc_loss`` in ``native/cudnn/LossCTC.cpp``."""
+
+# ``Reduction::Mean`` and ``Reduction::Sum`` in ``aten/src/ATen/core/Reduction.h``.
 _MEAN: Final = 1
 _SUM: Final = 2
-"""Release since which lengths in tensors are passed on to cuDNN (pull request 128271)."""
 
 _aten: Final = torch.ops.aten
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd

@@ -26,8 +26,11 @@ _SOURCE: Final = "aten/src/ATen/native/cuda/layer_norm_kernel.cu"
 _COLUMNS: Final = 32
 """Columns that a block of threads sums over, and rows that it takes at least."""
 
+# ``LaunchGammaBetaBackwardCUDAKernel``: rows above which parts of sums get a buffer, and its
+# ``max_grid_size``.
 _TALL: Final = 64 * 1024
 _MOST_BLOCKS: Final = 64 * 1024 // 2
+
 _aten: Final = torch.ops.aten
 
 
