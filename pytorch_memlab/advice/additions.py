@@ -52,12 +52,14 @@ def adding_statement(oom: OutOfMemory, group: TensorGroup) -> AddingStatement | 
     def names_it(statement: AddingStatement) -> bool:
         return last_name(statement.container) == name and _has_key(statement.container, keys)
 
-    statements = [one for file in rewritings(oom) for one in _statements(file)]
-    named = [one for one in statements if names_it(one)]
+    statements = [statement for file in rewritings(oom) for statement in _statements(file)]
+    named = [statement for statement in statements if names_it(statement)]
     if not named:
         modules = all_rewritings(oom)
-        named = [one for file in modules for one in _statements(file) if names_it(one)]
-    others = [one for one in statements if not _is_number(one.value)]
+        named = [
+            statement for file in modules for statement in _statements(file) if names_it(statement)
+        ]
+    others = [statement for statement in statements if not _is_number(statement.value)]
     is_other = not named and len(others) == 1 and group.tensors > 2
     return named[-1] if named else others[0] if is_other else None
 
@@ -65,7 +67,7 @@ def adding_statement(oom: OutOfMemory, group: TensorGroup) -> AddingStatement | 
 def adding_statement_at(place: ProgramLine) -> AddingStatement | None:
     """The statement of a line, if it fills a container."""
     statements = _statements(Rewriting(place.file))
-    return next((one for one in statements if one.line == place.line), None)
+    return next((statement for statement in statements if statement.line == place.line), None)
 
 
 def keeping_less(
@@ -247,7 +249,7 @@ def _parts_of(value: ast.expr, keys: set[str]) -> list[ast.expr] | None:
         case ast.Tuple(elts=values) | ast.List(elts=values):
             parts = [part for index, part in enumerate(values) if str(index) in keys]
         case ast.Call(func=ast.Name(id="dict"), keywords=keywords) if keywords:
-            parts = [one.value for one in keywords if one.arg in keys]
+            parts = [keyword.value for keyword in keywords if keyword.arg in keys]
         case _:
             return None if keys else [value]
     return parts or [value]

@@ -39,5 +39,5 @@ class FactsAtPeak(Change):
         if failure is None or error is None:
             return None
         kind = torch.OutOfMemoryError
-        origin = next((one for one in chain(error) if isinstance(one, kind)), None)
+        origin = next((cause for cause in chain(error) if isinstance(cause, kind)), None)
         return None if origin is None else facts_of(failure.request, origin, failure)

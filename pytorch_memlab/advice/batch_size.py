@@ -78,8 +78,8 @@ class SmallerOption(SmallerBatch):
 
     name = "another argument"
 
-    def __init__(self, given: GivenNumber, value: int) -> None:
-        self.largest, self.value, self._given = given.value, value, given
+    def __init__(self, number: GivenNumber, value: int) -> None:
+        self.largest, self.value, self._given = number.value, value, number
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
         return self._given.changed_in(argv, self.value)
@@ -135,13 +135,15 @@ def batch_number(
         lambda number: any(length % number.value == 0 for length in dimensions),
     ):
         for number in filter(is_batch, named):
-            same = [one for one in named if (one.value, one.file) == (number.value, number.file)]
-            return _at(*sorted(same, key=lambda one: one is not number))
+            same = [
+                other for other in named if (other.value, other.file) == (number.value, number.file)
+            ]
+            return _at(*sorted(same, key=lambda other: other is not number))
     used = list(numbers.used())
     for length in dimensions:
-        same = [one for one in used if one.value == length]
+        same = [number for number in used if number.value == length]
         if same:
-            return _at(*(one for one in same if one.file == same[0].file))
+            return _at(*(number for number in same if number.file == same[0].file))
     return None
 
 
@@ -156,7 +158,7 @@ class _Number:
 
 
 def _at(first: _Number, *others: _Number, is_of_tokens: bool = False) -> BatchNumber:
-    places = dict.fromkeys(one.place for one in (first, *others) if one.given is None)
+    places = dict.fromkeys(number.place for number in (first, *others) if number.given is None)
     return BatchNumber(first.value, first.file, tuple(places), first.given, is_of_tokens)
 
 
@@ -166,15 +168,15 @@ class _Numbers:
     def __init__(self, oom: OutOfMemory) -> None:
         self._files = list(rewritings(oom))
         self._all = list(all_rewritings(oom))
-        self._options = [one for file in self._all for one in declared_options(file.tree)]
+        self._options = [option for file in self._all for option in declared_options(file.tree)]
         self._given = given_numbers(oom.arguments, self._options)
 
     def named(self, pattern: re.Pattern[str]) -> Iterator[_Number]:
         """Numbers that have a name of a kind, those of the command line first."""
-        for given in self._given.values():
-            names = [given.attribute, *(_names(self._options, given))]
+        for number in self._given.values():
+            names = [number.attribute, *(_names(self._options, number))]
             if any(_is_batch(name, pattern) for name in names):
-                yield _Number(given.value, "", (0, 0), given)
+                yield _Number(number.value, "", (0, 0), number)
         for file in self._files:
             overridden = {
                 id(option.default)
@@ -227,8 +229,8 @@ class _Numbers:
 
     def _of_option(self, attribute: str) -> Iterator[_Number]:
         if attribute in self._given:
-            given = self._given[attribute]
-            yield _Number(given.value, "", (0, 0), given)
+            number = self._given[attribute]
+            yield _Number(number.value, "", (0, 0), number)
             return
         for file in self._all:
             for option in declared_options(file.tree):
@@ -240,7 +242,7 @@ class _Numbers:
         for file in self._all:
             if not any(_fields(file.tree, name)):
                 continue
-            given = [
+            values = [
                 (other, keyword.value)
                 for other in self._all
                 for call in nodes_of(other.tree, ast.Call)
@@ -248,20 +250,22 @@ class _Numbers:
                 if keyword.arg == name
             ]
             defaults = [(file, value) for value in _fields(file.tree, name)]
-            for place, value in given or defaults:
+            for place, value in values or defaults:
                 yield from self._origins(place, value, depth + 1, name)
 
     def _passed(self, file: Rewriting, name: ast.Name) -> Iterator[tuple[ast.expr, Rewriting]]:
         """The values that the calls of a function pass as the parameter that a name is."""
         around = [
-            one
-            for one in nodes_of(file.tree, ast.FunctionDef)
-            if one.lineno <= name.lineno <= (one.end_lineno or 0)
+            around_it
+            for around_it in nodes_of(file.tree, ast.FunctionDef)
+            if around_it.lineno <= name.lineno <= (around_it.end_lineno or 0)
         ]
-        function = max(around, key=lambda one: one.lineno, default=None)
+        function = max(around, key=lambda around_it: around_it.lineno, default=None)
         if function is None:
             return
-        parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+        parameters = [
+            argument.arg for argument in (*function.args.posonlyargs, *function.args.args)
+        ]
         if name.id not in parameters:
             return
         place = parameters.index(name.id)
@@ -270,7 +274,7 @@ class _Numbers:
             for call in nodes_of(other.tree, ast.Call):
                 if name_of_call(call) != function.name:
                     continue
-                keywords = [one.value for one in call.keywords if one.arg == name.id]
+                keywords = [keyword.value for keyword in call.keywords if keyword.arg == name.id]
                 for value in keywords or call.args[place : place + 1]:
                     is_passed = True
                     yield value, other
@@ -284,9 +288,9 @@ def _number(file: Rewriting, node: ast.expr) -> Iterator[_Number]:
         yield _Number(node.value, file.file, (node.lineno, node.col_offset))
 
 
-def _names(options: Sequence[DeclaredOption], given: GivenNumber) -> Iterator[str]:
+def _names(options: Sequence[DeclaredOption], number: GivenNumber) -> Iterator[str]:
     for option in options:
-        if option.attribute == given.attribute:
+        if option.attribute == number.attribute:
             yield from (name.lstrip("-").replace("-", "_") for name in option.names)
 
 
@@ -296,35 +300,35 @@ def _is_batch(name: str, pattern: re.Pattern[str]) -> bool:
 
 def _named(tree: ast.AST, pattern: re.Pattern[str]) -> list[ast.expr]:
     """The values that a keyword, a variable, a key or an option gets that is named as a batch."""
-    found: list[ast.expr | None] = []
+    batches: list[ast.expr | None] = []
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[target], value=value) if _is_batch(last_name(target), pattern):
-                found.append(value)
+                batches.append(value)
             case ast.AnnAssign(target=target, value=value) if _is_batch(last_name(target), pattern):
-                found.append(value)
+                batches.append(value)
             case ast.keyword(arg=str() as name, value=value) if _is_batch(name, pattern):
-                found.append(value)
+                batches.append(value)
             case ast.Dict(keys=keys, values=values):
-                found += [
+                batches += [
                     value
                     for key, value in zip(keys, values, strict=True)
                     if isinstance(key, ast.Constant) and _is_batch(str(key.value), pattern)
                 ]
             case ast.arguments(args=arguments, defaults=defaults) if defaults:
                 pairs = zip(arguments[-len(defaults) :], defaults, strict=True)
-                found += [value for one, value in pairs if _is_batch(one.arg, pattern)]
-    found += [
+                batches += [value for argument, value in pairs if _is_batch(argument.arg, pattern)]
+    batches += [
         option.default
         for option in declared_options(tree)
         if any(_is_batch(name.replace("-", "_"), pattern) for name in option.names)
     ]
-    return [one for one in found if one is not None]
+    return [value for value in batches if value is not None]
 
 
 def _batches(tree: ast.AST) -> Iterator[ast.expr]:
     """The arguments that a loader or a function of the file takes as its batch, without a name."""
-    functions = {one.name: one.args for one in nodes_of(tree, ast.FunctionDef)}
+    functions = {function.name: function.args for function in nodes_of(tree, ast.FunctionDef)}
     for call in nodes_of(tree, ast.Call):
         name = name_of_call(call)
         if _LOADERS.search(name):
@@ -338,17 +342,19 @@ def _batches(tree: ast.AST) -> Iterator[ast.expr]:
 
 def _first_dimensions(tree: ast.AST) -> list[tuple[bool, ast.expr]]:
     """First dimensions of tensors that a loop or a function makes; True for one of a class."""
-    found: dict[int, tuple[bool, ast.expr]] = {}
+    firsts: dict[int, tuple[bool, ast.expr]] = {}
     for around in ast.walk(tree):
         if not isinstance(around, (ast.For, ast.While, ast.FunctionDef)):
             continue
         is_made_once = isinstance(around, ast.FunctionDef) and around.name == "__init__"
         for call in nodes_of(around, ast.Call):
             if ast.unparse(call.func).startswith("torch.") and call.args:
-                size = next((one for one in call.args if isinstance(one, ast.Tuple)), None)
+                size = next(
+                    (argument for argument in call.args if isinstance(argument, ast.Tuple)), None
+                )
                 first = size.elts[0] if size is not None and size.elts else call.args[0]
-                found[id(first)] = is_made_once, first
-    return list(found.values())
+                firsts[id(first)] = is_made_once, first
+    return list(firsts.values())
 
 
 def _assigned(tree: ast.AST, name: str) -> Iterator[ast.expr]:
@@ -399,5 +405,5 @@ def _makes_layer(tree: ast.AST, name: str) -> bool:
         last_name(argument) == name
         for call in nodes_of(tree, ast.Call)
         if name_of_call(call)[:1].isupper() and not _MAKES_NO_LAYER.search(name_of_call(call))
-        for argument in (*call.args, *(one.value for one in call.keywords))
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords))
     )

@@ -87,8 +87,8 @@ class BlockSurvey(Change):
         self._end_phase()
         return Survey(self._kept, self._phases, self._flops.per_step)
 
-    def _look_at(self, found: BlockModel) -> None:
-        for name, (_, block) in zip(found.names(found.blocks), found.blocks, strict=True):
+    def _look_at(self, model: BlockModel) -> None:
+        for name, (_, block) in zip(model.names(model.blocks), model.blocks, strict=True):
             block.forward = self._measured(name, block)
 
     def _measured(self, name: str, block: nn.Module) -> Callable[..., Any]:
@@ -101,7 +101,7 @@ class BlockSurvey(Change):
             result = original(*args, **kwargs)
             kept = torch.cuda.memory_allocated() - before - _bytes(result)
             self._end_phase()
-            results = [each for each in tensors_in(result) if each.requires_grad]
+            results = [tensor for tensor in tensors_in(result) if tensor.requires_grad]
             if results:
                 self._kept[name] = kept  # the first call may make workspaces too
                 self._held[name] = None
@@ -122,10 +122,10 @@ class BlockSurvey(Change):
 
 def tensors_in(result: Any) -> list[torch.Tensor]:
     leaves = tree_leaves(result)
-    return [each for each in leaves if isinstance(each, torch.Tensor) and each.is_cuda]
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_cuda]
 
 
 def _bytes(result: Any) -> int:
     """Bytes of the storages of a result on GPUs."""
-    storages = [each.untyped_storage() for each in tensors_in(result)]
-    return sum({one._cdata: one.nbytes() for one in storages}.values())
+    storages = [tensor.untyped_storage() for tensor in tensors_in(result)]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())

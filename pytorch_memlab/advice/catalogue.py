@@ -48,10 +48,12 @@ def candidates(oom: OutOfMemory) -> list[tuple[Cause, Remedy]]:
 
 def most_likely(likely: Sequence[tuple[Cause, Remedy]]) -> list[Remedy]:
     """The remedies that a report names."""
-    found = faults(likely)
-    if any(remedy.change is not None for _, remedy in found):
+    likely_faults = faults(likely)
+    if any(remedy.change is not None for _, remedy in likely_faults):
         likely = [pair for pair in likely if not pair[0].is_last_resort]
-    elif found:  # nothing can be applied as it is printed, so what helps any program is named too
+    elif (
+        likely_faults
+    ):  # nothing can be applied as it is printed, so what helps any program is named too
         likely = sorted(likely, key=lambda pair: pair[0].is_last_resort)
     return [remedy for _, remedy in likely[:_MOST]]
 
@@ -63,11 +65,11 @@ def most_helpful(
 
     Where none for a fault is enough alone, what helps any program is named too if it is.
     """
-    shown = most_likely(likely)
-    if not any(map(is_enough, shown)):
+    remedies = most_likely(likely)
+    if not any(map(is_enough, remedies)):
         enough = [remedy for _, remedy in likely if is_enough(remedy)]
-        shown = [*shown[: _MOST - 1], *enough][:_MOST]
-    return shown
+        remedies = [*remedies[: _MOST - 1], *enough][:_MOST]
+    return remedies
 
 
 def faults(likely: Sequence[tuple[Cause, Remedy]]) -> list[tuple[Cause, Remedy]]:

@@ -80,8 +80,8 @@ def _edited(file: str, edits: Sequence[Edit]) -> str:
 
 def edited_source(*edits: Edit | None) -> EditedSource | None:
     """A change of some lines; None if one of the edits could not be made."""
-    known = [edit for edit in edits if edit is not None]
-    return EditedSource(known) if known and len(known) == len(edits) else None
+    whole_edits = [edit for edit in edits if edit is not None]
+    return EditedSource(whole_edits) if whole_edits and len(whole_edits) == len(edits) else None
 
 
 def at_once(changes: Sequence[Change]) -> list[Change] | None:

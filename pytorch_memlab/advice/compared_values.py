@@ -88,7 +88,7 @@ class RecordedValues(Change):
     ) -> Any:
         if not self._depth and len(self._losses) < _MOST:
             several = tensors if isinstance(tensors, Sequence) else [tensors]
-            self._losses += [float(one.detach().double().mean()) for one in several]
+            self._losses += [float(loss.detach().double().mean()) for loss in several]
         self._depth += 1
         try:
             return original(tensors, *args, **kwargs)
@@ -146,7 +146,7 @@ def _seed() -> None:
 def compared(first: Values, again: Values, edited: Values) -> Comparison | None:
     """Compare a run of the edited program with two of the program; None if there is nothing."""
     losses = list(zip(first.losses, again.losses, edited.losses, strict=False))[:_MOST_LOSSES]
-    if bool(first.losses) != bool(edited.losses) or any(one != other for one, other, _ in losses):
+    if bool(first.losses) != bool(edited.losses) or any(loss != other for loss, other, _ in losses):
         return None
     printed: list[tuple[str, str, str]] = []
     if len(first.printed) == len(again.printed) == len(edited.printed):

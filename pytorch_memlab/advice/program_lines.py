@@ -63,13 +63,13 @@ class ModelVariable:
 
 def model_variable(model: nn.Module) -> ModelVariable:
     """The variable that a running function of the program has a model in."""
-    found = [
+    variables = [
         variable
         for frame in _user_frames()
         for variable in (*_own(frame, model), *_global(frame, model))
     ]
-    assigned = [each for each in found if each.with_code(["pass"]) is not None]
-    return next(iter(assigned or found), ModelVariable("model", None))
+    assigned = [variable for variable in variables if variable.with_code(["pass"]) is not None]
+    return next(iter(assigned or variables), ModelVariable("model", None))
 
 
 def _own(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:
@@ -111,16 +111,16 @@ def with_keywords(line: RunningLine, callee: str, keywords: Mapping[str, str]) -
     changes: list[tuple[int, int, int, str]] = []
     added = ""
     for name, value in keywords.items():
-        found = [each.value for each in call.keywords if each.arg == name]
-        if found:
-            if found[0].lineno != _end(found[0]):
+        values = [keyword.value for keyword in call.keywords if keyword.arg == name]
+        if values:
+            if values[0].lineno != _end(values[0]):
                 return None
             changes.append(
-                (_end(found[0]), found[0].col_offset, found[0].end_col_offset or 0, value)
+                (_end(values[0]), values[0].col_offset, values[0].end_col_offset or 0, value)
             )
         else:
             added += f", {name}={value}"
-    arguments = [*call.args, *(each.value for each in call.keywords)]
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     if added and arguments:
         last = max(arguments, key=lambda node: (_end(node), node.end_col_offset or 0))
         end = last.end_col_offset or 0
@@ -147,20 +147,24 @@ def after_assignment(line: RunningLine, name: str, new: Sequence[str]) -> Edit |
     scope = _scope(tree, line)
     if name.startswith("self."):
         classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-        around = [one for one in classes if one.lineno <= line.number <= _end(one)]
+        around = [
+            definition
+            for definition in classes
+            if definition.lineno <= line.number <= _end(definition)
+        ]
         nodes = list(ast.walk(around[-1])) if around else []
     else:
         nodes = [node for node in _within(scope) if getattr(node, "lineno", 0) <= line.number]
-    found = [
+    statements = [
         node
         for node in nodes
         if isinstance(node, (ast.Assign, ast.AnnAssign))
         and any(isinstance(part, ast.Call) for part in ast.walk(node))
         and any(ast.unparse(target) == name for target in _targets(node))
     ]
-    if not found:
+    if not statements:
         return None
-    last = max(found, key=lambda node: node.lineno)
+    last = max(statements, key=lambda node: node.lineno)
     return _inserted(line.file, _end(last) + 1, last.col_offset, new)
 
 
@@ -195,7 +199,7 @@ def has_name(line: RunningLine, name: str) -> bool:
     """True if the file of a line imports a module under its own name, at the top level."""
     return any(
         isinstance(node, ast.Import)
-        and any((each.asname or each.name) == name for each in node.names)
+        and any((alias.asname or alias.name) == name for alias in node.names)
         for node in _tree(line.file).body
     )
 
@@ -223,7 +227,7 @@ def _if_valid(edit: Edit) -> Edit | None:
 def _first(node: ast.stmt) -> int:
     """The line of a statement, or of its first decorator."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(each.lineno for each in decorators)])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _end(node: ast.expr | ast.stmt) -> int:
@@ -277,13 +281,13 @@ def _path_to(line: RunningLine) -> list[ast.stmt]:
 
 
 def _inserted(file: str, number: int, column: int, new: Sequence[str]) -> Edit | None:
-    return _if_valid(Edit(file, number, number - 1, tuple(" " * column + each for each in new)))
+    return _if_valid(Edit(file, number, number - 1, tuple(" " * column + text for text in new)))
 
 
 def _indented(file: str, first: ast.stmt, last: ast.stmt, opening: Sequence[str]) -> Edit | None:
     lines = _lines(file, first.lineno, _end(last))
-    head = [" " * first.col_offset + each for each in opening]
-    body = [f"    {each}" if each.strip() else each for each in lines]
+    head = [" " * first.col_offset + text for text in opening]
+    body = [f"    {text}" if text.strip() else text for text in lines]
     return _if_valid(Edit(file, first.lineno, _end(last), (*head, *body)))
 
 
@@ -291,11 +295,11 @@ def _changed(
     file: str, call: ast.Call, changes: Sequence[tuple[int, int, int, str]]
 ) -> Edit | None:
     """The lines of a call, with other text at some columns, which count bytes."""
-    lines = [each.encode() for each in _lines(file, call.lineno, _end(call))]
+    lines = [text.encode() for text in _lines(file, call.lineno, _end(call))]
     for number, begin, end, text in sorted(changes, reverse=True):
         index = number - call.lineno
         lines[index] = lines[index][:begin] + text.encode() + lines[index][end:]
-    return _if_valid(Edit(file, call.lineno, _end(call), tuple(each.decode() for each in lines)))
+    return _if_valid(Edit(file, call.lineno, _end(call), tuple(text.decode() for text in lines)))
 
 
 def _lines(file: str, first: int, last: int) -> list[str]:

@@ -47,28 +47,28 @@ def declared_options(tree: ast.AST) -> Iterator[DeclaredOption]:
         if name_of_call(call) not in {"add_argument", "option"}:
             continue
         words = [
-            one.value
-            for one in call.args
-            if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            argument.value
+            for argument in call.args
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
         ]
         names = tuple(word for word in words if word.startswith("-"))
         if not names:
             continue
-        given = {one.arg: one.value for one in call.keywords}
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
         attribute = next((name for name in names if name.startswith("--")), names[0])
-        match given.get("dest"):
+        match keywords.get("dest"):
             case ast.Constant(value=str() as destination):
                 attribute = destination
             case _:
-                attribute = next((one for one in words if not one.startswith("-")), attribute)
-        yield DeclaredOption(names, _attribute(attribute), given.get("default"))
+                attribute = next((word for word in words if not word.startswith("-")), attribute)
+        yield DeclaredOption(names, _attribute(attribute), keywords.get("default"))
 
 
 def given_numbers(
     arguments: Sequence[str], declared: Sequence[DeclaredOption]
 ) -> dict[str, GivenNumber]:
     """The numbers of a command line, by the attribute that the program reads them from."""
-    found: dict[str, GivenNumber] = {}
+    numbers: dict[str, GivenNumber] = {}
     for index, word in enumerate(arguments):
         if word == "--":
             break
@@ -77,19 +77,20 @@ def given_numbers(
             text = next(iter(arguments[index + 1 : index + 2]), "")
         if text.isdecimal() and (equals or word.startswith("-")):
             attribute = _attribute_of(option, declared)
-            found[attribute] = GivenNumber(option, attribute, int(text), equals)
-    return found
+            numbers[attribute] = GivenNumber(option, attribute, int(text), equals)
+    return numbers
 
 
 def _attribute_of(option: str, declared: Sequence[DeclaredOption]) -> str:
-    exact = [one for one in declared if option in one.names]
+    exact = [option_declared for option_declared in declared if option in option_declared.names]
     begun = [
-        one
-        for one in declared
-        if option.startswith("--") and any(name.startswith(option) for name in one.names)
+        option_declared
+        for option_declared in declared
+        if option.startswith("--")
+        and any(name.startswith(option) for name in option_declared.names)
     ]
-    for one in exact or begun:
-        return one.attribute
+    for option_declared in exact or begun:
+        return option_declared.attribute
     return _attribute(option)
 
 

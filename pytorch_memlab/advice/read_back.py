@@ -31,10 +31,10 @@ def read_on_gpu(adding: AddingStatement) -> bool:
         if not is_read or isinstance(node, (ast.Subscript, ast.Starred)):
             continue
         assert isinstance(node, (ast.Name, ast.Attribute))
-        found = _moved(file, node, parents, element)
-        if found is None:
+        moved = _moved(file, node, parents, element)
+        if moved is None:
             return False
-        reads += found
+        reads += moved
     return reads > 0
 
 

@@ -44,8 +44,8 @@ class BlockModel:
 class BlockModels:
     """Finds models with repeated blocks while it is on."""
 
-    def __init__(self, found: Callable[[BlockModel], object]) -> None:
-        self._found = found
+    def __init__(self, take: Callable[[BlockModel], object]) -> None:
+        self._found = take
         self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.calls_module = False
 
@@ -72,13 +72,13 @@ class BlockModels:
             return
         switch = _path_of_switch(model)
         if switch is not None:
-            blocks = [each for each in blocks if hasattr(each[1], FLAG)] or blocks
+            blocks = [block for block in blocks if hasattr(block[1], FLAG)] or blocks
         self._found(BlockModel(model, model_variable(model), tuple(blocks), switch))
 
 
 def switch_of(module: Any) -> str:
     """Name of the method that checkpoints activations of a module; empty if it has none."""
-    return next((each for each in SWITCHES if hasattr(module, each)), "")
+    return next((flag for flag in SWITCHES if hasattr(module, flag)), "")
 
 
 def _path_of_switch(model: nn.Module) -> str | None:
@@ -97,8 +97,8 @@ def outermost(module: nn.Module) -> nn.Module:
     from ..tensors.live_objects import instances_of
 
     with torch._C.DisableTorchFunction():
-        around = [each for each in instances_of(torch.nn.Module) if _has(each, module)]
-    return max(around, key=lambda each: sum(1 for _ in each.modules()), default=module)
+        around = [other for other in instances_of(torch.nn.Module) if _has(other, module)]
+    return max(around, key=lambda other: sum(1 for _ in other.modules()), default=module)
 
 
 def repeated_blocks(model: nn.Module) -> list[Named]:
@@ -148,7 +148,7 @@ def _of_parent(model: nn.Module, name: str, parent: str, lasts: Sequence[str]) -
     module = model.get_submodule(parent)
     here = expression(model, name, parent)
     if not isinstance(module, _containers()[:2]):
-        return ", ".join(expression(model, name, f"{parent}.{one}".lstrip(".")) for one in lasts)
+        return ", ".join(expression(model, name, f"{parent}.{last}".lstrip(".")) for last in lasts)
     numbers = list(map(int, lasts))
     first, last = numbers[0], numbers[-1]
     if numbers == list(range(len(module))):
@@ -170,15 +170,15 @@ def _repeated(model: nn.Module, counts: Callable[[nn.Module, nn.Module], bool]) 
         and counts(module, modules.get(path.rpartition(".")[0], model))
     ]
     numbers = Counter(type(module) for _, module in candidates)
-    found: list[Named] = []
+    blocks: list[Named] = []
     for path, module in candidates:  # each follows what it is in
-        if numbers[type(module)] > 1 and not (found and path.startswith(f"{found[-1][0]}.")):
-            found.append((path, module))
-    return found
+        if numbers[type(module)] > 1 and not (blocks and path.startswith(f"{blocks[-1][0]}.")):
+            blocks.append((path, module))
+    return blocks
 
 
 def _has(module: nn.Module, part: nn.Module) -> bool:
     try:
-        return any(each is part for each in module.modules())
+        return any(part_of is part for part_of in module.modules())
     except Exception:  # a module that is not made yet, or a method of the program's
         return False

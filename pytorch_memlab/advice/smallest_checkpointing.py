@@ -53,11 +53,11 @@ class Smallest:
         low, high = 0, len(self.candidates)
         while high - low > 1:
             step = (high - low) // (_AT_ONCE + 1) or 1
-            numbers = [each for each in (low + step, low + 2 * step) if each < high]
-            fits = self._try([_set_of(each, self.candidates, self._survey) for each in numbers])
-            for number, one in zip(numbers, fits, strict=True):
-                if one.fits:
-                    high, self.verdict = number, one
+            numbers = [number for number in (low + step, low + 2 * step) if number < high]
+            fits = self._try([_set_of(number, self.candidates, self._survey) for number in numbers])
+            for number, verdict in zip(numbers, fits, strict=True):
+                if verdict.fits:
+                    high, self.verdict = number, verdict
                     break
                 low = number
 
@@ -66,17 +66,17 @@ class Smallest:
         blocks = self.finding.blocks
         kept = {} if self._survey is None else self._survey.kept
         last = {kept.get(name, 0): name for name in blocks}
-        smaller = [[each for each in blocks if each != name] for name in last.values()]
+        smaller = [[block for block in blocks if block != name] for name in last.values()]
         if len(blocks) < 2 or len(self.candidates) == 1:
             return False
-        fitting = [one for one in self._try(smaller) if one.fits]
+        fitting = [verdict for verdict in self._try(smaller) if verdict.fits]
         if fitting:
             self.verdict = fitting[0]
         return bool(fitting)
 
     def _try(self, sets: Sequence[Sequence[str]]) -> Sequence[Verdict]:
         self.runs += len(sets)
-        return self._verdicts([Checkpointing(each) for each in sets], self._ended)
+        return self._verdicts([Checkpointing(names) for names in sets], self._ended)
 
 
 def smallest_checkpointing(
@@ -86,12 +86,12 @@ def smallest_checkpointing(
     ended: Callable[[], object] = lambda: None,
 ) -> Smallest:
     """Look for the fewest blocks; the program does not fit without any."""
-    found = Smallest(every, survey, verdicts, ended)
+    smallest = Smallest(every, survey, verdicts, ended)
     if every.fits:
-        found.halve()
-        while found.leave_one_out():
+        smallest.halve()
+        while smallest.leave_one_out():
             pass
-    return found
+    return smallest
 
 
 def _set_of(number: int, candidates: Sequence[str], survey: Survey | None) -> Sequence[str]:
@@ -105,10 +105,10 @@ def _set_of(number: int, candidates: Sequence[str], survey: Survey | None) -> Se
             high = limit
         else:
             low = limit + 1
-    found = _set_below(high, candidates, survey)
-    rest = [name for name in candidates if name not in found]
+    names = _set_below(high, candidates, survey)
+    rest = [name for name in candidates if name not in names]
     rest.sort(key=lambda name: -survey.kept.get(name, 0))
-    return [*found, *rest[: number - len(found)]]
+    return [*names, *rest[: number - len(names)]]
 
 
 def _set_below(limit: int, candidates: Sequence[str], survey: Survey) -> list[str]:
@@ -119,7 +119,9 @@ def _set_below(limit: int, candidates: Sequence[str], survey: Survey) -> list[st
         here = [name for name in held if name in order]
         here.sort(key=lambda name: (-survey.kept[name], order[name]))
         lacking = (
-            survey.phases[held] - limit - sum(survey.kept[one] for one in here if one in chosen)
+            survey.phases[held]
+            - limit
+            - sum(survey.kept[block] for block in here if block in chosen)
         )
         for name in here:
             if lacking <= 0:

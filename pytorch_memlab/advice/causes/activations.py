@@ -77,7 +77,7 @@ class Checkpointing(AroundProgram):
         from torch.utils import checkpoint as torch_checkpoint
 
         # One calls the other, where there are both.
-        way = next(each for each in _WAYS if hasattr(torch_checkpoint, each))
+        way = next(name for name in _WAYS if hasattr(torch_checkpoint, name))
         patches.around(torch_checkpoint, way)(self._generator)
         patches.around(torch_checkpoint.CheckpointFunction, "apply")(self._reentrant)
 
@@ -96,12 +96,12 @@ class Checkpointing(AroundProgram):
         edits = [
             model.variable.with_code(code) for (model, _), code in zip(changed, codes, strict=True)
         ]
-        known = tuple(edit for edit in edits if edit is not None)
+        whole_edits = tuple(edit for edit in edits if edit is not None)
         kinds = dict.fromkeys(type(block).__name__ for _, chosen in changed for _, block in chosen)
         return Checkpointed(
             Outcome.APPLIED,
             code=tuple(line for code in codes for line in code),
-            edits=known if len(known) == len(edits) else (),
+            edits=whole_edits if len(whole_edits) == len(edits) else (),
             blocks=tuple(name for model, chosen in changed for name in model.names(chosen)),
             candidates=tuple(name for model, _ in changed for name in model.names(model.blocks)),
             kind=", ".join(kinds),
@@ -121,18 +121,18 @@ class Checkpointing(AroundProgram):
 
     # What a model becomes
 
-    def _change(self, found: BlockModel) -> None:
+    def _change(self, model: BlockModel) -> None:
         chosen = [
             block
-            for block, name in zip(found.blocks, found.names(found.blocks), strict=True)
+            for block, name in zip(model.blocks, model.names(model.blocks), strict=True)
             if self._only is None or name in self._only
         ]
         if not chosen:
             return
         number = len(self._changed)
-        self._changed.append((found, chosen))
-        if found.switch is not None:
-            self._switch_on(found, chosen, number)
+        self._changed.append((model, chosen))
+        if model.switch is not None:
+            self._switch_on(model, chosen, number)
             return
         from torch.utils.checkpoint import checkpoint
 
@@ -140,14 +140,14 @@ class Checkpointing(AroundProgram):
             forward = _Forward(block.forward, self, number)
             block.forward = partial(checkpoint, forward, use_reentrant=False)
 
-    def _switch_on(self, found: BlockModel, chosen: Sequence[Named], number: int) -> None:
-        owner: Any = found.model.get_submodule(found.switch or "")
+    def _switch_on(self, model: BlockModel, chosen: Sequence[Named], number: int) -> None:
+        owner: Any = model.model.get_submodule(model.switch or "")
         if owner.is_gradient_checkpointing:
             self._is_of_program = True
             return
         getattr(owner, switch_of(owner))({"use_reentrant": False})
         kept = {id(block) for _, block in chosen}
-        for _, block in found.blocks:
+        for _, block in model.blocks:
             if id(block) not in kept:
                 setattr(block, FLAG, False)
         for module in owner.modules():
@@ -190,9 +190,9 @@ class Checkpointing(AroundProgram):
             return run(*args, **kwargs)
 
 
-def _code(found: BlockModel, chosen: Sequence[Named]) -> tuple[str, ...]:
-    name, model = found.variable.name, found.model
-    if found.switch is None:
+def _code(blocks_of: BlockModel, chosen: Sequence[Named]) -> tuple[str, ...]:
+    name, model = blocks_of.variable.name, blocks_of.model
+    if blocks_of.switch is None:
         blocks = in_code(model, name, [path for path, _ in chosen])
         return (
             "from functools import partial",
@@ -200,11 +200,11 @@ def _code(found: BlockModel, chosen: Sequence[Named]) -> tuple[str, ...]:
             f"for block in {blocks}:",
             "    block.forward = partial(checkpoint, block.forward, use_reentrant=False)",
         )
-    owner = expression(model, name, found.switch)
-    switch = switch_of(model.get_submodule(found.switch))
+    owner = expression(model, name, blocks_of.switch)
+    switch = switch_of(model.get_submodule(blocks_of.switch))
     lines = [f'{owner}.{switch}({{"use_reentrant": False}})']
     paths = {path for path, _ in chosen}
-    rest = [path for path, _ in found.blocks if path not in paths]
+    rest = [path for path, _ in blocks_of.blocks if path not in paths]
     if rest:
         lines += [
             f"for block in {in_code(model, name, rest)}:",

@@ -44,7 +44,7 @@ class Batch(Cause):
             return None
         total = size + oom.request.requested
         tokens = {block.shape[0] * block.shape[1] for block in oom.blocks if len(block.shape) > 2}
-        lengths = [batch, *(one for one, _ in sizes.most_common())]
+        lengths = [batch, *(length for length, _ in sizes.most_common())]
         number = batch_number(oom, lengths, sorted(tokens))
         change = None
         if number is not None:
@@ -70,7 +70,9 @@ def _unit(oom: OutOfMemory, number: BatchNumber, batch: int) -> str:
     """The name of what a batch has several of."""
     if number.is_of_tokens:
         return "tokens"
-    lengths = {one.shape[1] for one in oom.blocks if len(one.shape) == 3 and "float" in one.dtype}
+    lengths = {
+        block.shape[1] for block in oom.blocks if len(block.shape) == 3 and "float" in block.dtype
+    }
     of_batch = [
         block
         for block in oom.blocks

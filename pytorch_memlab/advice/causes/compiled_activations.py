@@ -76,7 +76,7 @@ class _Runs:
 
 
 def _added(flops: GraphFlops, others: GraphFlops, sign: int = 1) -> GraphFlops:
-    return GraphFlops(*(one + sign * other for one, other in zip(flops, others, strict=True)))
+    return GraphFlops(*(number + sign * other for number, other in zip(flops, others, strict=True)))
 
 
 class MemoryBudget(AroundProgram):

@@ -101,8 +101,8 @@ class Autocast(AroundProgram):
         if torch.is_autocast_enabled("cuda"):
             self._is_of_program = True
             return False
-        parameters = [each for each in module.parameters() if each.is_cuda]
-        floats = [each.dtype for each in parameters if each.is_floating_point()]
+        parameters = [parameter for parameter in module.parameters() if parameter.is_cuda]
+        floats = [parameter.dtype for parameter in parameters if parameter.is_floating_point()]
         if floats and all(dtype in (torch.float16, torch.bfloat16) for dtype in floats):
             self._half = str(floats[0]).removeprefix("torch.")
             return False

@@ -49,7 +49,7 @@ def _base_in_half(oom: OutOfMemory) -> EditedSource | None:
     """The base model in bfloat16 before a library adds adapters to it."""
     for file in rewritings(oom):
         for call in nodes_of(file.tree, ast.Call):
-            keywords = {one.arg: one.value for one in call.keywords}
+            keywords = {keyword.arg: keyword.value for keyword in call.keywords}
             base = keywords.get("model", call.args[0] if call.args else None)
             is_adapted = name_of_call(call) == "get_peft_model" or "peft_config" in keywords
             statement = statement_around(file.tree, call)
@@ -100,9 +100,9 @@ def _last_freezing(tree: ast.Module, made: ast.stmt, name: str) -> ast.stmt:
             after: list[ast.stmt] = body[body.index(made) + 1 :]
             for statement in reversed(after):
                 is_freezing = any(
-                    one.attr == "requires_grad_"
-                    or (one.attr == "requires_grad" and isinstance(one.ctx, ast.Store))
-                    for one in nodes_of(statement, ast.Attribute)
+                    attribute.attr == "requires_grad_"
+                    or (attribute.attr == "requires_grad" and isinstance(attribute.ctx, ast.Store))
+                    for attribute in nodes_of(statement, ast.Attribute)
                 )
                 if is_freezing and name in loaded_names(statement):
                     return statement

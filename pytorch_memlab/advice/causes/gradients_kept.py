@@ -138,7 +138,7 @@ def _accumulates(tree: ast.AST) -> bool:
     return any(
         name_of_call(call) == _NAME
         for condition in nodes_of(tree, ast.If)
-        if any(isinstance(one, ast.Mod) for one in ast.walk(condition.test))
+        if any(isinstance(operator, ast.Mod) for operator in ast.walk(condition.test))
         or _OF_SEVERAL_STEPS.search(ast.unparse(condition.test))
         for statement in condition.body
         for call in nodes_of(statement, ast.Call)

@@ -44,8 +44,8 @@ class _Growth:
         """The dimension that grows; None if it is not written as a number."""
         if name_of_call(self.call) == "hstack":
             return 1
-        given = [one.value for one in self.call.keywords if one.arg in ("dim", "axis")]
-        for value in [*given, *self.call.args[1:2]]:
+        dims = [keyword.value for keyword in self.call.keywords if keyword.arg in ("dim", "axis")]
+        for value in [*dims, *self.call.args[1:2]]:
             try:
                 return int(ast.literal_eval(value))
             except (ValueError, TypeError):
@@ -70,7 +70,7 @@ class GrowingBuffer(Cause):
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         files = list(rewritings(oom))
-        growths = [one for file in files for one in _growths(file)]
+        growths = [growth for file in files for growth in _growths(file)]
         for growth in growths:
             blocks = [
                 block
@@ -103,7 +103,7 @@ class GrowingBuffer(Cause):
 
 
 def _growths(file: Rewriting) -> list[_Growth]:
-    found = []
+    growths = []
     for node in nodes_of(file.tree, ast.Assign):
         for call in nodes_of(node.value, ast.Call):
             if name_of_call(call) in _JOINS and call.args:
@@ -111,8 +111,8 @@ def _growths(file: Rewriting) -> list[_Growth]:
                 parts = joined.elts if isinstance(joined, (ast.List, ast.Tuple)) else []
                 target = ast.unparse(node.targets[0])
                 if any(ast.unparse(part) == target for part in parts):
-                    found.append(_Growth(file, node, call))
-    return found
+                    growths.append(_Growth(file, node, call))
+    return growths
 
 
 def _change(
@@ -152,7 +152,7 @@ def _is_used_on_gpu(growth: _Growth) -> bool:
             case ast.Attribute(value=value, attr=attribute) if attribute in _HOST_USES:
                 allowed.add(id(value))
             case ast.Call(func=ast.Name(id="len" | "print"), args=args):
-                allowed |= {id(one) for one in args}
+                allowed |= {id(arg) for arg in args}
             case ast.Call(func=ast.Attribute(attr="save"), args=[value, *_]):
                 allowed.add(id(value))
     return any(

@@ -36,13 +36,13 @@ class KeptResults(Cause):
             added = adding_statement(oom, group)
             beside = filled_beside(oom, group)
             change = _on_host(oom, [group, *beside])
-            size = group.own + sum(one.own for one in beside)
+            size = group.own + sum(other.own for other in beside)
             names = [named_with_line(group.name, 0 if added is None else added.line)]
-            names += [one.name for one in beside]
+            names += [other.name for other in beside]
             remedy = self.found(
                 size,
                 f"{' and '.join(names)} {'keep' if beside else 'keeps'}"
-                f" {group.tensors + sum(one.tensors for one in beside)} tensors on the GPU:"
+                f" {group.tensors + sum(other.tensors for other in beside)} tensors on the GPU:"
                 f" {prose_size(size)}",
                 *(changed_code(change) or [f"keep copies in host memory in {group.name}: .cpu()"]),
                 change=change,
@@ -60,7 +60,7 @@ class KeptResults(Cause):
 def _on_host(oom: OutOfMemory, groups: list[TensorGroup]) -> EditedSource | None:
     """Containers whose tensors go to the host together: what reads them reads all of them."""
     changes = [keeping_less(oom, group, "cpu") for group in groups]
-    edits = dict.fromkeys(edit for one in changes if one is not None for edit in one.edits)
+    edits = dict.fromkeys(edit for change in changes if change is not None for edit in change.edits)
     return EditedSource([*edits]) if None not in changes else None
 
 

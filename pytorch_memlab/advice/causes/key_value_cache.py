@@ -57,7 +57,7 @@ def _without_cache(oom: OutOfMemory) -> EditedSource | None:
         if statement is None or hasattr(statement, "body"):
             continue
         for call in nodes_of(statement, ast.Call):
-            names = {one.arg for one in call.keywords}
+            names = {keyword.arg for keyword in call.keywords}
             if names & {*_INPUTS, None} and name_of_call(call) not in ("dict", "print"):
                 set_keywords(file, call, use_cache="False")
                 return changed_source(file)

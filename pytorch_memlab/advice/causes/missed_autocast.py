@@ -58,7 +58,7 @@ def _on_this_device(oom: OutOfMemory) -> EditedSource | None:
         for call in nodes_of(file.tree, ast.Call):
             if name_of_call(call) != "autocast":
                 continue
-            keywords = {one.arg: one.value for one in call.keywords}
+            keywords = {keyword.arg: keyword.value for keyword in call.keywords}
             device = keywords.get("device_type", call.args[0] if call.args else None)
             if isinstance(device, ast.Constant) and device.value == "cpu":
                 file.replace(device, '"cuda"')

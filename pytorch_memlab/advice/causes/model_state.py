@@ -75,8 +75,10 @@ class Sharding(AroundProgram):
         groups = params if isinstance(params, list) else list(params)
         for group in groups:
             if isinstance(group, dict) and not isinstance(group["params"], list):
-                found = group["params"]
-                group["params"] = [found] if isinstance(found, torch.Tensor) else list(found)
+                parameters = group["params"]
+                group["params"] = (
+                    [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+                )
         self._shard_all(groups)
         original(optimizer, groups, defaults)
 
@@ -84,19 +86,19 @@ class Sharding(AroundProgram):
         """Shard the models that have the parameters of an optimizer, which takes the shards."""
         lists = [group["params"] for group in groups if isinstance(group, dict)]
         lists.append(groups)
-        models = _models_of(each for one in lists for each in one)
+        models = _models_of(parameter for listed in lists for parameter in listed)
         paths: dict[int, tuple[nn.Module, str]] = {}
         for model in models:
             if self._is_whole(model):
                 for path, parameter in model.named_parameters():
                     paths[id(parameter)] = (model, path)
-        for each in lists:
-            each[:] = [_without_tensor(one, paths) for one in each]
+        for listed in lists:
+            listed[:] = [_without_tensor(parameter, paths) for parameter in listed]
         for model in models:
             if any(model is owner for owner, _ in paths.values()):
                 self._shard(model)
-        for each in lists:
-            each[:] = [_with_tensor(one) for one in each]
+        for listed in lists:
+            listed[:] = [_with_tensor(parameter) for parameter in listed]
 
     def _is_whole(self, model: nn.Module) -> bool:
         """True if a model can be sharded; if not, the reason is kept."""
@@ -104,7 +106,7 @@ class Sharding(AroundProgram):
 
         if isinstance(model, nn.parallel.DistributedDataParallel):
             self._of_program = "the model is in DistributedDataParallel"
-        elif any(type(each).__name__.startswith("FSDP") for each in model.modules()):
+        elif any(type(module).__name__.startswith("FSDP") for module in model.modules()):
             self._of_program = "the program shards the model"
         else:
             return True
@@ -140,32 +142,35 @@ class _Path(NamedTuple):
     name: str | None  # that the optimizer was given with it; None for none
 
 
-def _without_tensor(given: Any, paths: Mapping[int, tuple[nn.Module, str]]) -> Any:
-    name, parameter = given if isinstance(given, tuple) else (None, given)
-    found = paths.get(id(parameter))
-    return given if found is None else _Path(*found, name)
+def _without_tensor(item: Any, paths: Mapping[int, tuple[nn.Module, str]]) -> Any:
+    name, parameter = item if isinstance(item, tuple) else (None, item)
+    place = paths.get(id(parameter))
+    return item if place is None else _Path(*place, name)
 
 
-def _with_tensor(given: Any) -> Any:
-    if not isinstance(given, _Path):
-        return given
-    parameter = given.model.get_parameter(given.path)
-    return parameter if given.name is None else (given.name, parameter)
+def _with_tensor(item: Any) -> Any:
+    if not isinstance(item, _Path):
+        return item
+    parameter = item.model.get_parameter(item.path)
+    return parameter if item.name is None else (item.name, parameter)
 
 
-def _models_of(given: Iterable[Any]) -> list[nn.Module]:
+def _models_of(parameters: Iterable[Any]) -> list[nn.Module]:
     """The outermost modules that have any of the parameters of an optimizer."""
     from torch import nn
 
     from ...tensors.live_objects import instances_of
 
-    wanted = {id(each[1] if isinstance(each, tuple) else each) for each in given}
+    wanted = {
+        id(parameter[1] if isinstance(parameter, tuple) else parameter) for parameter in parameters
+    }
     alive = instances_of(nn.Module)
-    inner = {id(part) for each in alive for part in each.modules() if part is not each}
+    inner = {id(part) for model in alive for part in model.modules() if part is not model}
     return [
-        each
-        for each in alive
-        if id(each) not in inner and any(id(one) in wanted for one in each.parameters())
+        model
+        for model in alive
+        if id(model) not in inner
+        and any(id(parameter) in wanted for parameter in model.parameters())
     ]
 
 

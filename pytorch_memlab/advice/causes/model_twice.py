@@ -122,7 +122,7 @@ def _is_loaded(oom: OutOfMemory, name: str) -> bool:
                 case ast.Call(
                     func=ast.Attribute(value=owner, attr="load_state_dict"), args=[value]
                 ):
-                    is_copy = any(name_of_call(one) == "state_dict" for one in ast.walk(value))
+                    is_copy = any(name_of_call(call) == "state_dict" for call in ast.walk(value))
                     if last_name(owner) == name and is_copy:
                         return True
     return False
@@ -137,9 +137,9 @@ def _containers(oom: OutOfMemory) -> dict[str, list[BlockInUse]]:
             containers.setdefault(name, []).append(block)
     target = _name_of_deepcopy(oom)
     if target:  # while it is made only the table of deepcopy leads to its tensors
-        known = (_COPIED, f"{target}.", f"{target}[")
+        names = (_COPIED, f"{target}.", f"{target}[")
         containers.pop(_COPIED[:-1], None)
-        containers[target] = [block for block in oom.blocks if block.name.startswith(known)]
+        containers[target] = [block for block in oom.blocks if block.name.startswith(names)]
     if any("serialization" in file for _, file in oom.functions) and oom.frames:
         loaded = re.match(r"\s*(\w+)\s*=", oom.frames[0].place.source)
         if loaded is not None:  # while it is read nothing leads to it
@@ -202,7 +202,7 @@ def _calls_in(nodes: Iterable[ast.expr]) -> Iterator[ast.Call]:
 
 def _values_of(tree: ast.AST, name: str) -> Iterator[ast.expr]:
     """The values that a variable gets, and those that are appended to it."""
-    return (value for given, value in _given(tree) if given == name)
+    return (value for value_name, value in _given(tree) if value_name == name)
 
 
 def _given(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
@@ -282,7 +282,7 @@ def _is_made_here(statement: ast.stmt, name: str) -> bool:
     """True for ``shadow[name] = p.clone()``, which is rewritten already."""
     return isinstance(statement, ast.Assign) and (
         last_name(statement.targets[0]) == name
-        and any(name_of_call(one) in _COPIES for one in nodes_of(statement.value, ast.Call))
+        and any(name_of_call(call) in _COPIES for call in nodes_of(statement.value, ast.Call))
     )
 
 
@@ -295,7 +295,7 @@ def _names_of_parameters(loop: ast.For, copy: str) -> set[str]:
     names: set[str] = set()
     roots = {copy}
     for target, source in pairs:
-        calls = [one for one in nodes_of(source, ast.Call) if name_of_call(one) in _PARAMETERS]
+        calls = [call for call in nodes_of(source, ast.Call) if name_of_call(call) in _PARAMETERS]
         owners = {
             last_name(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)
         }
@@ -308,8 +308,8 @@ def _names_of_parameters(loop: ast.For, copy: str) -> set[str]:
 def _roots(tree: ast.AST, loop: ast.For) -> set[str]:
     """Containers whose items a loop around another one takes: ``for average in averages``."""
     used = loaded_names(loop.iter)
-    found: set[str] = set()
+    names: set[str] = set()
     for outer in nodes_of(tree, ast.For):
         if outer is not loop and stored_names(outer.target) & used:
-            found |= loaded_names(outer.iter)
-    return found
+            names |= loaded_names(outer.iter)
+    return names

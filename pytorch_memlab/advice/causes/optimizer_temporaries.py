@@ -81,7 +81,7 @@ class OptimizerImplementation(AroundProgram):
         able = [made for made in stepped if self._main_flag in made.given]
         changed = [made for made in able if made.used != self.name]
         if changed:
-            flags = ", ".join(f"{one}={it}" for one, it in self._keywords(changed[0]).items())
+            flags = ", ".join(f"{flag}={it}" for flag, it in self._keywords(changed[0]).items())
             code = f"torch.optim.{changed[0].name}(..., {flags})"
             return applied([code], [self._edit(made) for made in changed])
         if able:
@@ -105,24 +105,24 @@ class OptimizerImplementation(AroundProgram):
         self, original: Callable[..., None], optimizer: Optimizer, *args: Any, **kwargs: Any
     ) -> None:
         parameters = inspect.signature(original).parameters
-        given = {name: kwargs.get(name) for name in self._flags if name in parameters}
-        if self._is_making or self._main_flag not in given:
+        flags = {name: kwargs.get(name) for name in self._flags if name in parameters}
+        if self._is_making or self._main_flag not in flags:
             if not self._is_making:
                 self._others[type(optimizer).__name__] = None
             original(optimizer, *args, **kwargs)
             return
         line = next(iter(user_lines()), None)
-        self._made[id(optimizer)] = _Made(type(optimizer).__name__, given, line)
+        self._made[id(optimizer)] = _Made(type(optimizer).__name__, flags, line)
         self._is_making = True
         try:
-            original(optimizer, *args, **{**kwargs, **self._forced(given)})
+            original(optimizer, *args, **{**kwargs, **self._forced(flags)})
         finally:
             self._is_making = False
 
-    def _forced(self, given: dict[str, bool | None]) -> dict[str, bool]:
+    def _forced(self, flags: dict[str, bool | None]) -> dict[str, bool]:
         return {
             name: self._flags[name]
-            for name, value in given.items()
+            for name, value in flags.items()
             if name == self._main_flag or value is not None
         }
 
@@ -134,13 +134,15 @@ class OptimizerImplementation(AroundProgram):
             made.used = _implementation(made.given, optimizer)
 
 
-def _implementation(given: dict[str, bool | None], optimizer: Optimizer) -> str:
+def _implementation(flags: dict[str, bool | None], optimizer: Optimizer) -> str:
     """The implementation that an optimizer runs with the flags of the program."""
     from torch.optim import optimizer as torch_optimizer
 
-    fused, foreach = given.get("fused"), given.get("foreach")
+    fused, foreach = flags.get("fused"), flags.get("foreach")
     if fused is None and foreach is None:
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        parameters = [
+            parameter for group in optimizer.param_groups for parameter in group["params"]
+        ]
         differentiable = optimizer.defaults.get("differentiable", False)
         _, foreach = torch_optimizer._default_to_fused_or_foreach(parameters, differentiable)
     if fused:

@@ -79,7 +79,7 @@ class Prefetch(Cause):
 
 def _moves(added: AddingStatement) -> list[_Move]:
     """The moves in the value that is added, or in the assignment that made it."""
-    moves = [one for part in _parts(added.value) if (one := _move(part)) is not None]
+    moves = [moved for part in _parts(added.value) if (moved := _move(part)) is not None]
     if not moves and isinstance(added.value, ast.Name):
         for node in nodes_of(added.file.tree, ast.Assign):
             is_same = any(last_name(target) == added.value.id for target in node.targets)

@@ -18,11 +18,11 @@ class ResultsOfCells(Cause):
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         from ...reporter.names import are_results
 
-        blocks = [one for one in oom.blocks if are_results(one.name)]
-        size = sum(one.size for one in blocks)
+        blocks = [block for block in oom.blocks if are_results(block.name)]
+        size = sum(block.size for block in blocks)
         if not size or size < oom.shortage:
             return None
-        names = listed(dict.fromkeys(one.name.partition("]")[0] + "]" for one in blocks))
+        names = listed(dict.fromkeys(block.name.partition("]")[0] + "]" for block in blocks))
         return self.found(
             size,
             f"IPython keeps {prose_size(size)} as results of cells: {names}",

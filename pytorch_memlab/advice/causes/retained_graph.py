@@ -54,12 +54,14 @@ def _detached(oom: OutOfMemory) -> EditedSource | None:
     """The loop without ``retain_graph``, with a new graph for what one step gives to the next."""
     for file in rewritings(oom):
         for call in nodes_of(file.tree, ast.Call):
-            keywords = [one for one in call.keywords if one.arg == _KEYWORD]
+            keywords = [keyword for keyword in call.keywords if keyword.arg == _KEYWORD]
             statement = statement_around(file.tree, call)
             if not keywords or statement is None:
                 continue
             call_without = ast.Call(
-                call.func, call.args, [one for one in call.keywords if one.arg != _KEYWORD]
+                call.func,
+                call.args,
+                [keyword for keyword in call.keywords if keyword.arg != _KEYWORD],
             )
             file.replace(call, ast.unparse(call_without))
             names = sorted(_carried(file.tree, statement))
@@ -87,7 +89,7 @@ def _carried(tree: ast.Module, statement: ast.stmt) -> set[str]:
     ]
     if not loops:
         return set()
-    loop = max(loops, key=lambda one: one.lineno)
+    loop = max(loops, key=lambda statement: statement.lineno)
     carried: set[str] = set()
     stored = stored_names(loop.target) if isinstance(loop, ast.For) else set[str]()
     read: set[str] = set()
@@ -112,11 +114,11 @@ def _detach_attributes(file: Rewriting) -> None:
     for function in nodes_of(file.tree, ast.FunctionDef):
         for node in nodes_of(function, ast.Assign):
             targets = {
-                ast.unparse(one)
+                ast.unparse(attribute)
                 for target in node.targets
-                for one in nodes_of(target, ast.Attribute)
+                for attribute in nodes_of(target, ast.Attribute)
             }
-            read = {ast.unparse(one) for one in nodes_of(node.value, ast.Attribute)}
+            read = {ast.unparse(attribute) for attribute in nodes_of(node.value, ast.Attribute)}
             new = [f"{name} = {name}.detach()" for name in sorted(targets & read)]
             if new:
                 file.insert_lines((node.end_lineno or 0) + 1, node.col_offset, new)

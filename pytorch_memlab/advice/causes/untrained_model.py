@@ -53,10 +53,10 @@ def _untrained(place: ProgramLine) -> str:
     trained, evaluated = _owners(tree, "parameters"), _owners(tree, "eval")
     if name in trained or name not in evaluated or not trained:
         return ""
-    needed = {one for argument in call.args for one in loaded_names(argument)}
-    needed |= {one for argument in call.keywords for one in loaded_names(argument.value)}
+    needed = {name for argument in call.args for name in loaded_names(argument)}
+    needed |= {name for argument in call.keywords for name in loaded_names(argument.value)}
     for other in nodes_of(tree, ast.Assign):  # what a trained model made has gradients
-        called = {last_name(one.func) for one in nodes_of(other.value, ast.Call)}
+        called = {last_name(call_node.func) for call_node in nodes_of(other.value, ast.Call)}
         if called & trained and stored_names(other) & needed:
             return ""
     return name

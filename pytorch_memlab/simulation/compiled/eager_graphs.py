@@ -40,9 +40,9 @@ def from_lines(module: GraphModule, *, is_hit: bool) -> Callable[[Run], Run]:
         a decorator of a function that runs the graph.
     """
     graphs = list(_nested(module))
-    lines = frozenset[Frames]().union(*(frames_of_ops(one.graph) for one in graphs))
-    for one in graphs:
-        _tell_lines(one)
+    lines = frozenset[Frames]().union(*(frames_of_ops(graph.graph) for graph in graphs))
+    for graph in graphs:
+        _tell_lines(graph)
 
     def with_lines(run: Run) -> Run:
         def run_from_lines(*args: Any) -> Any:
@@ -68,7 +68,7 @@ def boxed(compiler: Callable[..., Run], *, is_hit: bool) -> Callable[..., Run]:
 
 def _nested(module: GraphModule) -> Iterator[GraphModule]:
     """A graph, and those that its ops call."""
-    return (one for one in module.modules() if isinstance(one, GraphModule))
+    return (submodule for submodule in module.modules() if isinstance(submodule, GraphModule))
 
 
 def _tell_lines(module: GraphModule) -> None:

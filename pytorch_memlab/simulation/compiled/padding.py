@@ -30,8 +30,8 @@ def install(patches: Patches) -> None:
     def data_sheet() -> Any:
         name = torch.cuda.get_device_name().upper()
         sheets = device_info._device_mapping.items()
-        known = [sheet for gpu, sheet in sheets if name.startswith(gpu)]
-        return known[0] if known else device_info.lookup_device_info(_STAND_IN)
+        own_sheets = [sheet for gpu, sheet in sheets if name.startswith(gpu)]
+        return own_sheets[0] if own_sheets else device_info.lookup_device_info(_STAND_IN)
 
     def dense_speed(dtype: torch.dtype) -> float:
         sheet = data_sheet()
@@ -45,19 +45,19 @@ def install(patches: Patches) -> None:
 
 
 def should_pad(
-    _match: Any, one: torch.Tensor, other: torch.Tensor, _op: Any, _bias: Any = None
+    _match: Any, matrix: torch.Tensor, other: torch.Tensor, _op: Any, _bias: Any = None
 ) -> bool:
     """Tell if a product is worth a padded copy of what it multiplies."""
     if torch._inductor.config.force_shape_pad:
         return True
-    if one.dtype not in (torch.float16, torch.bfloat16):
+    if matrix.dtype not in (torch.float16, torch.bfloat16):
         return False
-    unit = pad_mm.get_alignment_size(one)
-    rows = (_row(one), _row(other), other.shape[-1])
+    unit = pad_mm.get_alignment_size(matrix)
+    rows = (_row(matrix), _row(other), other.shape[-1])
     if all(isinstance(row, int) and row % unit == 0 for row in rows):
         return False
-    m, k, n = pad_mm.hint_symbols((one.shape[-2], one.shape[-1], other.shape[-1]))
-    return pad_mm.is_mm_compute_bound(m, k, n, one.dtype)
+    m, k, n = pad_mm.hint_symbols((matrix.shape[-2], matrix.shape[-1], other.shape[-1]))
+    return pad_mm.is_mm_compute_bound(m, k, n, matrix.dtype)
 
 
 def _row(matrix: torch.Tensor) -> Any:

@@ -187,8 +187,8 @@ class _Compilation:
 
     def _backend_like(self, original: Any) -> Callable[[Any, list[Any]], Run]:
         """One backend for all that are equal: a function with another one is compiled again."""
-        for known, backend in self._backends:
-            if known == original:
+        for name, backend in self._backends:
+            if name == original:
                 return backend
         backend = self._backend(original)
         self._backends.append((original, backend))

@@ -248,13 +248,13 @@ def _with_gradients(op: Any, args: Args, kwargs: Kwargs) -> Args:
 def _copy_on_cpu(module: GraphModule) -> GraphModule:
     """A graph like one that an op calls, which makes its tensors on the CPU."""
     module = copy.deepcopy(module)
-    for one in module.modules():
-        if isinstance(one, GraphModule):
-            for node in one.graph.nodes:
+    for submodule in module.modules():
+        if isinstance(submodule, GraphModule):
+            for node in submodule.graph.nodes:
                 node.args, node.kwargs = tree_map_only(
                     torch.device, lambda _device: _CPU, (node.args, node.kwargs)
                 )
-            one.recompile()
+            submodule.recompile()
     return module
 
 

@@ -169,7 +169,12 @@ class _Lines(ast.NodeTransformer):
         return self.entries.call(frames, call)
 
     def _frames(self, written: Sequence[ast.expr]) -> Frames:
-        names = (part.id for one in written for part in ast.walk(one) if isinstance(part, ast.Name))
+        names = (
+            part.id
+            for statement in written
+            for part in ast.walk(statement)
+            if isinstance(part, ast.Name)
+        )
         return next((self._origins[name] for name in names if name in self._origins), ())
 
 
