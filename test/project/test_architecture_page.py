@@ -43,6 +43,13 @@ def test_every_package_has_a_row(folder):
             assert f"`{path.name}`" in rows or path.stem in ("columns", "memory_fields", "records")
 
 
+def test_the_row_of_common_names_its_rooms():
+    (row,) = re.findall(r"^\| `_common/` \| (.*?) \|$", PAGE, re.MULTILINE)
+    folders = (ROOT / "pytorch_memlab" / "_common").iterdir()
+    rooms = {folder.name for folder in folders if (folder / "__init__.py").exists()}
+    assert set(re.findall(r"`(\w+)`", row)) == rooms
+
+
 @pytest.mark.parametrize("page", ["architecture-profiler", "architecture-simulator"])
 def test_every_path_of_a_walk_is_there(page):
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
