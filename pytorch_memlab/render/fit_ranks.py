@@ -111,7 +111,8 @@ def _loads(search: RankSearch) -> Iterator[str]:
         )
         for loaded in search.by_load
     ]
-    yield from Table(("expert load", "rank", "peak", "left", "fits"), rows, names={0}).lines()
+    heads = ("expert load", "rank", "peak", "left", "fits")
+    yield from fitted(heads, rows, {0}, " ").lines()
     fitting = [loaded.load for loaded in search.by_load if loaded.verdict.fits]
     limit = load_that_would_fit(search.by_load)
     if fitting and limit is not None:
