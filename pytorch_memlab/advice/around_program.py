@@ -41,6 +41,11 @@ class Finding:
     # how the program's own lines become; empty where they are not known
     edits: tuple[Edit, ...] = ()
 
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Comments of the code that tell how the program is started then."""
+        return tuple(line for line in self.code if line.startswith("# "))
+
 
 class AroundProgram(Change, ABC):
     """A change that is made around an unmodified program."""

@@ -28,6 +28,7 @@ class Results(Enum):
     SAME = "same results by its formula"
     ROUNDING = "same formula, other rounding"
     BFLOAT16 = "results rounded to bfloat16"
+    MEAN_OF_PARTS = "the mean of the parts' losses, another one where parts differ in size"
     UNKNOWN = ""
 
     @property

@@ -45,7 +45,6 @@ _EVALUATES: Final = re.compile(r"eval|valid|test|predict|infer|generat|sampl|emb
 class ForwardOnly:
     """A running statement, or its function, after which no backward pass follows."""
 
-    code: tuple[str, ...]
     file: str
     line: int
     is_function: bool
@@ -74,18 +73,8 @@ def forward_only_place(oom: OutOfMemory) -> ForwardOnly | None:
     source = _Source.of(chain[index].place.file)
     if callee and (_EVALUATES.search(callee.lower()) or source.trains_nothing_by(callee)):
         line = min(chain[index - 1].source, default=0)
-        return ForwardOnly(
-            (f"@torch.no_grad()  # on {callee}, line {line}",),
-            chain[index - 1].place.file,
-            line,
-            is_function=True,
-        )
-    return ForwardOnly(
-        (f"with torch.no_grad():  # around line {statement.lineno}",),
-        chain[index].place.file,
-        statement.lineno,
-        is_function=False,
-    )
+        return ForwardOnly(chain[index - 1].place.file, line, is_function=True)
+    return ForwardOnly(chain[index].place.file, statement.lineno, is_function=False)
 
 
 def reaches_backward(file: str, line: int) -> bool:

@@ -35,7 +35,12 @@ _SHAPES: Final = (
     "to",
     "mT",
 )
-_LOSSES: Final = ("cross_entropy", "CrossEntropyLoss", "nll_loss")
+_FUNCTIONS: Final = {"CrossEntropyLoss": "cross_entropy", "NLLLoss": "nll_loss"}
+"""The functions that compute what modules of these names do."""
+_LOSSES: Final = (*_FUNCTIONS, *_FUNCTIONS.values())
+_OPTIONS: Final = frozenset({"ignore_index", "label_smoothing"})
+"""Arguments with which the mean stays a sum, divided by the number of targets."""
+_IGNORED: Final = "-100"  # the default of ignore_index
 _PART: Final = "part_of_loss"
 
 
@@ -49,13 +54,23 @@ class _Loss:
     model: ast.Call  # whose result the logits are
 
 
-def loss_in_parts(file: Rewriting, parts: int) -> EditedSource | None:
+@dataclass(frozen=True, slots=True)
+class LossInParts:
+    """The edit, and whether the loss stays the mean over all targets."""
+
+    change: EditedSource
+    is_mean_of_targets: bool
+
+
+def loss_in_parts(file: Rewriting, parts: int) -> LossInParts | None:
     """The loss of a file in parts; None if it has no loss with logits of the same function."""
     for function in [*nodes_of(file.tree, ast.FunctionDef), file.tree]:
         loss = _loss_in(file.tree, function)
         if loss is not None:
-            _rewrite(file, function, loss, parts)
-            return changed_source(file)
+            summed = _summed(file.tree, loss.call)
+            _rewrite(file, function, loss, summed, parts)
+            change = changed_source(file)
+            return None if change is None else LossInParts(change, summed is not None)
     return None
 
 
@@ -80,13 +95,49 @@ def _loss_in(tree: ast.Module, function: ast.AST) -> _Loss | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A loss as the sum over targets, and the number that its mean is divided by."""
+
+    call: str
+    count: str
+
+
+def _summed(tree: ast.Module, call: ast.Call) -> _Sum | None:
+    """None for a loss whose arguments are not known, or whose classes have weights."""
+    made = [call] if name_of_call(call) in _FUNCTIONS.values() else _modules(tree, call)
+    if len(made) != 1 or len(call.args) != 2 or (made[0] is not call and made[0].args):
+        return None
+    keywords = {one.arg: ast.unparse(one.value) for one in (*call.keywords, *made[0].keywords)}
+    if not _OPTIONS.issuperset(keywords):
+        return None
+    function = ast.unparse(call.func)
+    if made[0] is not call:
+        function = f"torch.nn.functional.{_FUNCTIONS[name_of_call(made[0])]}"
+    logits, targets = map(ast.unparse, call.args)
+    options = "".join(f"{name}={value}, " for name, value in keywords.items())
+    return _Sum(
+        f'{function}({logits}, {targets}, {options}reduction="sum")',
+        f"({targets} != {keywords.get('ignore_index', _IGNORED)}).sum()",
+    )
+
+
+def _modules(tree: ast.Module, call: ast.Call) -> list[ast.Call]:
+    """The calls that make the module of a loss: ``criterion = nn.CrossEntropyLoss()``."""
+    name = name_of_call(call)
+    return [
+        node.value
+        for node in nodes_of(tree, ast.Assign)
+        if last_name(node.targets[0]) == name
+        and isinstance(node.value, ast.Call)
+        and name_of_call(node.value) in _FUNCTIONS
+    ]
+
+
 def _is_loss(tree: ast.Module, call: ast.Call) -> bool:
     name = name_of_call(call)
-    if name in _LOSSES:
+    if name in _LOSSES or _modules(tree, call):
         return True
-    for node in nodes_of(tree, ast.Assign):  # criterion = nn.CrossEntropyLoss()
-        if last_name(node.targets[0]) == name and name_of_call(node.value) in _LOSSES:
-            return True
     # One that a caller gives to the function.
     return any(name_of_call(one) in _LOSSES for one in nodes_of(tree, ast.Call)) and (
         "criterion" in name or "loss" in name
@@ -105,7 +156,9 @@ def _root(node: ast.expr) -> str:
                 return ast.unparse(node)
 
 
-def _rewrite(file: Rewriting, function: ast.AST, loss: _Loss, parts: int) -> None:
+def _rewrite(
+    file: Rewriting, function: ast.AST, loss: _Loss, summed: _Sum | None, parts: int
+) -> None:
     logits = ast.unparse(loss.logits.targets[0])
     inputs = loss.model.args[0]
     target = loss.call.args[1]
@@ -122,14 +175,15 @@ def _rewrite(file: Rewriting, function: ast.AST, loss: _Loss, parts: int) -> Non
     given = ", ".join(names)
     lines = [f"def {_PART}({given}):"]
     lines += [f"    {text}" for one in body for text in ast.unparse(one).splitlines()]
-    lines.append(f"    return {ast.unparse(loss.call)}")
+    lines.append(f"    return {ast.unparse(loss.call) if summed is None else summed.call}")
     chunks = ", ".join(f"{name}.chunk({parts})" for name in names)
     file.insert_lines(loss.statement.lineno, column, lines)
     checkpoint = "torch.utils.checkpoint.checkpoint"
     one = "part" if len(names) == 1 else "*part"
     over = chunks if len(names) == 1 else f"zip({chunks})"
     parts_of = f"[{checkpoint}({_PART}, {one}, use_reentrant=False) for part in {over}]"
-    file.replace(loss.call, f"torch.stack({parts_of}).mean()")
+    whole = "mean()" if summed is None else f"sum() / {summed.count}"
+    file.replace(loss.call, f"torch.stack({parts_of}).{whole}")
     used_elsewhere = [
         one
         for one in _statements(function)

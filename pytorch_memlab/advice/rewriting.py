@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ..history.out_of_memory import OutOfMemory
 from .around_program import Edit
@@ -14,6 +16,8 @@ from .changes import EditedSource
 from .program_lines import parsed
 
 _Node = TypeVar("_Node", bound=ast.AST)
+_MOST_MOVED: Final = 4
+"""Lines of the program that are written again where an edit moves them."""
 
 
 class Rewriting:
@@ -110,12 +114,58 @@ def changed_source(*rewritings: Rewriting) -> EditedSource | None:
 
 
 def changed_code(change: EditedSource | None) -> tuple[str, ...]:
-    """The new lines of a change, as a report prints them."""
-    return (
-        ()
-        if change is None
-        else tuple(line.strip() for edit in change.edits for line in edit.lines if line.strip())
-    )
+    """The new lines of a change, each under the place where it stands; none without a change."""
+    return () if change is None else code_of(change.edits)
+
+
+def code_of(edits: Sequence[Edit]) -> tuple[str, ...]:
+    """Edits as a person makes them: imports first, then the others under their places."""
+    imports = [edit for edit in edits if _is_import(edit)]
+    code = [line for edit in imports for line in edit.lines if line.strip()]
+    for edit in edits:
+        if edit not in imports:
+            code += [f"# {place_of(edit)}:", *_shortened(edit)]
+    return tuple(code)
+
+
+def place_of(edit: Edit) -> str:
+    """The lines that an edit replaces, or the one of its own indentation that it stands beside.
+
+    >>> place_of(Edit("/home/me/train.py", 7, 8, ("with torch.no_grad():", "    evaluate(x)")))
+    'train.py in place of lines 7 to 8'
+    """
+    where = f"in place of lines {edit.first} to {edit.last}"
+    if edit.last < edit.first:
+        next_line = linecache.getline(edit.file, edit.first)
+        is_beside = bool(next_line) and _indentation(next_line) == _indentation(edit.lines[0])
+        where = f"before line {edit.first}" if is_beside else f"after line {edit.last}"
+    elif edit.first == edit.last:
+        where = f"in place of line {edit.first}"
+    return f"{os.path.basename(edit.file)} {where}"
+
+
+def _indentation(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())].rstrip("\n")
+
+
+def _is_import(edit: Edit) -> bool:
+    lines = [line for line in edit.lines if line.strip()]
+    is_inserted = edit.last < edit.first
+    return is_inserted and all(line.startswith(("import ", "from ")) for line in lines)
+
+
+def _shortened(edit: Edit) -> Iterator[str]:
+    """The lines of an edit from the first column on; long parts that only move are not written."""
+    numbers = range(edit.first, edit.last + 1)
+    old = [linecache.getline(edit.file, number).strip() for number in numbers]
+    new = textwrap.dedent("\n".join(edit.lines)).splitlines()
+    matcher = SequenceMatcher(None, old, [line.strip() for line in new], autojunk=False)
+    for tag, first, last, begin, end in matcher.get_opcodes():
+        if tag == "equal" and end - begin > _MOST_MOVED:
+            moved = f"lines {edit.first + first} to {edit.first + last - 1}"
+            yield f"{_indentation(new[begin])}...  # {moved}"
+        else:
+            yield from (line for line in new[begin:end] if line.strip())
 
 
 def program_files(oom: OutOfMemory) -> list[str]:

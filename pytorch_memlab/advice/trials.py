@@ -43,6 +43,7 @@ from .catalogue import candidates, faults, most_helpful, most_likely, names_faul
 from .cause import Cause, Remedy, Results
 from .changes import EditedSource, at_once
 from .compared_values import Comparison, RecordedValues, Values, compared
+from .rewriting import code_of
 
 _WORTH: Final = 50
 """A remedy is worth its words if it saves this part of the peak."""
@@ -502,8 +503,7 @@ class _Trials:
                 failed.add(id(remedy))
                 continue
             results[id(remedy)] = result
-            finding = self._ended[index].finding
-            code = finding.code if finding is not None else ()
+            code = _code(self._ended[index].finding)
             batch = self._batches.get(index)
             if batch is not None:
                 remedy = replace(remedy, change=batch, code=batch.code)
@@ -547,6 +547,13 @@ class _Trials:
 
 def _is_applied(finding: Finding | None) -> bool:
     return finding is None or finding.outcome is Outcome.APPLIED
+
+
+def _code(finding: Finding | None) -> tuple[str, ...]:
+    """The lines that a change found in the program; none where it found nothing."""
+    if finding is None or not finding.edits:
+        return () if finding is None else finding.code
+    return (*code_of(finding.edits), *finding.commands)
 
 
 def _makes_it_fit(result: Result | None) -> bool:

@@ -102,8 +102,9 @@ class Recognised(AroundProgram):
             yield
 
     def finding(self) -> Finding:
-        edits = self._change.edits if isinstance(self._change, EditedSource) else ()
-        return applied(self._code, edits)
+        if isinstance(self._change, EditedSource):
+            return applied((), self._change.edits)
+        return applied(self._code)
 
 
 class Unrecognised(AroundProgram):

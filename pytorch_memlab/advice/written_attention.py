@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from .around_program import Edit
+from .rewriting import code_of
 
 _FUSED: Final = "scaled_dot_product_attention"
 _PRODUCTS: Final = ("matmul", "bmm")
@@ -29,8 +30,12 @@ _LOWEST: Final = -1000.0
 class FusedAttention:
     """The call, and the lines that it replaces."""
 
-    code: tuple[str, ...]
     edit: Edit
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """The edit as a person makes it."""
+        return code_of([self.edit])
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +208,7 @@ def _without_weights(
     names = "|".join(one.id for one in returned.names)
     # Its own arguments are no weights: the call has the query, the key and the value.
     new[-1] = re.sub(rf"(?<=[ ,(])({names})(?=\s*(,|\)|$))", "None", new[-1])
-    kept = written.code[:1] if node is statement else written.code
-    return FusedAttention((*kept, new[-1].strip()), replace(edit, last=end, lines=tuple(new)))
+    return FusedAttention(replace(edit, last=end, lines=tuple(new)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -746,9 +750,7 @@ def _written(
         elif dropped & set(body) and not dropped.issuperset(body):
             return None
     new = (*between, *changed)
-    code = tuple(text.strip() for text in changed)
-    where = f"lines {first} to {last}" if first < last else f"line {last}"
-    return FusedAttention((f"# in place of {where}:", *code), Edit(file, first, last, new))
+    return FusedAttention(Edit(file, first, last, new))
 
 
 def _mask(scores: _Scores) -> str | None:

@@ -115,11 +115,12 @@ def _code(remedy: Remedy) -> list[str]:
     for line in remedy.code:
         first, *others = _parts(visible(line))
         lines.append(" " * 7 + first)
+        room = " " * (11 + len(first) - len(first.lstrip()))
         for part in others:
             if len(lines[-1]) + 1 + len(part) <= WIDTH:
                 lines[-1] += f" {part}"
             else:
-                lines.append(" " * 11 + part)
+                lines.append(room + part)
     return lines
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from .._common.text.prose_size import counted, prose_size, signed
 from .._common.text.quoted import printable, visible
+from ..advice.rewriting import place_of
 from .fit import PEAK
 from .notes import summary_of_runs
 from .rows import WIDTH, document, wrapped
@@ -139,17 +138,10 @@ def _code(name: str, finding: Finding) -> Iterator[str]:
         yield f"{name}:"
         yield from _indented(finding.code)
         return
-    for file, edits in groupby(finding.edits, key=lambda edit: edit.file):
-        for edit in edits:
-            where = f"in place of lines {edit.first} to {edit.last}"
-            if edit.last < edit.first:
-                where = f"before line {edit.first}"
-            elif edit.first == edit.last:
-                where = f"in place of line {edit.first}"
-            yield f"{name}, {printable(os.path.basename(file))} {where}:"
-            yield from _indented(textwrap.dedent("\n".join(edit.lines)).splitlines())
-    commands = [line for line in finding.code if line.startswith("# ")]
-    yield from _indented(commands)
+    for edit in finding.edits:
+        yield f"{name}, {printable(place_of(edit))}:"
+        yield from _indented(textwrap.dedent("\n".join(edit.lines)).splitlines())
+    yield from _indented(finding.commands)
 
 
 def _indented(lines: Sequence[str]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from support.made_up_facts import MIB, made_up_facts, place
+from support.ran_out import written
 
 from pytorch_memlab.advice.batch_size import BatchNumber, batch_number
 from pytorch_memlab.advice.causes.batch import Batch
@@ -67,7 +68,7 @@ def test_an_option_of_the_command_line_is_the_batch(option, rest, arguments, wit
     smaller = number.changed_to(64).with_value(32)
     expected = with_half or [word.replace("64", "32") for word in arguments]
     assert list(smaller.arguments(arguments)) == expected
-    [code] = smaller.code
+    [code] = written(smaller)
     assert code == f"{' '.join(code.split()[:-5])}  # on the command line"
     assert " ".join(expected).count(code.partition("  #")[0]) == 1
 
@@ -120,7 +121,7 @@ def test_a_number_of_another_name_is_the_batch_where_it_is_used_as_one(
 ):
     number = number_of(tmp_path, option, rest)
     assert number is not None
-    assert number.changed_to(32).code == (code,)
+    assert written(number.changed_to(32)) == (code,)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_the_batch_of_the_command_line_goes_before_that_of_the_program(tmp_path)
     remedy = Batch().remedy(facts)
     assert remedy is not None
     assert remedy.why.startswith("64 samples at a time take ")
-    assert remedy.code[0].startswith("--batch-size ")
+    assert written(remedy)[0].startswith("--batch-size ")
     assert remedy.change is not None
 
 
@@ -157,7 +158,9 @@ def test_a_number_beside_the_batch_that_is_equal_by_chance_stays(tmp_path):
     rest = "while True:\n    x, y = torch.rand(64, 64, 1000), torch.ones(64, 64)"
     number = number_of(tmp_path, "", rest)
     assert number is not None
-    assert number.changed_to(16).code == ("x, y = torch.rand(16, 64, 1000), torch.ones(16, 64)",)
+    assert written(number.changed_to(16)) == (
+        "x, y = torch.rand(16, 64, 1000), torch.ones(16, 64)",
+    )
 
 
 def unit_of(folder, *blocks: BlockInUse) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.made_up_facts import MIB, made_up_facts, place
+from support.ran_out import written
 
 from pytorch_memlab._common.frames.compiled_code import compiled_code
 from pytorch_memlab.advice.catalogue import remedies
@@ -59,7 +60,7 @@ def test_a_cache_that_nothing_reads_is_turned_off(tmp_path):
     assert remedy is not None
     assert remedy.size == 60 * MIB
     assert changed(remedy) == [(3, 3, ("    ids, labels=ids, use_cache=False,",))]
-    assert remedy.code == ("ids, labels=ids, use_cache=False,",)
+    assert written(remedy) == ("ids, labels=ids, use_cache=False,",)
     assert remedy.why == (
         "the model (line 3) keeps the keys and values of its layers for a next word that never"
         " comes: 60.0 MiB"
@@ -114,7 +115,7 @@ def test_logits_of_the_last_word_are_computed_alone(tmp_path):
     assert remedy is not None
     assert remedy.size == (250 + 50) * MIB // 2
     edited = "out = model(prompts, use_cache=True, logits_to_keep=1)"
-    assert (changed(remedy), remedy.code) == ([(1, 1, (edited,))], (edited,))
+    assert (changed(remedy), written(remedy)) == ([(1, 1, (edited,))], (edited,))
     assert remedy.why == (
         "logits of all words (line 1) take 300.0 MiB, and the program reads those of the last one"
     )
@@ -182,7 +183,7 @@ def test_a_teacher_saves_nothing_within_no_grad(tmp_path):
     remedy = UntrainedModel().remedy(distills(tmp_path))
     assert remedy is not None
     assert remedy.size == 200 * MIB
-    assert remedy.code == ("with torch.no_grad():  # around line 6",)
+    assert written(remedy) == ("with torch.no_grad():", "target = teacher(features)")
     lines = ("    with torch.no_grad():", "        target = teacher(features)")
     assert changed(remedy) == [(6, 6, lines)]
     assert remedy.why == "teacher (line 6) is not trained, and autograd saved 200.0 MiB in it"
@@ -226,7 +227,7 @@ def test_compiled_graphs_save_half(tmp_path, monkeypatch):
     remedy = CompiledActivations().remedy(compiled_facts(tmp_path))
     assert remedy is not None
     assert remedy.size == 50 * MIB
-    assert remedy.code == (
+    assert written(remedy) == (
         "import torch._functorch.config",
         "torch._functorch.config.activation_memory_budget = 0.5  # before the first compiled call",
     )
@@ -275,7 +276,7 @@ def test_a_trainer_takes_fewer_sequences_where_its_loss_reads_all_logits(tmp_pat
     # A loss of the program's own makes the logits with Liger too.
     assert accumulated(remedy.otherwise)
     assert remedy.otherwise is not None
-    assert remedy.otherwise.code == (
+    assert written(remedy.otherwise) == (
         '"out", per_device_train_batch_size=1, gradient_accumulation_steps=8',
     )
 
@@ -292,7 +293,7 @@ def test_a_batch_that_is_no_number_leaves_liger_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(logits, "find_spec", lambda name: name)
     remedy = Logits().remedy(trains(tmp_path, TRAINS.replace("=8", "=options.batch")))
     assert remedy is not None
-    assert "use_liger_kernel=True" in remedy.code[0]
+    assert "use_liger_kernel=True" in written(remedy)[0]
     assert remedy.otherwise is None
 
 
@@ -356,14 +357,17 @@ def test_rarer_moves_to_the_host_become_more_frequent(tmp_path):
     text = EVALUATES_ALL.replace('"none"', '"none", eval_accumulation_steps=64')
     remedy = EvaluationPredictions().remedy(evaluates_all(tmp_path, "tensor1", JOINS, text))
     assert remedy is not None
-    assert remedy.code == ('report_to="none", eval_accumulation_steps=1,',)
+    assert written(remedy) == ('report_to="none", eval_accumulation_steps=1,',)
 
 
 def test_arguments_of_a_command_line_are_named(tmp_path):
     text = EVALUATES_ALL.replace("TrainingArguments(\n", "parsed(\n")
     remedy = EvaluationPredictions().remedy(evaluates_all(tmp_path, "tensor1", JOINS, text))
     assert remedy is not None
-    assert (remedy.code, remedy.change) == (("TrainingArguments(eval_accumulation_steps=1)",), None)
+    assert (written(remedy), remedy.change) == (
+        ("TrainingArguments(eval_accumulation_steps=1)",),
+        None,
+    )
 
 
 def test_what_each_batch_is_moved_to_the_host_for_keeps_no_predictions(tmp_path):
@@ -419,7 +423,10 @@ def test_lists_that_one_function_fills_go_to_the_host_together(tmp_path):
     assert remedy.why == (
         "metric.scores (line 3) and metric.targets keep 8 tensors on the GPU: 80.0 MiB"
     )
-    assert remedy.code == ("self.scores.append(score.cpu())", "self.targets.append(target.cpu())")
+    assert written(remedy) == (
+        "self.scores.append(score.cpu())",
+        "self.targets.append(target.cpu())",
+    )
 
 
 def test_a_list_that_a_function_fills_alone_goes_alone(tmp_path):
@@ -427,7 +434,7 @@ def test_a_list_that_a_function_fills_alone_goes_alone(tmp_path):
     assert remedy is not None
     assert remedy.size == 40 * MIB
     assert remedy.why == "metric.batches (line 7) keeps 4 tensors on the GPU: 40.0 MiB"
-    assert remedy.code == ("self.batches.append(batch.cpu())",)
+    assert written(remedy) == ("self.batches.append(batch.cpu())",)
 
 
 # Gradients of the step before

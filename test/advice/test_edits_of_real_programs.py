@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.ran_out import edited, facts_of, peak_of
+from support.ran_out import edited, facts_of, peak_of, written
 
 from pytorch_memlab.advice.causes.attention_matrices import AttentionMatrices
 from pytorch_memlab.advice.causes.full_precision_base import FullPrecisionBase
@@ -35,7 +35,7 @@ def test_an_optimizer_without_a_fused_implementation_steps_in_a_loop(name, tmp_p
     # Parameters, gradients and two states of 24 MiB each, workspaces of 16.25, and temporaries.
     remedy = OptimizerTemporaries().remedy(facts_of(text, "122MiB", tmp_path))
     assert remedy is not None
-    assert remedy.code == (
+    assert written(remedy) == (
         f"optimizer = torch.optim.{name}(model.parameters(), lr=0.1, foreach=False)",
     )
     saved = peak_of(text) - peak_of(edited(text, remedy))
@@ -111,7 +111,7 @@ net(torch.randn(1, 512, 64, device="cuda")).mean().backward()
 def test_a_module_of_any_name_takes_the_softmax(tmp_path):
     remedy = AttentionMatrices().remedy(facts_of(ATTENDS, "52MiB", tmp_path))
     assert remedy is not None
-    assert remedy.code[1] == (
+    assert written(remedy)[0] == (
         "out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.25)"
     )
     saved = peak_of(ATTENDS) - peak_of(edited(ATTENDS, remedy))
@@ -152,7 +152,7 @@ def test_the_newest_part_of_a_tensor_that_grows_is_kept(first, join, newest, tmp
         text = text.replace("bank @ new", "new @ bank")
     remedy = GrowingBuffer().remedy(facts_of(text, "38MiB", tmp_path))
     assert remedy is not None
-    assert remedy.code == (f"bank = {join}{newest}",)
+    assert written(remedy) == (f"bank = {join}{newest}",)
     kind = "columns" if of_columns else "rows"
     assert remedy.effect == f"keeps the newest 2048 {kind} only"
     assert peak_of(text) - peak_of(edited(text, remedy)) >= remedy.size
@@ -192,7 +192,7 @@ def test_a_function_that_is_called_twice_without_training_gets_a_decorator(tmp_p
     text = STATISTICS.format(ending="print((first - second).square().sum().item())")
     remedy = NoGrad().remedy(facts_of(text, "64MiB", tmp_path))
     assert remedy is not None
-    assert remedy.code == ("@torch.no_grad()  # on statistics, line 6",)
+    assert written(remedy) == ("@torch.no_grad()",)
     # What each of 14 forward passes saves: inputs of eight layers, of a MiB each.
     assert peak_of(text) - peak_of(edited(text, remedy)) > 80 * MIB
 
@@ -202,7 +202,8 @@ def test_a_function_whose_other_result_is_trained_with_gets_none(tmp_path):
     remedy = NoGrad().remedy(facts_of(text, "64MiB", tmp_path))
     assert remedy is not None
     line = 1 + text.splitlines().index("second = statistics(images(12))")
-    assert remedy.code == (f"with torch.no_grad():  # around line {line}",)
+    assert remedy.code[0] == f"# program.py in place of line {line}:"
+    assert written(remedy) == ("with torch.no_grad():", "second = statistics(images(12))")
 
 
 COPIES = """\
@@ -260,7 +261,7 @@ def test_copies_of_a_model_go_to_host_memory(keep, use, why, changed, copies, tm
     remedy = ModelTwice().remedy(facts_of(text, f"{92 + 16 * copies}MiB", tmp_path))
     assert remedy is not None
     assert (remedy.why, remedy.size) == (why, copies * 16 * MIB)
-    assert "".join(line.strip() + " " for line in remedy.code).strip() == changed
+    assert "".join(line.strip() + " " for line in written(remedy)).strip() == changed
     assert peak_of(text) - peak_of(edited(text, remedy)) == copies * 16 * MIB
 
 

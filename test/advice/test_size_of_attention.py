@@ -43,12 +43,14 @@ def test_inputs_and_results_of_the_same_shape_are_not_matrices_of_scores(tmp_pat
     )
     assert (
         "  1. attention (line 14) stores 512 x 512 matrices: 128.0 MiB\n"
-        "       # in place of lines 13 to 15:\n"
+        "       # train.py in place of lines 13 to 15:\n"
         "       return self.out(torch.nn.functional.scaled_dot_product_attention(q.unsqueeze(1),\n"
         "           k.unsqueeze(1), v.unsqueeze(1), scale=1.0).squeeze(1))\n"
         "       frees at least 128.0 MiB\n"
         "  2. autograd saved 256.0 MiB that no backward pass reads\n"
-        "       with torch.no_grad():  # around line 20\n"
+        "       # train.py in place of line 20:\n"
+        "       with torch.no_grad():\n"
+        "           model(x)\n"
     ) in done.stderr
     # Variables lead to all that autograd saved: without a graph, they still do.
     assert "frees at least 256.0 MiB" not in done.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.oom_programs import OomProgram, program
+from support.ran_out import written
 from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab import simulate
@@ -142,7 +143,7 @@ def test_values_stay_tensors_where_the_program_calls_methods_of_them(tmp_path, l
         for pair in zip(advice.remedies, advice.results, strict=True)
         if pair[0].cause == "a list of tensors with their graphs"
     )
-    assert kept.code == (f"losses.append(loss.square().mean().{method}())",)
+    assert written(kept) == (f"losses.append(loss.square().mean().{method}())",)
     assert result.fits
     assert result.is_exact
     assert result.before == peak_of(text, "keeps.py")
@@ -155,11 +156,8 @@ def test_a_list_of_numbers_and_tensors_keeps_both(tmp_path):
     text = text.replace("losses = []", "losses = []\ndef keep(value):\n    losses.append(value)")
     facts, again = failed(OomProgram("keeps", {"gpu": "64MiB"}, text, ""), tmp_path)
     advice = tried_advice(facts, again, 120)
-    assert (
-        advice.remedies[0]
-        .code[-1]
-        .endswith("losses.append((value.detach() if torch.is_tensor(value) else value))")
-    )
+    last = written(advice.remedies[0])[-1]
+    assert last.endswith("losses.append((value.detach() if torch.is_tensor(value) else value))")
     assert advice.results[0].fits
 
 
@@ -320,7 +318,7 @@ for step in range(2):
     (tmp_path / "batch_of_samples.py").write_text(text)
     advice = tried_advice(facts, again, 120)
     # From the second step on, three tensors of 4 MiB for each sample are there at a time.
-    assert advice.remedies[0].code == ("batch_size = 5",)
+    assert written(advice.remedies[0]) == ("batch_size = 5",)
     assert advice.remedies[0].why.startswith("12 samples at a time take ")
     result = advice.results[0]
     assert result is not None
@@ -347,10 +345,12 @@ pairs = torch.randn(batch_size * 6, 2**21, device="cuda")
             [
                 "what helps, the most likely cause first",
                 "  1. results (line 7) keeps 4 tensors on the GPU: 256.0 MiB",
+                "       # two_causes.py in place of line 7:",
                 "       results.append(x.exp().cpu())",
                 "       tried: peak 960.0 MiB -> 448.0 MiB, still does not fit",
                 "       same results by its formula",
                 "  2. 8 samples at a time take 384.0 MiB",
+                "       # two_causes.py in place of line 3:",
                 "       batch_size = 3",
                 "       tried: peak 960.0 MiB -> 360.0 MiB, runs to its end",
             ],
@@ -360,6 +360,7 @@ pairs = torch.randn(batch_size * 6, 2**21, device="cuda")
             [
                 "what helps, the most likely cause first",
                 "  1. results (line 7) keeps 6 tensors on the GPU: 384.0 MiB",
+                "       # two_causes.py in place of line 7:",
                 "       results.append(x.exp().cpu())",
                 "       tried: peak 960.0 MiB -> 448.0 MiB, runs to its end",
                 "       same results by its formula",
@@ -390,7 +391,7 @@ for step in range(2):
     facts, again = failed(one, tmp_path)
     again = replace(again, target=replace(again.target, arguments=("--n", "12")))
     advice = tried_advice(facts, again, 120)
-    assert advice.remedies[0].code == ("--n 5  # on the command line",)
+    assert written(advice.remedies[0]) == ("--n 5  # on the command line",)
     result = advice.results[0]
     assert result is not None
     assert result.after == 5 * 3 * 4 * 2**20

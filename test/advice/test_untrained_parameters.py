@@ -7,6 +7,7 @@ import linecache
 
 import pytest
 import torch
+from support.ran_out import written
 
 from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
@@ -77,7 +78,7 @@ def remedy_of(made: str, step: str, folder):
 def test_a_model_of_the_loss_requires_no_gradients(tmp_path):
     text, remedy = remedy_of(*LOSS, tmp_path)
     assert remedy is not None
-    assert remedy.code == ("judge.requires_grad_(False)",)
+    assert written(remedy) == ("judge.requires_grad_(False)",)
     # Twelve convolutions, of 8 x 8 x 3 x 3 weights and 8 biases each.
     assert remedy.why == (
         "no optimizer has 27.4 KiB of the parameters of judge, and they get gradients"
@@ -93,7 +94,7 @@ def test_a_model_of_the_loss_requires_no_gradients(tmp_path):
 def test_only_what_the_optimizer_has_requires_gradients(tmp_path):
     text, remedy = remedy_of(*PROBE, tmp_path)
     assert remedy is not None
-    assert remedy.code == (
+    assert written(remedy) == (
         "trained = {",
         "id(parameter)",
         "for group in optimizer.param_groups",

@@ -45,7 +45,7 @@ Out of memory on cuda:0 at train.py:12, in main
      8.1 MiB  train.py:5   scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
 what helps, the most likely cause first
   1. attention (line 6) stores 4096 x 4096 matrices: 512.0 MiB
-       # in place of lines 5 to 7:
+       # train.py in place of lines 5 to 7:
        return torch.nn.functional.scaled_dot_product_attention(q.unsqueeze(1),
            k.unsqueeze(1), v.unsqueeze(1)).squeeze(1)
        tried: peak 2.05 GiB -> 72.3 MiB, runs to its end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import linecache
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,18 @@ import torch
 
 from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
+from pytorch_memlab.advice.batch_size import SmallerBatch
 from pytorch_memlab.advice.cause import Remedy
 from pytorch_memlab.advice.changes import EditedSource
+from pytorch_memlab.advice.written_attention import FusedAttention
 from pytorch_memlab.history.out_of_memory import OutOfMemory
+
+_PLACE = re.compile(r"# \S+\.py (in place of|before|after) lines? [\d to]+:")
+
+
+def written(remedy: Remedy | SmallerBatch | FusedAttention) -> tuple[str, ...]:
+    """The lines of code that a person writes, without their places and indentation."""
+    return tuple(line.strip() for line in remedy.code if not _PLACE.fullmatch(line))
 
 
 def facts_of(text: str, gpu: str, folder: Path) -> OutOfMemory:

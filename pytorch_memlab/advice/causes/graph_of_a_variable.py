@@ -8,7 +8,7 @@ from ..cause import Cause, Remedy, Results
 from ..changes import without_gradients
 from ..evidence import is_much
 from ..forward_only import results_without_backward
-from ..rewriting import program_files
+from ..rewriting import changed_code, program_files
 
 
 class GraphOfAVariable(Cause):
@@ -24,11 +24,12 @@ class GraphOfAVariable(Cause):
                 continue
             for file in program_files(oom):
                 for line in results_without_backward(file, group.name):
+                    change = without_gradients(file, line, is_function=False)
                     return self.found(
                         group.graphs,
                         f"{group.name} (line {line}) keeps a graph that no backward pass reads:"
                         f" {prose_size(group.graphs)}",
-                        f"with torch.no_grad():  # around line {line}",
-                        change=without_gradients(file, line, is_function=False),
+                        *(changed_code(change) or [f"torch.no_grad()  # around line {line}"]),
+                        change=change,
                     )
         return None

@@ -13,7 +13,7 @@ from ...history.out_of_memory import OutOfMemory
 from ..cause import Basis, Cause, Remedy, Results, at_line
 from ..changes import EditedSource
 from ..evidence import FIXED, LARGE_VOCABULARY, is_much, places
-from ..loss_in_parts import loss_in_parts
+from ..loss_in_parts import LossInParts, loss_in_parts
 from ..rewriting import (
     Rewriting,
     changed_code,
@@ -35,6 +35,7 @@ _NODES = ("LogSoftmax", "NllLoss", "CrossEntropy", "LogProb")
 _PARTS = 8
 _BATCH = "per_device_train_batch_size"
 _ACCUMULATION = "gradient_accumulation_steps"
+_EFFECT = "the mean of the parts' losses"
 
 
 class Logits(Cause):
@@ -65,16 +66,18 @@ class Logits(Cause):
         if not is_much(whole, oom):
             return None
         options = list(_options(oom))
-        change = options[0] if options else _in_parts(oom)
+        parts = None if options else _in_parts(oom)
+        change = options[0] if options else None if parts is None else parts.change
         remedy = self.found(
             whole // 2,
             f"logits of {vocabulary} classes{at_line(lines[0] if lines else 0)} take"
             f" {prose_size(whole)}",
             *(changed_code(change) or [_advice(oom)]),
             basis=Basis.ESTIMATED,
-            effect="" if options or change is None else "the mean of the parts' losses",
             change=change,
         )
+        if parts is not None and not parts.is_mean_of_targets:
+            remedy = replace(remedy, results=Results.MEAN_OF_PARTS, effect=_EFFECT)
         for other in options[1:]:  # a loss of the program's own reads the logits all the same
             otherwise = replace(remedy, code=changed_code(other), change=other)
             remedy = replace(remedy, otherwise=otherwise)
@@ -116,9 +119,9 @@ def _number(node: ast.expr | None, default: int) -> int | None:
     return node.value if is_number else None  # type: ignore[attr-defined]
 
 
-def _in_parts(oom: OutOfMemory) -> EditedSource | None:
+def _in_parts(oom: OutOfMemory) -> LossInParts | None:
     for file in rewritings(oom):
-        change = loss_in_parts(file, _PARTS)
-        if change is not None:
-            return change
+        parts = loss_in_parts(file, _PARTS)
+        if parts is not None:
+            return parts
     return None

@@ -9,6 +9,7 @@ from ..cause import Cause, Remedy, Results
 from ..changes import without_gradients
 from ..evidence import is_kept, is_much
 from ..forward_only import forward_only_place
+from ..rewriting import changed_code
 
 
 class NoGrad(Cause):
@@ -32,9 +33,11 @@ class NoGrad(Cause):
             for block in oom.blocks
             if block.category == Category.SAVED and not block.name
         )
+        change = without_gradients(place.file, place.line, is_function=place.is_function)
+        where = "on the function of" if place.is_function else "around"
         return self.found(
             unnamed,
             f"autograd saved {prose_size(saved)} that no backward pass reads",
-            *place.code,
-            change=without_gradients(place.file, place.line, is_function=place.is_function),
+            *(changed_code(change) or [f"torch.no_grad()  # {where} line {place.line}"]),
+            change=change,
         )

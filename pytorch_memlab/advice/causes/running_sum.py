@@ -9,7 +9,7 @@ from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy, Results
 from ..changes import edited_source, sum_of_numbers
 from ..evidence import is_much, named_with_line
-from ..rewriting import all_rewritings, last_name, nodes_of
+from ..rewriting import all_rewritings, changed_code, last_name, nodes_of
 
 
 class RunningSum(Cause):
@@ -23,13 +23,13 @@ class RunningSum(Cause):
         for group in oom.groups:
             if group.running_sums >= 2 and is_much(group.graphs, oom):
                 file, line, target = _addition(oom, group.name)
-                edit = sum_of_numbers(file, line, target)
+                change = edited_source(sum_of_numbers(file, line, target))
                 return self.found(
                     group.graphs,
                     f"{named_with_line(group.name, line)} keeps the graphs of"
                     f" {group.running_sums} additions: {prose_size(group.graphs)}",
-                    f"{group.name} += loss.item()" if edit is None else edit.lines[0].strip(),
-                    change=edited_source(edit),
+                    *(changed_code(change) or [f"{group.name} += loss.item()"]),
+                    change=change,
                 )
         return None
 

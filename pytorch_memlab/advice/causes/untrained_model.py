@@ -11,7 +11,15 @@ from ...history.out_of_memory import OutOfMemory, ProgramLine
 from ..cause import Cause, Remedy, Results
 from ..changes import without_gradients
 from ..evidence import is_much
-from ..rewriting import Rewriting, last_name, loaded_names, nodes_of, statement_at, stored_names
+from ..rewriting import (
+    Rewriting,
+    changed_code,
+    last_name,
+    loaded_names,
+    nodes_of,
+    statement_at,
+    stored_names,
+)
 
 
 class UntrainedModel(Cause):
@@ -35,7 +43,7 @@ class UntrainedModel(Cause):
                 size,
                 f"{name} (line {place.line}) is not trained, and autograd saved"
                 f" {prose_size(size)} in it",
-                f"with torch.no_grad():  # around line {place.line}",
+                *(changed_code(change) or [f"torch.no_grad()  # around line {place.line}"]),
                 change=change,
             )
         return None
