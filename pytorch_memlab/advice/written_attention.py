@@ -12,15 +12,17 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from .around_program import Edit
-from .rewriting import code_of
+from .rewriting import code_of, name_of_call
 
 _FUSED: Final = "scaled_dot_product_attention"
 _PRODUCTS: Final = ("matmul", "bmm")
+_MASKS: Final = ("tril", "triu", "ones", "bool")
+"""Functions that make a mask without any other effect."""
 _OF_SAME_VALUES: Final = ("to", "float", "half", "bfloat16", "type_as", "contiguous", "clone")
 _LOWEST: Final = -1000.0
 """A score below this has no weight after a softmax in any floating-point format."""
@@ -735,6 +737,9 @@ def _written(
         number for part in chain for number in range(part.lineno, (part.end_lineno or 0) + 1)
     }
     last = node.end_lineno or node.lineno
+    dropped |= _lines_of_unread_masks(
+        tree, range(first, node.lineno), {*dropped, *range(node.lineno, last + 1)}, changed
+    )
     others = [number for number in range(first, node.lineno) if number not in dropped]
     if any(
         isinstance(part, ast.Name) and part.id in reading.scores and part.lineno in others
@@ -751,6 +756,37 @@ def _written(
             return None
     new = (*between, *changed)
     return FusedAttention(Edit(file, first, last, new))
+
+
+def _lines_of_unread_masks(
+    tree: ast.Module, lines: range, replaced: set[int], new: Sequence[str]
+) -> set[int]:
+    """Lines that make a mask which nothing reads any more, such as a triangle of ones.
+
+    Args:
+        tree: the module.
+        lines: numbers of the lines to look at.
+        replaced: numbers of lines that the edit replaces.
+        new: the lines that come in their place.
+    """
+    read = set(re.findall(r"\w+", " ".join(new)))
+    read |= {
+        part.id
+        for part in ast.walk(tree)
+        if isinstance(part, ast.Name)
+        and isinstance(part.ctx, ast.Load)
+        and part.lineno not in replaced
+    }
+    return {
+        number
+        for part in ast.walk(tree)
+        if isinstance(part, ast.Assign)
+        and part.lineno in lines
+        and isinstance(part.targets[0], ast.Name)
+        and part.targets[0].id not in read
+        and name_of_call(part.value) in _MASKS
+        for number in range(part.lineno, (part.end_lineno or part.lineno) + 1)
+    }
 
 
 def _mask(scores: _Scores) -> str | None:

@@ -53,6 +53,17 @@ WRITTEN = {
             y = att @ v
             return y
     """,
+    "a triangle behind the scores": """
+        def attention(q, k, v):
+            t = q.size(-2)
+            att = (q @ k.transpose(-2, -1)) / math.sqrt(k.size(-1))
+            triangle = torch.tril(
+                torch.ones(t, t, dtype=torch.bool))
+            att = att.masked_fill(~triangle, float("-inf"))
+            att = F.softmax(att, dim=-1)
+            y = att @ v
+            return y
+    """,
     "causal and padding": """
         def attention(q, k, v, mask=KEEP):
             t = q.size(-2)
@@ -181,6 +192,10 @@ AS_CALL = {
         "lines 10 to 13",
         "y = {}(q, k, v, is_causal=True, scale=1.0 / math.sqrt(k.size(-1)))",
     ),
+    "a triangle behind the scores": (
+        "lines 9 to 14",
+        "y = {}(q, k, v, is_causal=True, scale=1 / math.sqrt(k.size(-1)))",
+    ),
     "causal and padding": (
         "lines 10 to 13",
         "return {}(q, k, v, attn_mask=causal & mask[None, None])",
@@ -224,6 +239,13 @@ def test_the_call_computes_what_the_lines_compute(name, tmp_path):
     new = edited(text, fused.edit)
     assert "softmax" not in new
     torch.testing.assert_close(run(new, 2, 3, 16, 8), run(text, 2, 3, 16, 8))
+
+
+def test_a_triangle_that_is_read_again_stays(tmp_path):
+    text = source_of(WRITTEN["a triangle behind the scores"])
+    fused = written(f"{text}seen = triangle\n", tmp_path)
+    assert fused is not None
+    assert fused.edit.lines[:2] == tuple(text.splitlines()[9:11])
 
 
 @pytest.mark.parametrize("name", AS_CALL)

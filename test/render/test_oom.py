@@ -36,6 +36,7 @@ what helps, the most likely cause first (not tried)
   1. losses (line 13) keeps 7 tensors with their graphs: 84.0 MiB
        backward() of each value at once, not of all that losses keeps
   2. 2048 samples at a time take 114.0 MiB
+       # kept_graphs.py in place of line 12:
        loss = model(torch.randn(1024, 256, device="cuda")).square().mean()
        frees at least 16.0 MiB
   3. activations in float32 take 98.0 MiB (frees at least 32.7 MiB)
@@ -57,6 +58,7 @@ what helps, the most likely cause first (not tried)
      and the 8 before it fit; later ones may not)
        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
   2. kept (line 12) keeps 4 tensors on the GPU: 124.0 MiB
+       # fragmentation.py in place of line 12:
        kept = [take(31).cpu() for _ in range(4)]
        frees at least 124.0 MiB
 """
