@@ -108,7 +108,9 @@ def _summed(tree: ast.Module, call: ast.Call) -> _Sum | None:
     made = [call] if name_of_call(call) in _FUNCTIONS.values() else _modules(tree, call)
     if len(made) != 1 or len(call.args) != 2 or (made[0] is not call and made[0].args):
         return None
-    keywords = {one.arg: ast.unparse(one.value) for one in (*call.keywords, *made[0].keywords)}
+    keywords = {
+        keyword.arg: ast.unparse(keyword.value) for keyword in (*call.keywords, *made[0].keywords)
+    }
     if not _OPTIONS.issuperset(keywords):
         return None
     function = ast.unparse(call.func)
@@ -172,16 +174,15 @@ def _rewrite(
         and logits in loaded_names(one) & stored_names(one)
     ]
     body = [loss.logits, *between]
-    given = ", ".join(names)
-    lines = [f"def {_PART}({given}):"]
+    lines = [f"def {_PART}({', '.join(names)}):"]
     lines += [f"    {text}" for one in body for text in ast.unparse(one).splitlines()]
     lines.append(f"    return {ast.unparse(loss.call) if summed is None else summed.call}")
     chunks = ", ".join(f"{name}.chunk({parts})" for name in names)
     file.insert_lines(loss.statement.lineno, column, lines)
     checkpoint = "torch.utils.checkpoint.checkpoint"
-    one = "part" if len(names) == 1 else "*part"
+    argument = "part" if len(names) == 1 else "*part"
     over = chunks if len(names) == 1 else f"zip({chunks})"
-    parts_of = f"[{checkpoint}({_PART}, {one}, use_reentrant=False) for part in {over}]"
+    parts_of = f"[{checkpoint}({_PART}, {argument}, use_reentrant=False) for part in {over}]"
     whole = "mean()" if summed is None else f"sum() / {summed.count}"
     file.replace(loss.call, f"torch.stack({parts_of}).{whole}")
     used_elsewhere = [
@@ -190,8 +191,8 @@ def _rewrite(
         if logits in loaded_names(one) and one not in (loss.statement, *between)
     ]
     if not used_elsewhere:
-        for one_of in body:
-            file.delete(one_of)
+        for statement in body:
+            file.delete(statement)
     file.ensure_import("torch.utils.checkpoint")
     file.ensure_import("torch")
 

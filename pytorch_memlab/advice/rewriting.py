@@ -129,7 +129,7 @@ def code_of(edits: Sequence[Edit]) -> tuple[str, ...]:
 
 
 def place_of(edit: Edit) -> str:
-    """The lines that an edit replaces, or the one of its own indentation that it stands beside.
+    """The lines that an edit replaces, or the one with the same indentation that it stands beside.
 
     >>> place_of(Edit("/home/me/train.py", 7, 8, ("with torch.no_grad():", "    evaluate(x)")))
     'train.py in place of lines 7 to 8'

@@ -22,7 +22,7 @@ _OUTCOME = re.compile(r"       (frees at least|same |tried:)|  \d\. ")
 
 
 def made_by_hand(text: str, printed: list[str]) -> str:
-    """A program with the first remedy of a report, as somebody types it in."""
+    """A program with the first remedy of a report, typed in as it is printed."""
     places: list[tuple[int, int, list[str], int]] = [(1, 0, [], 1)]  # imports go to the top
     for line in printed[1:]:
         place = _PLACE.fullmatch(line)
