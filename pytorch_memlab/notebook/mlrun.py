@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 
 from .._common.process.checked_file import CheckedFile
 from .._common.process.uncaught_errors import first_line
-from .._common.text.prose_size import prose_size
 from .._common.text.shared_paths import private_names
 from ..devices.allocations import caches, empty_caches
 from ..errors import MemlabError, UsageError
@@ -46,7 +45,7 @@ from ..records import Report
 from ..render.output_format import RunResults
 from ..render.outputs import output_formats
 from ..render.outputs.text_file import TextFile
-from ..render.run_notes import sentences
+from ..render.run_notes import cache_notes, sentences
 from ..scopes import RunPeaks
 from .shell import last_cell_number
 
@@ -54,8 +53,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-
-_CACHED = "{} more reserved is cache of earlier cells: exact with --empty-cache"
 
 _CELL = "<cell>"
 """The name of a cell's code outside functions, in reports."""
@@ -195,13 +192,7 @@ class CellRun:
         ]
         device_verdicts = verdicts(replace(recorded, devices=tuple(own)))
         simulated = [verdict for verdict in device_verdicts if verdict.measured.device.simulated]
-        several = len(recorded.devices) > 1
-        about_cache = [
-            (f"{name}: " if several else "") + _CACHED.format(prose_size(size))
-            for name, size in unused.items()
-            if size
-        ]
-        notes = (*sentences(simulated), *about_cache, *tables.notes)
+        notes = (*sentences(simulated), *cache_notes(unused), *tables.notes)
         return RecordsDisplay(replace(tables, notes=notes))
 
     def _unused_cache(self, device: MeasuredDevice) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from .._common.text.prose_size import prose_size
 from .._common.text.quoted import printable
@@ -110,3 +110,16 @@ def sentences(verdicts: Sequence[DeviceVerdict]) -> list[str]:
     return [
         f"{printable(verdict.measured.device.name)}: {sentence(verdict)}" for verdict in verdicts
     ]
+
+
+def cache_notes(unused: Mapping[str, int]) -> Iterator[str]:
+    """The cache of earlier cells that lay unused at the peak of a cell, by devices.
+
+    >>> list(cache_notes({"cuda:0": 2**20}))
+    ['1.0 MiB more reserved is cache of earlier cells: exact with --empty-cache']
+    """
+    for name, size in unused.items():
+        if size:
+            device = f"{name}: " if len(unused) > 1 else ""
+            cached = f"{prose_size(size)} more reserved is cache of earlier cells"
+            yield f"{device}{cached}: exact with --empty-cache"
