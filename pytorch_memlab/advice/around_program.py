@@ -70,9 +70,9 @@ class AroundProgram(Change, ABC):
 
 
 def applied(code: Sequence[str], edits: Sequence[Edit | None] = ()) -> Finding:
-    known = [edit for edit in edits if edit is not None]
-    is_whole = len(known) == len(edits)
-    unique = sorted(dict.fromkeys(known), key=lambda edit: (edit.file, edit.first))
+    whole_edits = [edit for edit in edits if edit is not None]
+    is_whole = len(whole_edits) == len(edits)
+    unique = sorted(dict.fromkeys(whole_edits), key=lambda edit: (edit.file, edit.first))
     return Finding(Outcome.APPLIED, code=tuple(code), edits=tuple(unique) if is_whole else ())
 
 

@@ -219,7 +219,7 @@ class _Source:
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call(func=function)):
                 name = getattr(function, "attr", getattr(function, "id", ""))
                 chosen = self._chosen_results(name, len(targets))
-                parts = [one for index, one in enumerate(targets) if index not in chosen]
+                parts = [target for index, target in enumerate(targets) if index not in chosen]
                 return set[str]().union(*map(_names_of_target, parts))
         return _targets(node)
 
@@ -229,12 +229,14 @@ class _Source:
         if len(functions) != 1:
             return set()
         [function] = functions
-        returned = [one.value for one in ast.walk(function) if isinstance(one, ast.Return)]
+        returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
         chosen = set(range(count))
         for value in returned:
             if not isinstance(value, ast.Tuple) or len(value.elts) != count:
                 return set()
-            chosen &= {index for index, one in enumerate(value.elts) if _is_chosen(one, function)}
+            chosen &= {
+                index for index, element in enumerate(value.elts) if _is_chosen(element, function)
+            }
         return chosen if returned else set()
 
     def results_without_backward(self, name: str) -> Iterator[int]:
@@ -247,24 +249,24 @@ class _Source:
     def _reads_graph(self, statement: ast.stmt, name: str) -> bool:
         """True if a variable may be read, other than as a number, before it is set again."""
         scope = self._scope_of(statement)
-        inner = [one for one in ast.walk(scope) if isinstance(one, ast.FunctionDef | ast.Lambda)]
-        if any(_uses(one, {name}) for one in inner if one is not scope):
+        inner = [node for node in ast.walk(scope) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+        if any(_uses(inner_scope, {name}) for inner_scope in inner if inner_scope is not scope):
             return True
-        parts = [one for one in ast.walk(scope) if isinstance(one, ast.stmt)]
+        parts = [node for node in ast.walk(scope) if isinstance(node, ast.stmt)]
         loops = [
-            one
-            for one in parts
-            if isinstance(one, (ast.For, ast.While, ast.AsyncFor))
-            and one.lineno < statement.lineno <= (one.end_lineno or 0)
+            part
+            for part in parts
+            if isinstance(part, (ast.For, ast.While, ast.AsyncFor))
+            and part.lineno < statement.lineno <= (part.end_lineno or 0)
         ]
-        heads = sorted((one for one in parts if _is_simple(one)), key=lambda one: one.lineno)
-        after = [one for one in heads if one.lineno > statement.lineno]
+        heads = sorted((part for part in parts if _is_simple(part)), key=lambda part: part.lineno)
+        after = [head for head in heads if head.lineno > statement.lineno]
         if not loops:
             return _is_read_before_set(after, scope, name) is not False
-        loop = max(loops, key=lambda one: one.lineno)
-        rest = [one for one in after if one.lineno <= (loop.end_lineno or 0)]
-        behind = [one for one in after if one.lineno > (loop.end_lineno or 0)]
-        again = [one for one in heads if loop.lineno < one.lineno < statement.lineno]
+        loop = max(loops, key=lambda node: node.lineno)
+        rest = [head for head in after if head.lineno <= (loop.end_lineno or 0)]
+        behind = [head for head in after if head.lineno > (loop.end_lineno or 0)]
+        again = [head for head in heads if loop.lineno < head.lineno < statement.lineno]
         read = _is_read_before_set(rest, loop, name)
         if read is None:
             read = _is_read_before_set([*again, statement], loop, name)
@@ -292,9 +294,9 @@ class _Source:
         ]
         statements = [self.statement_at(call.lineno) for call in calls]
         flows = [
-            self.flow_from(one)
-            for one in statements
-            if one is not None and not self.reaches_training(one)
+            self.flow_from(other)
+            for other in statements
+            if other is not None and not self.reaches_training(other)
         ]
         return 1 < len(statements) == len(flows) and not any(
             flow.trains or flow.is_returned for flow in flows
@@ -349,7 +351,7 @@ def _uses(node: ast.AST, names: set[str]) -> bool:
 
 def _is_read_before_set(parts: Sequence[ast.stmt], around: ast.AST, name: str) -> bool | None:
     """None if a variable is neither read nor set by a statement that always runs."""
-    always = {id(one) for one in getattr(around, "body", [])}
+    always = {id(part) for part in getattr(around, "body", [])}
     for part in parts:
         is_set = isinstance(part, ast.Assign) and name in _targets(part)
         if _uses(part.value if is_set and isinstance(part, ast.Assign) else part, {name}):
@@ -398,7 +400,7 @@ def _is_chosen(
                 if isinstance(node, ast.Assign)
                 and any(name in _names_of_target(target) for target in node.targets)
             ]
-            return bool(values) and all(_is_chosen(one, function, depth + 1) for one in values)
+            return bool(values) and all(_is_chosen(value, function, depth + 1) for value in values)
     return False
 
 

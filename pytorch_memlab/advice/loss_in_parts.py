@@ -75,7 +75,7 @@ def loss_in_parts(file: Rewriting, parts: int) -> LossInParts | None:
 
 
 def _loss_in(tree: ast.Module, function: ast.AST) -> _Loss | None:
-    statements = sorted(_statements(function), key=lambda one: one.lineno)
+    statements = sorted(_statements(function), key=lambda statement: statement.lineno)
     for statement in statements:
         if not isinstance(statement, (ast.Assign, ast.Return)) or statement.value is None:
             continue
@@ -141,7 +141,7 @@ def _is_loss(tree: ast.Module, call: ast.Call) -> bool:
     if name in _LOSSES or _modules(tree, call):
         return True
     # One that a caller gives to the function.
-    return any(name_of_call(one) in _LOSSES for one in nodes_of(tree, ast.Call)) and (
+    return any(name_of_call(call) in _LOSSES for call in nodes_of(tree, ast.Call)) and (
         "criterion" in name or "loss" in name
     )
 
@@ -168,14 +168,14 @@ def _rewrite(
     names = list(dict.fromkeys(name for name in names if name))
     column = loss.statement.col_offset
     between = [
-        one
-        for one in _statements(function)
-        if loss.logits.lineno < one.lineno < loss.statement.lineno
-        and logits in loaded_names(one) & stored_names(one)
+        statement
+        for statement in _statements(function)
+        if loss.logits.lineno < statement.lineno < loss.statement.lineno
+        and logits in loaded_names(statement) & stored_names(statement)
     ]
     body = [loss.logits, *between]
     lines = [f"def {_PART}({', '.join(names)}):"]
-    lines += [f"    {text}" for one in body for text in ast.unparse(one).splitlines()]
+    lines += [f"    {text}" for statement in body for text in ast.unparse(statement).splitlines()]
     lines.append(f"    return {ast.unparse(loss.call) if summed is None else summed.call}")
     chunks = ", ".join(f"{name}.chunk({parts})" for name in names)
     file.insert_lines(loss.statement.lineno, column, lines)
@@ -186,9 +186,9 @@ def _rewrite(
     whole = "mean()" if summed is None else f"sum() / {summed.count}"
     file.replace(loss.call, f"torch.stack({parts_of}).{whole}")
     used_elsewhere = [
-        one
-        for one in _statements(function)
-        if logits in loaded_names(one) and one not in (loss.statement, *between)
+        statement
+        for statement in _statements(function)
+        if logits in loaded_names(statement) and statement not in (loss.statement, *between)
     ]
     if not used_elsewhere:
         for statement in body:
@@ -199,10 +199,12 @@ def _rewrite(
 
 def _first_name(node: ast.expr) -> str:
     """The local variable that an expression is a part or another shape of."""
-    names = [one.id for one in nodes_of(node, ast.Name) if one.id not in ("self", "torch")]
+    names = [name.id for name in nodes_of(node, ast.Name) if name.id not in ("self", "torch")]
     return names[0] if names else ""
 
 
 def _statements(function: ast.AST) -> list[ast.stmt]:
     """Statements without a body."""
-    return [one for one in nodes_of(function, ast.stmt) if not hasattr(one, "body")]
+    return [
+        statement for statement in nodes_of(function, ast.stmt) if not hasattr(statement, "body")
+    ]

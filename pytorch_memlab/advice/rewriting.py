@@ -108,7 +108,7 @@ class Rewriting:
 
 def changed_source(*rewritings: Rewriting) -> EditedSource | None:
     """A change of some files; None if there are none, or one of them does not change."""
-    edits = [one.edits() for one in rewritings]
+    edits = [rewriting.edits() for rewriting in rewritings]
     is_whole = bool(edits) and all(edits)
     return EditedSource([edit for some in edits for edit in some]) if is_whole else None
 
@@ -195,9 +195,13 @@ def nodes_of(tree: ast.AST, kind: type[_Node]) -> Iterator[_Node]:
 def statement_at(tree: ast.AST, line: int) -> ast.stmt | None:
     """The smallest statement that a line is part of."""
     around = [
-        one for one in nodes_of(tree, ast.stmt) if one.lineno <= line <= (one.end_lineno or 0)
+        statement
+        for statement in nodes_of(tree, ast.stmt)
+        if statement.lineno <= line <= (statement.end_lineno or 0)
     ]
-    return min(around, key=lambda one: (one.end_lineno or 0) - one.lineno, default=None)
+    return min(
+        around, key=lambda statement: (statement.end_lineno or 0) - statement.lineno, default=None
+    )
 
 
 def statement_around(tree: ast.AST, node: ast.AST) -> ast.stmt | None:
@@ -224,7 +228,7 @@ def last_name(node: ast.AST) -> str:
 
 
 def loaded_names(node: ast.AST) -> set[str]:
-    return {one.id for one in nodes_of(node, ast.Name) if isinstance(one.ctx, ast.Load)}
+    return {name.id for name in nodes_of(node, ast.Name) if isinstance(name.ctx, ast.Load)}
 
 
 def training_arguments(oom: OutOfMemory) -> Iterator[tuple[Rewriting, ast.Call]]:
@@ -236,7 +240,7 @@ def training_arguments(oom: OutOfMemory) -> Iterator[tuple[Rewriting, ast.Call]]
 
 
 def stored_names(node: ast.AST) -> set[str]:
-    return {one.id for one in nodes_of(node, ast.Name) if isinstance(one.ctx, ast.Store)}
+    return {name.id for name in nodes_of(node, ast.Name) if isinstance(name.ctx, ast.Store)}
 
 
 def with_method(node: ast.expr, method: str) -> str:
@@ -249,22 +253,24 @@ def with_method(node: ast.expr, method: str) -> str:
 
 def set_keywords(file: Rewriting, call: ast.Call, **values: str | None) -> None:
     """A call with other values of some keywords; those with None are left out."""
-    given = {one.arg: one for one in call.keywords if one.arg}
+    by_name = {keyword.arg: keyword for keyword in call.keywords if keyword.arg}
     added = []
     for name, value in values.items():
-        if name in given and value is not None:
-            file.replace(given[name].value, value)
-        elif name in given:
-            values_of = ast.unparse(given[name].value)
+        if name in by_name and value is not None:
+            file.replace(by_name[name].value, value)
+        elif name in by_name:
+            values_of = ast.unparse(by_name[name].value)
             if values_of != "None":
-                file.replace(given[name].value, "None")
+                file.replace(by_name[name].value, "None")
         elif value is not None:
             added.append(f"{name}={value}")
     if not added:
         return
-    arguments = [*call.args, *(one.value for one in call.keywords)]
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     if arguments:
-        last = max(arguments, key=lambda one: (one.end_lineno or 0, one.end_col_offset or 0))
+        last = max(
+            arguments, key=lambda argument: (argument.end_lineno or 0, argument.end_col_offset or 0)
+        )
         needs_brackets = isinstance(last, ast.GeneratorExp) and len(arguments) == 1
         if needs_brackets:  # a generator without own brackets ends with those of the call
             file.replace(call, f"{ast.unparse(call.func)}({ast.unparse(last)}, {', '.join(added)})")

@@ -197,10 +197,10 @@ def _too_long(seconds: float) -> str:
     return f"a second run of the program takes longer than {seconds:.0f} s"
 
 
-def _to_try(known: Sequence[tuple[Cause, Remedy]]) -> list[Remedy]:
+def _to_try(likely: Sequence[tuple[Cause, Remedy]]) -> list[Remedy]:
     """The first ones that can be tried; a smaller batch is among them, if that is one."""
-    can_be = [remedy for _, remedy in known if remedy.change is not None]
-    later = [one for one in can_be[_MOST_TRIALS:] if isinstance(one.change, SmallerBatch)]
+    can_be = [remedy for _, remedy in likely if remedy.change is not None]
+    later = [remedy for remedy in can_be[_MOST_TRIALS:] if isinstance(remedy.change, SmallerBatch)]
     return [*can_be[: _MOST_TRIALS - len(later[:1])], *later[:1]]
 
 
@@ -217,8 +217,8 @@ def _advise(request: _Request) -> Advice:
             trials.run({0: None})
             oom = trials.facts_at_peak()
         if oom is not None:
-            known = candidates(oom)
-            trials.try_all(faults(known) if request.only_faults else known)
+            likely = candidates(oom)
+            trials.try_all(faults(likely) if request.only_faults else likely)
             trials.run_whole()
             trials.run_together()
     reason = trials.reason(request.seconds)
@@ -267,9 +267,9 @@ class _Trials:
         facts: OutOfMemory | None = trial.findings[-1] if trial.findings else None
         return facts
 
-    def try_all(self, known: Sequence[tuple[Cause, Remedy]]) -> None:
-        self._known = list(known)
-        self._tried = _to_try(known)
+    def try_all(self, likely: Sequence[tuple[Cause, Remedy]]) -> None:
+        self._known = list(likely)
+        self._tried = _to_try(likely)
         self._run_beside_unchanged()
         if self._runs_longer:
             self._program = _whole(self._program)
@@ -293,7 +293,8 @@ class _Trials:
                 again[index] = other.change
                 self._tried[index - 1] = other
                 self._known = [
-                    (cause, other if known is remedy else known) for cause, known in self._known
+                    (cause, other if found_remedy is remedy else found_remedy)
+                    for cause, found_remedy in self._known
                 ]
         for index in again:
             del self._ended[index]
@@ -432,7 +433,7 @@ class _Trials:
             for change in changes.values()
         ]
         numbers = list(changes)
-        with closing(run_all([replace(one, computes=True) for one in requests])) as running:
+        with closing(run_all([replace(request, computes=True) for request in requests])) as running:
             for index, trial in running:
                 if not trial.failed and trial.findings:
                     self._values[numbers[index]] = trial.findings[-1]
@@ -514,7 +515,7 @@ class _Trials:
         else:
             kept = [pair for pair in kept if id(pair[1]) in results]
             kept.sort(key=lambda pair: -results[id(pair[1])].saved)
-        remedies = most_helpful(kept, lambda one: _makes_it_fit(results.get(id(one))))
+        remedies = most_helpful(kept, lambda remedy: _makes_it_fit(results.get(id(remedy))))
         return Advice(
             tuple(named.get(id(remedy), remedy) for remedy in remedies),
             tuple(results.get(id(remedy)) for remedy in remedies),

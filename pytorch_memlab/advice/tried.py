@@ -76,12 +76,12 @@ class OneGPU:
         limited = [replace(requests[index], is_limited=True) for index in again]
         for number, trial in run_all(limited):
             trials[again[number]] = with_room(trial, trials[again[number]])
-        found = [
+        on_gpu = [
             verdict(trials[index], self.gpu, self.name, self.settings)
             for index in range(len(requests))
         ]
         # A history is large, and not needed any more.
-        return [replace(one, trial=replace(one.trial, history=None)) for one in found]
+        return [replace(verdict, trial=replace(verdict.trial, history=None)) for verdict in on_gpu]
 
 
 class Recognised(AroundProgram):
@@ -147,38 +147,40 @@ def try_remedies(
     not fit and activation checkpointing is among the remedies, the fewest blocks are looked for
     whose checkpointing makes it fit.
     """
-    surveys = [BlockSurvey()] if any(isinstance(one, Checkpointing) for one in remedies) else []
+    surveys = (
+        [BlockSurvey()] if any(isinstance(remedy, Checkpointing) for remedy in remedies) else []
+    )
     program = gpu.target.name
-    found = gpu.verdicts([None, *remedies, *surveys], ended)
-    unchanged = found[0]
+    verdicts = gpu.verdicts([None, *remedies, *surveys], ended)
+    unchanged = verdicts[0]
     if unchanged.fits is None:
         return Remedies(program=program, unchanged=unchanged, tried=())
-    tried = tuple(map(_tried, remedies, found[1:]))
+    tried = tuple(map(_tried, remedies, verdicts[1:]))
     if causes is None or causes:
         edits = recognised(gpu, unchanged, causes or ())
         tried += tuple(map(_tried, edits, gpu.verdicts(edits, ended)))
-    survey: Survey | None = _found(found[-1].trial) if surveys else None
+    survey: Survey | None = _found(verdicts[-1].trial) if surveys else None
     smallest = None
-    for one in tried:
-        is_wanted = isinstance(one.finding, Checkpointed) and unchanged.fits is False
-        if is_wanted and one.verdict is not None:
-            smallest = smallest_checkpointing(one.verdict, survey, gpu.verdicts, ended)
+    for remedy in tried:
+        is_wanted = isinstance(remedy.finding, Checkpointed) and unchanged.fits is False
+        if is_wanted and remedy.verdict is not None:
+            smallest = smallest_checkpointing(remedy.verdict, survey, gpu.verdicts, ended)
     flops = 0 if survey is None else survey.flops
     return Remedies(
         program=program, unchanged=unchanged, tried=tried, smallest=smallest, step_flops=flops
     )
 
 
-def _tried(remedy: AroundProgram, found: Verdict) -> TriedRemedy:
-    trial = found.trial
+def _tried(remedy: AroundProgram, verdict: Verdict) -> TriedRemedy:
+    trial = verdict.trial
     finding: Finding | None = _found(trial)
     is_applied = finding is not None and finding.outcome is Outcome.APPLIED
-    has_failed = found.fits is None
+    has_failed = verdict.fits is None
     return TriedRemedy(
         name=remedy.name,
         what_it_changes=remedy.what_it_changes,
         finding=finding,
-        verdict=found if is_applied and not has_failed else None,
+        verdict=verdict if is_applied and not has_failed else None,
         error=trial.error if has_failed else "",
     )
 

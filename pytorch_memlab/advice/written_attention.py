@@ -128,19 +128,19 @@ def _returned_for_nothing(
     if len(returns) != 1 or not isinstance(returns[0].value, ast.Tuple):
         return None
     [node], parts = returns, returns[0].value.elts
-    weights = [one for one in parts if isinstance(one, ast.Name) and one.id in names]
+    weights = [part for part in parts if isinstance(part, ast.Name) and part.id in names]
     product = {id(part) for part in ast.walk(statement)} if statement is not node else set[int]()
-    others = [one for one in reads if one not in weights and id(one) not in product]
+    others = [read for read in reads if read not in weights and id(read) not in product]
     if statement is node:  # one of them is the factor of the product that stands there
-        others = [one for one in others if not any(_has_part(part, one) for part in parts)]
-    places = [index for index, one in enumerate(parts) if one in weights]
+        others = [other for other in others if not any(_has_part(part, other) for part in parts)]
+    places = [index for index, part in enumerate(parts) if part in weights]
     if others or not places or not _are_unused(tree, function, places, len(parts)):
         return None
     return _ReturnedWeights(node, tuple(weights))
 
 
 def _has_part(whole: ast.AST, part: ast.AST) -> bool:
-    return any(one is part for one in ast.walk(whole))
+    return any(node is part for node in ast.walk(whole))
 
 
 def _are_unused(tree: ast.Module, function: ast.FunctionDef, places: list[int], count: int) -> bool:
@@ -148,33 +148,35 @@ def _are_unused(tree: ast.Module, function: ast.FunctionDef, places: list[int], 
     names = {function.name}
     if function.name == "forward":
         classes = [
-            one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and function in one.body
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef) and function in node.body
         ]
         names = {
             _last_name(target)
             for node in ast.walk(tree)
             if isinstance(node, ast.Assign)
             and isinstance(node.value, ast.Call)
-            and _last_name(node.value.func) in {one.name for one in classes}
+            and _last_name(node.value.func) in {definition.name for definition in classes}
             for target in node.targets
         }
     calls = [
-        one
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Call) and _last_name(one.func) in names - {""}
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _last_name(node.func) in names - {""}
     ]
     unpacked: dict[int, list[ast.expr]] = {}
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call() as call) if len(
                 targets
-            ) == count and not any(isinstance(one, ast.Starred) for one in targets):
+            ) == count and not any(isinstance(target, ast.Starred) for target in targets):
                 unpacked[id(call)] = [targets[place] for place in places]
             case ast.Subscript(value=ast.Call() as call, slice=ast.Constant(value=int() as place)):
                 if place not in places and place >= 0:
                     unpacked[id(call)] = []
     return bool(calls) and all(
-        id(call) in unpacked and not any(_is_read(tree, one) for one in unpacked[id(call)])
+        id(call) in unpacked and not any(_is_read(tree, target) for target in unpacked[id(call)])
         for call in calls
     )
 
@@ -202,12 +204,12 @@ def _without_weights(
     """The edit, with a return of None in place of weights that nothing reads."""
     edit, node = written.edit, returned.node
     end = node.end_lineno or node.lineno
-    if node.lineno != end or any(one.lineno != node.lineno for one in returned.names):
+    if node.lineno != end or any(name.lineno != node.lineno for name in returned.names):
         return None
     new = list(edit.lines)
     if node is not statement:
         new += lines[edit.last : end]
-    names = "|".join(one.id for one in returned.names)
+    names = "|".join(name.id for name in returned.names)
     # Its own arguments are no weights: the call has the query, the key and the value.
     new[-1] = re.sub(rf"(?<=[ ,(])({names})(?=\s*(,|\)|$))", "None", new[-1])
     return FusedAttention(replace(edit, last=end, lines=tuple(new)))
@@ -224,7 +226,7 @@ class _Output:
 class _Reader:
     def __init__(self, tree: ast.Module, function: ast.FunctionDef, *, has_heads: bool) -> None:
         self._tree = tree
-        self._parameters = {one.arg for one in ast.walk(function) if isinstance(one, ast.arg)}
+        self._parameters = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
         self._has_heads = has_heads
         self.reading = _Reading()
 
@@ -479,10 +481,13 @@ class _Reader:
     def _value_of_name(self, node: ast.Name) -> ast.expr:
         """The value of a variable of another function, if the file assigns it once."""
         values = [
-            one.value
-            for one in ast.walk(self._tree)
-            if isinstance(one, ast.Assign)
-            and any(isinstance(target, ast.Name) and target.id == node.id for target in one.targets)
+            assignment.value
+            for assignment in ast.walk(self._tree)
+            if isinstance(assignment, ast.Assign)
+            and any(
+                isinstance(target, ast.Name) and target.id == node.id
+                for target in assignment.targets
+            )
         ]
         return values[0] if len(values) == 1 else node
 
@@ -536,8 +541,10 @@ def _product(node: ast.AST) -> tuple[ast.expr, ast.expr, str] | None:
     match node:
         case ast.BinOp(left=left, op=ast.MatMult(), right=right):
             return left, right, ""
-        case ast.Call(func=ast.Attribute(value=value, attr=name), args=[one]) if name in _PRODUCTS:
-            return value, one, ""
+        case ast.Call(func=ast.Attribute(value=value, attr=name), args=[factor]) if (
+            name in _PRODUCTS
+        ):
+            return value, factor, ""
         case ast.Call(func=ast.Attribute(attr=name), args=[left, right]) if name in _PRODUCTS:
             return left, right, ""
         case ast.Call(
@@ -591,10 +598,10 @@ def _permuted(text: str, old: str, new: str) -> str:
     if not moved:
         return text
     if len(moved) == 2:
-        one, other = moved
-        if other == len(old) - 1 and one == other - 1:
+        axis, other = moved
+        if other == len(old) - 1 and axis == other - 1:
             return f"{text}.transpose(-2, -1)"
-        return f"{text}.transpose({one}, {other})"
+        return f"{text}.transpose({axis}, {other})"
     return f"{text}.permute({', '.join(map(str, places))})"
 
 
@@ -602,8 +609,8 @@ def _untransposed(node: ast.expr, *, has_heads: bool) -> ast.expr | None:
     match node:
         case ast.Attribute(value=value, attr="mT"):
             return value
-        case ast.Call(func=ast.Attribute(value=value, attr="transpose"), args=[one, other]):
-            pair = sorted((ast.unparse(one), ast.unparse(other)))
+        case ast.Call(func=ast.Attribute(value=value, attr="transpose"), args=[axis, other]):
+            pair = sorted((ast.unparse(axis), ast.unparse(other)))
             if pair in (["-1", "-2"], ["2", "3"] if has_heads else ["1", "2"]):
                 return value
         case ast.Call(func=ast.Attribute(value=value, attr="permute"), args=args):

@@ -94,8 +94,8 @@ def _advice(oom: OutOfMemory) -> str:
 def _options(oom: OutOfMemory) -> Iterator[EditedSource]:
     """The options of a library: a loss without logits, and fewer sequences at a time."""
     for file, call in training_arguments(oom):
-        given = {one.arg: one.value for one in call.keywords}
-        batch, steps = _number(given.get(_BATCH), 8), _number(given.get(_ACCUMULATION), 1)
+        arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+        batch, steps = _number(arguments.get(_BATCH), 8), _number(arguments.get(_ACCUMULATION), 1)
         parts = next((n for n in (_PARTS, 4, 2) if batch and batch % n == 0), 0)
         options: list[dict[str, str]] = []
         if find_spec("liger_kernel") is not None:
