@@ -130,12 +130,17 @@ def vague_variables(source: str) -> list[Found]:
         for statement in node.body
         if isinstance(statement, ast.AnnAssign | ast.Assign)
     }
-    variables = [
-        (node.lineno, node.arg if isinstance(node, ast.arg) else node.id)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.arg)
-        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in fields)
-    ]
+    variables = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.arg(arg=str() as name):
+                variables.append((node.lineno, name))
+            case ast.Name(id=name, ctx=ast.Store()) if node not in fields:
+                variables.append((node.lineno, name))
+            case ast.MatchAs(name=str() as name) | ast.MatchStar(name=str() as name):
+                variables.append((node.lineno, name))
+            case ast.ExceptHandler(name=str() as name):
+                variables.append((node.lineno, name))
     return [
         Found(line, f"variable {name}: say what it holds")
         for line, name in sorted(variables)

@@ -76,7 +76,13 @@ def add(found, *, many):
         given = {each: found.shown for each in one}
     found += lambda known: known
     with open(given) as shown:
+        match shown:
+            case [one, *found]:
+                return one
+    try:
         return shown
+    except OSError as known:
+        return known
 """
     assert [tuple(problem) for problem in WORDS["vague_variables"](program)] == [
         (line, f"variable {name}: say what it holds")
@@ -88,6 +94,9 @@ def add(found, *, many):
             (8, "found"),
             (8, "known"),
             (9, "shown"),
+            (11, "found"),
+            (11, "one"),
+            (15, "known"),
         ]
     ]
 
