@@ -12,6 +12,7 @@ from ..advice.rewriting import place_of
 from .fit import PEAK
 from .notes import summary_of_runs
 from .rows import WIDTH, document, wrapped
+from .table import Table
 
 if TYPE_CHECKING:
     from ..advice.around_program import Finding
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _NAME: Final = 20
 _CHANGES: Final = _NAME + 31
 """Characters before the last column."""
+_HEADS: Final = ("remedy", "peak", "saves", "fits", "what it changes")
+_LAYOUT: Final = f"{{:{_NAME}}}{{:>11}}{{:>12}}  {{:4}}  {{}}"
 _ABOUT: Final = f"{PEAK}; each row is the program with this remedy alone"
 _UNITS: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"))
 
@@ -53,14 +56,14 @@ def text(remedies: Remedies) -> str:
 
 
 def _table(remedies: Remedies) -> Iterator[str]:
-    yield f"{'remedy':{_NAME}}{'peak':>11}{'saves':>12}  fits  what it changes"
-    yield _row("none", remedies.unchanged, "", "")
+    rows = [_row("none", remedies.unchanged, "", "")]
     for remedy in _by_saving(remedies):
         assert remedy.verdict is not None
         again = _again(remedy.finding, remedies.step_flops)
         first, *others = textwrap.wrap(f"{remedy.what_it_changes}{again}", WIDTH - _CHANGES)
-        yield _row(remedy.name, remedy.verdict, signed(_saving(remedies, remedy)), first)
-        yield from (f"{'':{_CHANGES}}{line}" for line in others)
+        rows.append(_row(remedy.name, remedy.verdict, signed(_saving(remedies, remedy)), first))
+        rows += [("", "", "", "", line) for line in others]
+    yield from Table(_HEADS, rows, _LAYOUT).lines()
     for remedy in remedies.tried:
         if remedy.verdict is None:  # the reason may use the empty columns too
             first, *others = textwrap.wrap(_why_not(remedy), WIDTH - _NAME - 2)
@@ -68,10 +71,9 @@ def _table(remedies: Remedies) -> Iterator[str]:
             yield from (f"{'':{_NAME}}  {line}" for line in others)
 
 
-def _row(name: str, verdict: Verdict, saves: str, changes: str) -> str:
+def _row(name: str, verdict: Verdict, saves: str, changes: str) -> tuple[str, ...]:
     peak = prose_size(verdict.reserved_peak) + verdict.trial.mark
-    fits = "yes" if verdict.fits else "no"
-    return f"{name:{_NAME}}{peak:>11}{saves:>12}  {fits:4}  {changes}".rstrip()
+    return name, peak, saves, "yes" if verdict.fits else "no", changes
 
 
 def _saving(remedies: Remedies, remedy: TriedRemedy) -> int:
