@@ -121,16 +121,19 @@ class Figure:
         return json.dumps(settings, sort_keys=True)
 
     def bounds(self, counters: Mapping[str, int]) -> tuple[int, int] | None:
-        """The least and the most bytes that the program may take; None if all of them are counted.
+        """The least and the most bytes that the program may take; None if all of them are known.
 
         See Note [Room for what is not counted] in ``profiles/overview.py``: no call needs more than
         the largest one. A cache with larger blocks may hold fewer of them, so that what is reserved
-        has the bytes in use at the peak as its lower bound.
+        has the bytes in use at the peak as its lower bound. A program of which an input is not
+        published returns what it takes with the smallest one, and the ``most`` with the largest.
         """
         key = self.value or self.counts
-        if NOT_COUNTED not in counters or self.counts == "allocated":
+        most = counters.get(f"most {key}")
+        if self.counts == "allocated" or (most is None and NOT_COUNTED not in counters):
             return None
-        return counters.get(f"least {key}", counters[key]), counters[key] + counters[NOT_COUNTED]
+        least = counters.get(f"least {key}", counters[key])
+        return least, (counters[key] if most is None else most) + counters.get(NOT_COUNTED, 0)
 
     def is_within(self, bounds: tuple[int, int]) -> bool:
         """True if what was published lies within bounds.

@@ -158,9 +158,11 @@ def test_a_figure_whose_digits_agree_deviates_by_nothing(paper):
     [
         ({"peak allocated": 10}, None),
         ({"peak allocated": 10, NOT_COUNTED: 5}, (10, 15)),
+        ({"peak allocated": 10, "most peak allocated": 12}, (10, 12)),
+        ({"peak allocated": 10, "most peak allocated": 12, NOT_COUNTED: 5}, (10, 17)),
     ],
 )
-def test_what_is_not_counted_gives_a_prediction_bounds(paper, counters, bounds):
+def test_what_is_not_counted_or_not_published_gives_a_prediction_bounds(paper, counters, bounds):
     assert paper.figures[0].bounds(counters) == bounds
 
 

@@ -182,10 +182,10 @@ def train(
     multiple = 128 * tensor
     padded = -(-_VOCABULARY // multiple) * multiple
     model, optimizer = _prepared(tensor, pipeline, dtype, kernels, padded, sharded)
-    first, after, total = 0, 0, torch.zeros(1, device="cuda")
+    first, after, total = 0, 0, None
     for step in range(_STEPS):
         loss = _step(model, optimizer, tensor * pipeline)
-        total = total + loss
+        total = (torch.zeros(1, device="cuda") if total is None else total) + loss
         after = torch.cuda.memory_allocated()
         total = torch.zeros(1, device="cuda")
         if step == 0:
