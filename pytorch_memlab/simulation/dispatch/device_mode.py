@@ -51,6 +51,7 @@ from .output_devices import OutputDevices
 
 _CPU = torch.device("cpu")
 _PIN = torch.ops.aten._pin_memory.default
+_CLONE = torch.ops.aten.clone.default
 _IS_PINNED = torch.ops.aten.is_pinned.default
 _MULTIPLY = torch.ops.aten.mul.Scalar
 _ADD = torch.ops.aten.add.Scalar
@@ -241,7 +242,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
     def _pin(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._machine.gpu_of(tensor) is not None:
             raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
-        pinned = tensor.clone()
+        # A copy of a tensor without values has none, and commits no memory.
+        pinned: torch.Tensor = self._run(_CLONE, (tensor,), {})
         self._machine.pin(_untyped_storage(pinned))
         return pinned
 

@@ -53,6 +53,17 @@ def test_one_tensor_may_be_larger_than_the_memory_of_the_host(machine):
     assert tensor.data_ptr() != other.data_ptr()
 
 
+def test_a_pinned_copy_of_a_tensor_without_values_has_none_and_no_memory_of_the_host(machine):
+    large = torch.zeros(2**40)
+    pinned = large.pin_memory()
+    assert pinned.is_pinned()
+    assert not large.is_pinned()
+    assert pinned.data_ptr() != large.data_ptr()
+    assert pinned.cuda(non_blocking=True).shape == (2**40,)
+    assert machine.values.lacks_values(pinned)
+    assert torch.arange(4).pin_memory().tolist() == [0, 1, 2, 3]
+
+
 def test_tensors_of_the_meta_device_stay_there(machine):
     with torch.device("meta"):
         model = torch.nn.Linear(2**10, 2**10)
