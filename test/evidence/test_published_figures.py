@@ -209,17 +209,7 @@ def test_no_published_figure_lies_outside_of_its_bounds(capsys):
     assert bounds.outside_of_figures() == []
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(list(bounds.bounded(iter(SOURCES)))) > 5
-    outside = {line.split()[0] for line in lines if "outside" in line}
-    texts_of_other_lengths = {
-        ("phi", 4),
-        ("stablelm", 2),
-        ("stablelm", 4),
-        ("llama7b", 2),
-        ("llama7b", 4),
-    }
-    assert outside == {
-        f"litgpt/lora-{model}-bf16-batch{batch}-2gpus" for model, batch in texts_of_other_lengths
-    }
+    assert not [line for line in lines if "outside" in line]
 
 
 def test_a_figure_outside_of_its_bounds_is_named(paper, monkeypatch, capsys):

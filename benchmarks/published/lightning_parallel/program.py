@@ -147,9 +147,7 @@ class _Llama(nn.Module):
 
 _ENDS = {
     "tok_embeddings": RowwiseParallel(input_layouts=Replicate()),
-    "output": ColwiseParallel(
-        input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
-    ),
+    "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
     "norm": SequenceParallel(),
     "layers.0": PrepareModuleInput(
         input_layouts=(Replicate(), None),
@@ -218,10 +216,6 @@ def llama() -> None:
                 return functional.cross_entropy(
                     scores.reshape(-1, scores.size(-1)), batch[:, 1:].reshape(-1)
                 )
-
-        def backward(self, *args: Any, **kwargs: Any) -> None:
-            with loss_parallel():
-                super().backward(*args, **kwargs)
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.AdamW(self.model.parameters(), lr=3e-3, foreach=True)
