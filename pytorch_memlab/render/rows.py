@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from .._common.process.ipython import file_name
-from .._common.text.prose_size import prose_size
+from .._common.text.prose_size import prose_size, signed
 from .._common.text.quoted import printable, visible
 from ..records import Section
-from ..utils import readable_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,9 +154,12 @@ def section_lines(section: Section) -> list[str]:
     >>> for line in section_lines(Section("held", ("now",), (("weights", (4096,)),))):
     ...     print(repr(line[-20:]))
     '                 now'
-    '               4.00K'
+    '             4.0 KiB'
     """
-    rows = [(name, tuple(map(readable_size, values))) for name, values in section.rows]
+    rows = [
+        (name, tuple("" if value is None else signed(value) for value in values))
+        for name, values in section.rows
+    ]
     heads = [("", section.columns)] if rows else []
     return [*(_section_row(name, values) for name, values in [*heads, *rows]), *section.notes]
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, TextIO
 
 from .._common.process.ipython import file_name
-from .._common.text.prose_size import counted, prose_size
+from .._common.text.prose_size import counted, prose_size, signed
 from .._common.text.quoted import printable, visible
 from ..profiles.overview import Failure, FunctionLine, Headline, Overview, ShownFunction
 from ..records import FunctionTable, Report, Section
@@ -31,7 +31,16 @@ from .rows import (
     write_rows,
 )
 from .run_notes import sentence
-from .tables import cell, column_ranges, headings, no_data, source_lines, table_rows, widths_of
+from .tables import (
+    cell,
+    column_ranges,
+    headings,
+    is_of_bytes,
+    no_data,
+    source_lines,
+    table_rows,
+    widths_of,
+)
 
 _CATEGORIES: Final = 3
 _BELOW: Final = 3
@@ -277,8 +286,12 @@ def _lines(function: ShownFunction) -> Sequence[int]:
 
 
 def _cell(column: str, value: float | None) -> str:
-    """A value as tables have it, but for zero: what is left stands out."""
-    return "0" if value == 0 else cell(column, value)
+    """A value, with sizes as the sentences of the report have them; what is not zero stands out."""
+    if value == 0:
+        return "0"
+    if value is None or not is_of_bytes(column):
+        return cell(column, value)
+    return signed(value)
 
 
 def _style(_place: int, value: float | None) -> str:

@@ -54,12 +54,12 @@ peak 5.0 MiB on cuda:0, less than 0.1% of 24.00 GiB (simulated)
   peak 6.0 MiB reserved of 24.00 GiB: fits, 23.99 GiB free
 
 ## <module>  train.py:1
- peak  kept temporary line  code
-1.00M 1.00M         0    5  layer = Layer(512).cuda()
-3.00M 1.00M     1.00M    7      x = torch.ones(512, 512, device="cuda")
-5.00M 2.00M     1.00M    8      loss = (layer(x) + 1).exp().sum()
-5.00M 1.00M     1.00M    9      loss.backward()  <- peak
-3.00M     0         0   10      layer.zero_grad()
+   peak    kept temporary line  code
+1.0 MiB 1.0 MiB         0    5  layer = Layer(512).cuda()
+3.0 MiB 1.0 MiB   1.0 MiB    7      x = torch.ones(512, 512, device="cuda")
+5.0 MiB 2.0 MiB   1.0 MiB    8      loss = (layer(x) + 1).exp().sum()
+5.0 MiB 1.0 MiB   1.0 MiB    9      loss.backward()  <- peak
+3.0 MiB       0         0   10      layer.zero_grad()
 
 3 lines added nothing: --all shows them
 
@@ -91,14 +91,14 @@ peak 60.0 MiB on cuda:0, 94% of 64.0 MiB (simulated)
 out of memory at script.py:7 in fill, asked for 4.0 MiB
 
 ## fill  script.py:4
-  peak   kept temporary line  code
-60.00M  3.78M         0    7!         kept.append(torch.empty(4 << 20, dtype=torch.uint8, \
+    peak     kept temporary line  code
+60.0 MiB  3.8 MiB         0    7!         kept.append(torch.empty(4 << 20, dtype=torch.uint8, \
 device="cuda"))  # out of memory: asked for 4.0 MiB  <- peak
 
 ## <module>  script.py:1
-  peak   kept temporary line  code
- 8.00M      0     8.00M   11  fill(2)
-60.00M 60.00M         0   12! kept = fill(20)  # out of memory: asked for 4.0 MiB
+    peak     kept temporary line  code
+ 8.0 MiB        0   8.0 MiB   11  fill(2)
+60.0 MiB 60.0 MiB         0   12! kept = fill(20)  # out of memory: asked for 4.0 MiB
 
 6 lines added nothing: --all shows them
 
@@ -128,20 +128,20 @@ peak 8.0 MiB on cuda:1, less than 0.1% of 24.00 GiB (simulated)
   peak 20.0 MiB reserved of 24.00 GiB: fits, 23.98 GiB free
 
 ## put  script.py:4  on cuda:0
-  peak  kept temporary line  code
-12.00M 3.00M     6.00M    5      return torch.ones(size, device=device) * 2  <- peak
+    peak    kept temporary line  code
+12.0 MiB 3.0 MiB   6.0 MiB    5      return torch.ones(size, device=device) * 2  <- peak
 
 ## put  script.py:4  on cuda:1
-  peak  kept temporary line  code
- 8.00M 2.00M     4.00M    5      return torch.ones(size, device=device) * 2  <- peak
+    peak    kept temporary line  code
+ 8.0 MiB 2.0 MiB   4.0 MiB    5      return torch.ones(size, device=device) * 2  <- peak
 
 ## <module>  script.py:1  on cuda:0
-  peak  kept temporary line  code
-12.00M 6.00M     6.00M    9  large = put(6 << 18, "cuda:0")
+    peak    kept temporary line  code
+12.0 MiB 6.0 MiB   6.0 MiB    9  large = put(6 << 18, "cuda:0")
 
 ## <module>  script.py:1  on cuda:1
-  peak  kept temporary line  code
- 8.00M 4.00M     4.00M    8  small = put(4 << 18, "cuda:1")
+    peak    kept temporary line  code
+ 8.0 MiB 4.0 MiB   4.0 MiB    8  small = put(4 << 18, "cuda:1")
 
 3 lines added nothing: --all shows them
 
@@ -338,8 +338,8 @@ def test_top_limits_functions_and_lines_and_says_how_many_are_left(write, capsys
     text = printed(capsys, "--top", "1", "--sort", "line", name)
     assert (
         "## <module>  script.py:1\n"
-        "  peak kept temporary line  code\n"
-        "15.00M    0    12.00M   18  borrows()\n"
+        "    peak kept temporary line  code\n"
+        "15.0 MiB    0  12.0 MiB   18  borrows()\n"
         "\n"
         "2 functions and 2 lines more: a larger --top shows them\n"
     ) in text
@@ -355,9 +355,9 @@ def test_all_shows_every_line_of_the_source(write, capsys):
     ) in text
     assert text.endswith(
         "## nothing  script.py:12\n"
-        " peak kept temporary line  code\n"
-        "3.00M    0         0   12  def nothing():\n"
-        "3.00M    0         0   13      return 0\n"
+        "   peak kept temporary line  code\n"
+        "3.0 MiB    0         0   12  def nothing():\n"
+        "3.0 MiB    0         0   13      return 0\n"
         "\n"
         "simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)\n"
     )
@@ -380,8 +380,8 @@ def test_columns_alone_are_tables_and_with_another_option_those_of_the_report(wr
     )
     assert (
         "## keeps  script.py:4\n"
-        " kept temporary hits line  code\n"
-        '1.50M         0    2    5      return torch.ones(size << 18, device="cuda")\n'
+        "   kept temporary hits line  code\n"
+        '1.5 MiB         0    2    5      return torch.ones(size << 18, device="cuda")\n'
     ) in printed(capsys, *options, "--sort", "name", name)
 
 
@@ -426,9 +426,8 @@ def test_a_terminal_has_no_line_wider_than_it_is(width, write, capsys, monkeypat
 
     lines = [Text.from_ansi(line).plain for line in terminal.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
-    assert any(
-        line.startswith(("60.00M  3.78M         0    7!", "        0    7!")) for line in lines
-    )
+    whole = "60.0 MiB  3.8 MiB         0    7!"
+    assert any(line.startswith((whole, "        0    7!")) for line in lines)
     if width == 80:
         (failed,) = [line for line in lines if line.endswith("<- peak")]
         assert failed.endswith("  # out of memory: asked for 4.0 MiB  <- peak")

@@ -87,8 +87,8 @@ def test_a_real_gpu_without_a_record_of_what_holds_its_memory() -> None:
         "    fits, 39.00 GiB free\n"
         "\n"
         "## part1  model.py:10\n"
-        "  peak   kept temporary line  code\n"
-        "40.00G 30.00G    10.00G   11  step_1_1()  <- peak\n"
+        "     peak      kept temporary line  code\n"
+        "40.00 GiB 30.00 GiB 10.00 GiB   11  step_1_1()  <- peak\n"
         "\n"
         "1 line added nothing: --all shows them\n"
         "\n"
@@ -108,7 +108,7 @@ def test_a_peak_that_does_not_count_everything_is_a_lower_bound_and_so_is_the_ve
         "\n  peak 8.0 MiB reserved + 1.00 GiB context and other programs of 80.00 GiB: fits\n"
         "    as far as memory is counted, 78.99 GiB free\n"
     ) in text
-    assert "\n4.00M     0         0   12? step_1_2()\n" in text  # its true size is not known
+    assert "\n4.0 MiB       0         0   12? step_1_2()\n" in text  # its true size is not known
     assert "added nothing" not in text
 
 
@@ -160,7 +160,7 @@ def test_in_a_terminal_code_is_cut_and_the_mark_of_the_peak_stays(width: int) ->
     lines = [Text.from_ansi(line).plain for line in coloured(write, found, width).splitlines()]
 
     (row,) = [line for line in lines if line.endswith("<- peak")]
-    assert row.startswith("8.00M 1.00M         0    1  call(argument, ")
+    assert row.startswith("8.0 MiB 1.0 MiB         0    1  call(argument, ")
     assert row.endswith("…  <- peak")
     assert len(row) == width
     assert max(map(len, lines)) <= width
@@ -203,11 +203,11 @@ def test_the_failing_line_keeps_its_code_and_remarks_go_below() -> None:
         start = next(place for place, line in enumerate(texts) if "1! " in line)
         return texts[start : texts.index("", start)]
 
-    numbers = "8.00M 1.00M         0    1! "
-    assert rows(130) == [f"{numbers}{code}  # out of memory: asked for 512.0 MiB  <- peak"]
+    numbers = "8.0 MiB 1.0 MiB         0    1! "
+    assert rows(134) == [f"{numbers}{code}  # out of memory: asked for 512.0 MiB  <- peak"]
     assert rows(80) == [
-        f"{numbers}loss = criterion(model(images, labels), labels).mea…",
-        f"{' ' * 28}  # out of memory: asked for 512.0 MiB  <- peak",
+        f"{numbers}loss = criterion(model(images, labels), labels)…",
+        f"{' ' * 32}  # out of memory: asked for 512.0 MiB  <- peak",
     ]
     # A terminal without room for both remarks has them one below the other.
     assert [row.strip() for row in rows(44)[-2:]] == [

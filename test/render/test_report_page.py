@@ -240,7 +240,7 @@ def test_a_failed_run_and_its_sections_are_shown():
     section = Section("leaks", ("bytes",), (("losses", (4096,)),))
     page = read(page_of(replace(PROFILE, runs=(run,), sections=(section,))))
     assert facts_of(page)["Ended"] == ["ended with RuntimeError: no luck"]
-    assert "4.00K" in page.one("pre").text
+    assert "4.0 KiB" in page.one("pre").text
 
 
 def test_an_out_of_memory_error_is_explained_with_its_remedies():

@@ -19,8 +19,8 @@ LINES = [
     "## what holds <it>",
     "",
     f"{'':54}{'now':>13}{'at the peak':>13}",
-    f"{'weights':54}{'4.00K':>13}{'8.00K':>13}",
-    f"{'x' * 53}…{'':13}{'1.00B':>13}",
+    f"{'weights':54}{'4.0 KiB':>13}{'8.0 KiB':>13}",
+    f"{'x' * 53}…{'':13}{'1 B':>13}",
     "said below",
 ]
 TABLE = FunctionTable(
@@ -65,4 +65,4 @@ def test_a_long_name_keeps_the_number_of_its_line():
 
     (row,) = text.render(Report(("hits",), (TABLE,), (), (section,))).splitlines()[-1:]
 
-    assert row == f"{name[:61]}…:345){'4.00K':>13}"
+    assert row == f"{name[:61]}…:345){'4.0 KiB':>13}"

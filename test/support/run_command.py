@@ -47,8 +47,8 @@ peak 33.0 MiB on cuda:0, less than 0.1% of 79.19 GiB (simulated NVIDIA H100 80GB
   peak 34.0 MiB reserved + 601.0 MiB context of 79.19 GiB: fits, 78.57 GiB free
 
 ## Net.forward  script.py:12
-  peak   kept temporary line  code
-33.01M 32.00M         0   13          return F.linear(x, self.weight)  <- peak
+    peak     kept temporary line  code
+33.0 MiB 32.0 MiB         0   13          return F.linear(x, self.weight)  <- peak
 
 1 line added nothing: --all shows them
 """
