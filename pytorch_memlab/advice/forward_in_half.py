@@ -9,6 +9,7 @@ from ..history.out_of_memory import OutOfMemory
 from .changes import EditedSource
 from .rewriting import (
     Rewriting,
+    all_rewritings,
     changed_source,
     loaded_names,
     name_of_call,
@@ -35,9 +36,21 @@ def uses_half(oom: OutOfMemory) -> bool:
     return half * 8 > oom.in_use
 
 
+def refuses_autocast(oom: OutOfMemory) -> bool:
+    """True if the program has a loss that raises an error under autocast.
+
+    ``binary_cross_entropy_banned`` in ``aten/src/ATen/autocast_mode.cpp`` raises it.
+    """
+    return any(
+        name_of_call(call) in ("BCELoss", "binary_cross_entropy")
+        for file in all_rewritings(oom)
+        for call in nodes_of(file.tree, ast.Call)
+    )
+
+
 def under_autocast(oom: OutOfMemory) -> EditedSource | None:
     """The program with its forward pass in 16 bits; None if there is no one place for that."""
-    for file in rewritings(oom):
+    for file in [] if refuses_autocast(oom) else rewritings(oom):
         if _with_option(file) or _around_forward(file):
             return changed_source(file)
     return None

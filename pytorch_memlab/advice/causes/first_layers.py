@@ -9,7 +9,7 @@ from ..._common.text.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Basis, Cause, Remedy, Results, at_line
-from ..forward_in_half import under_autocast, uses_half
+from ..forward_in_half import refuses_autocast, under_autocast, uses_half
 from ..rewriting import changed_code
 
 _FULL = 128 * 128
@@ -42,7 +42,7 @@ class FirstLayers(Cause):
             return None
         if requested >= max(block.size for block in oom.blocks if block.shape[2:] == resolution):
             size += requested  # it is of no smaller resolution
-        if size * 3 < oom.in_use + requested:
+        if size * 3 < oom.in_use + requested or refuses_autocast(oom):
             return None
         change = under_autocast(oom)
         lines = [holder.place.line for holder in oom.by_line() if holder.place is not None]

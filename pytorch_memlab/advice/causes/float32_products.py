@@ -19,6 +19,7 @@ from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Edit, Finding, already_used, applied, does_not_apply
 from ..cause import Basis, Cause, NamedChange, Remedy, Results, saves
 from ..evidence import is_much
+from ..forward_in_half import refuses_autocast
 from ..program_lines import RunningLine, around_statements, has_name, runs_module, user_lines
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class Float32Products(Cause):
             for block in oom.blocks
             if block.category is Category.SAVED and block.dtype == "float32"
         )
-        if not oom.model.float32 or not is_much(whole, oom):
+        if not oom.model.float32 or not is_much(whole, oom) or refuses_autocast(oom):
             return None
         return self.found(
             whole // 3,  # losses and normalisations stay in float32
