@@ -46,7 +46,7 @@ def install(patches: Patches, folder: str, load: Callable[[Any, Any], Any]) -> N
         patches: to be undone.
         folder: that has them; it is made with the first.
         load: makes a function of what ``_compile_to_module_lines`` left in ``cache_linemap`` of a
-            graph, and of the graph's constants.
+            graph, the wrapper's text first, and of the graph's constants.
     """
 
     def folder_of_graph() -> str:
@@ -69,7 +69,7 @@ def install(patches: Patches, folder: str, load: Callable[[Any, Any], Any]) -> N
     @patches.around(CompiledFxGraph, "after_deserialization")
     def after_deserialization(_original: Any, self: Any, constants: Any) -> str:
         self.current_callable = load(self.cache_linemap, constants.unwrap(self))
-        self.source_code = ""
+        self.source_code = self.cache_linemap[0]
         return ""
 
     patches.set(FxGraphCache, "_get_tmp_dir", staticmethod(folder_of_graph))

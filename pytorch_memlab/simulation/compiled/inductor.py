@@ -26,7 +26,7 @@ from torch._inductor import (
     scheduler,
     select_algorithm,
 )
-from torch._inductor.codecache import code_hash
+from torch._inductor.codecache import code_hash, output_code_log
 from torch._inductor.fx_passes import joint_graph
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import ComputedBuffer, OperationBuffer
@@ -128,6 +128,9 @@ def install(
 
     @patches.around(GraphLowering, "_compile_to_module_lines")
     def make_module(_original: Any, self: Any, code: Any) -> Any:
+        if GraphLowering.save_output_code is not None:
+            GraphLowering.save_output_code(code.value)
+        output_code_log.debug("Output code: \n%s", code.value)
         kept = code.value, _origins(self, sources[-1]), self.is_backward
         self.cache_key, self.cache_path, self.cache_linemap = "simulated", "", kept
         return SimpleNamespace(call=load(kept, self.constants), __file__="", runner=None)
