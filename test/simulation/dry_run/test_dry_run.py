@@ -205,7 +205,7 @@ def test_dry_run(tmp_path, capsys):
     )
     assert main(["run", "--dry-run", "--gpu", "4TiB", str(script)]) in (0, None)
     out = capsys.readouterr().out
-    assert "2.00T" in out
+    assert "2048.01 GiB" in out
     assert f"Tensor.item at {script}:5 (once, assumed 0)" in out
 
 
