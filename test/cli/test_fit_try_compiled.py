@@ -71,8 +71,8 @@ memory_budget=0:
 """
 
 
-# One graph. Without a budget, the results of both that go up are saved. With a half, one is computed
-# again; with 0, all products are but the last, at once, so that the peak is that of the beginning.
+# One graph. Without a budget, the results of both that go up are saved. With a half, one is
+# computed again; with 0, all products are but the last, at once, so the peak is as at first.
 WHOLE = """\
 none                  398.0 MiB              yes
 memory_budget=0.5     334.0 MiB    64.0 MiB  yes   time: what is not saved is
