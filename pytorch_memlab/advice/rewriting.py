@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import linecache
-import os
 import textwrap
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Final, TypeVar
 
+from .._common.process.ipython import file_name
 from ..history.out_of_memory import OutOfMemory
 from .around_program import Edit
 from .changes import EditedSource
@@ -141,7 +141,7 @@ def place_of(edit: Edit) -> str:
         where = f"before line {edit.first}" if is_beside else f"after line {edit.last}"
     elif edit.first == edit.last:
         where = f"in place of line {edit.first}"
-    return f"{os.path.basename(edit.file)} {where}"
+    return f"{file_name(edit.file)} {where}"
 
 
 def _indentation(line: str) -> str:

@@ -42,8 +42,8 @@ FOUND = f"""\
 {TITLE}, 5 optimizer steps
 
                                                        by each step          now
-cuda:0 seen[*] (script.py:9)                                  3.91K       19.53K
-cuda:0 losses[*] (script.py:14)                               4.00B       16.00B
+cuda:0 seen[*] (script.py:9)                                3.9 KiB     19.5 KiB
+cuda:0 losses[*] (script.py:14)                                 4 B         16 B
 """
 
 
@@ -113,8 +113,8 @@ def test_a_graph_is_that_of_the_container_which_keeps_it_also_in_a_closure(capsy
     )
 
     assert run(closure, capsys).splitlines()[3:] == [
-        "cuda:0 graph of record().kept[*] (script.py:23)               2.00K        8.02K",
-        "cuda:0 record().kept[*] (script.py:23)                        4.00B       16.00B",
+        "cuda:0 graph of record().kept[*] (script.py:23)             2.0 KiB      8.0 KiB",
+        "cuda:0 record().kept[*] (script.py:23)                          4 B         16 B",
     ]
 
 
@@ -152,7 +152,7 @@ def test_a_long_run_looks_at_fewer_and_fewer_steps(capsys, monkeypatch):
 
     assert len(looks) == 13  # after each of the first 6 steps, and 8, 10, 13, 17, 22, 29 and 38
     assert said[0] == f"{TITLE}, 40 optimizer steps, up to step 38"
-    assert said[3].split()[-2:] == ["3.91K", "148.44K"]
+    assert said[3].split()[-4:] == ["3.9", "KiB", "148.4", "KiB"]
 
 
 def test_the_hook_is_gone_after_the_run(capsys):

@@ -30,19 +30,19 @@ kept = model(batch).exp()
 
 ROWS = (
     ("", "at the end", "at the peak"),
-    ("parameters", "256.00K", "256.00K"),
-    ("gradients", "256.00K", "256.00K"),
-    ("optimizer state", "512.00K", "512.00K"),
-    ("buffers", "1.00K", "1.00K"),
-    ("activations saved for backward", "25.00K", ""),
-    ("inputs and other tensors", "804.00B", "1.50K"),
-    ("temporaries", "", "256.00K"),
-    ("rounding", "732.00B", ""),
-    ("kernels' workspaces", "0.00B", ""),
-    ("unknown", "0.00B", ""),
-    ("= allocated", "1.03M", "1.25M"),
-    ("cached", "996.50K", "765.50K"),
-    ("= reserved", "2.00M", "2.00M"),
+    ("parameters", "256.0 KiB", "256.0 KiB"),
+    ("gradients", "256.0 KiB", "256.0 KiB"),
+    ("optimizer state", "512.0 KiB", "512.0 KiB"),
+    ("buffers", "1.0 KiB", "1.0 KiB"),
+    ("activations saved for backward", "25.0 KiB", ""),
+    ("inputs and other tensors", "804 B", "1.5 KiB"),
+    ("temporaries", "", "256.0 KiB"),
+    ("rounding", "732 B", ""),
+    ("kernels' workspaces", "0 B", ""),
+    ("unknown", "0 B", ""),
+    ("= allocated", "1.0 MiB", "1.3 MiB"),
+    ("cached", "996.5 KiB", "765.5 KiB"),
+    ("= reserved", "2.0 MiB", "2.0 MiB"),
 )
 TABLE = "\n".join(
     [
@@ -92,7 +92,7 @@ def test_on_a_real_gpu_the_peak_is_not_known(capsys, monkeypatch):
 
     said = section(capsys.readouterr().out).splitlines()
     assert said[2].split() == ["at", "the", "end"]
-    assert f"{'= allocated':67}{'1.03M':>13}" in said
+    assert f"{'= allocated':67}{'1.0 MiB':>13}" in said
     assert said[-1] == "at the peak: not known on a real GPU"
 
 
@@ -133,8 +133,8 @@ def test_a_program_out_of_memory_is_reported_as_it_was_then(capsys):
         main(["run", "--report", "--gpu", "64MiB", write(program)])
     said = section(capsys.readouterr().out).splitlines()
 
-    assert f"{'inputs and other tensors':54}{'40.00M':>13}{'40.00M':>13}" in said
-    assert f"{'= reserved':54}{'40.00M':>13}{'40.00M':>13}" in said
+    assert f"{'inputs and other tensors':54}{'40.0 MiB':>13}{'40.0 MiB':>13}" in said
+    assert f"{'= reserved':54}{'40.0 MiB':>13}{'40.0 MiB':>13}" in said
 
 
 @knows_saved_tensors

@@ -100,8 +100,8 @@ def test_fit_gives_no_eager_code_what_a_graph_keeps(
 
 
 def test_the_report_of_categories(script: str, capsys: pytest.CaptureFixture[str]) -> None:
-    unit = "M" if SEEDS else "B"
+    cached = f"{SEEDS}.0 MiB" if SEEDS else "0 B"
     assert (
-        "reserved by CUDA graphs 60.00M 60.00M "
-        f"cached {SEEDS}.00{unit} {SEEDS}.00{unit} = reserved {RESERVED}.00M {RESERVED}.00M"
+        "reserved by CUDA graphs 60.0 MiB 60.0 MiB "
+        f"cached {cached} {cached} = reserved {RESERVED}.0 MiB {RESERVED}.0 MiB"
     ) in printed(capsys, "run", "--gpu", "24GiB", "--report", script)

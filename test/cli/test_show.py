@@ -300,7 +300,7 @@ def test_a_file_from_before_there_was_a_report_has_one_without_what_it_lacks(
 
     text = capsys.readouterr().out
     assert "  fits" not in text
-    assert "12.00K 8.00K             10          return torch.cat([x, x])  <- peak\n" in text
+    assert "12.0 KiB 8.0 KiB             10          return torch.cat([x, x])  <- peak\n" in text
 
 
 def test_several_runs_have_tables_and_no_report(

@@ -208,7 +208,7 @@ def test_the_remedy_works_when_it_is_applied(clone):
     (said,) = re.findall(r"the peak is (\S+) MiB", STARTED)
     peaks = [
         float(peak)
-        for peak in re.findall(r"^ *([\d.]+)M .*attention\(", after.stdout, re.MULTILINE)
+        for peak in re.findall(r"^ *([\d.]+) MiB .*attention\(", after.stdout, re.MULTILINE)
     ]
     assert max(peaks) == float(said)
 
