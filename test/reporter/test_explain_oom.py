@@ -262,6 +262,22 @@ def test_a_report_that_fails_altogether_says_so_and_the_error_goes_on(monkeypatc
     assert block.report == "pytorch_memlab: the out-of-memory report failed: MemoryError\n"
 
 
+def test_a_report_that_fails_after_the_traceback_says_so(script, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("no words")
+
+    monkeypatch.setattr(uncaught, "told", [fail])
+    done = script("""
+        import torch
+        from pytorch_memlab import simulate
+        with simulate("64MiB"):
+            torch.empty(65 << 20, dtype=torch.uint8, device="cuda")
+    """)
+    assert done.stderr.endswith(
+        "\npytorch_memlab: the out-of-memory report failed: RuntimeError: no words\n"
+    )
+
+
 @pytest.mark.parametrize("stream", [None, "closed", "broken"])
 def test_standard_error_that_takes_nothing_changes_nothing(stream, monkeypatch):
     class Broken(io.StringIO):

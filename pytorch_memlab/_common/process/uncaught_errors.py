@@ -103,7 +103,7 @@ class _Uncaught:
         """The traceback of an error was shown: its report follows."""
         if error is None:
             return
-        with suppress(Exception):
+        try:
             report = self.add(error)
             if report is not None:
                 if report.try_remedies is not None and not report.is_shown:
@@ -111,6 +111,8 @@ class _Uncaught:
                 for tell in self.told.copy():
                     tell(error, report)
                 report.show()
+        except Exception as failure:
+            say(f"pytorch_memlab: the out-of-memory report failed: {first_line(failure)}\n")
         with self._lock:
             self._uninstall()
 
