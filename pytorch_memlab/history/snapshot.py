@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from .._common.process.garbage_collection import no_garbage_collection
+from .._common.text.near_files import why_not_opened
 from ..errors import SnapshotError
 from ..simulation.allocator.blocks import DEFAULT_POOL
 from .generated_code import frames_of, in_region
@@ -44,7 +45,8 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
         with _open(path) as file, no_garbage_collection():
             snapshot = PickleReader(file, _Events(log, stacks)).read()
     except OSError as error:
-        raise SnapshotError(f"cannot read {path}: {error.strerror or error}") from None
+        reason = why_not_opened(error, str(path))
+        raise SnapshotError(f"cannot read {path}: {reason}") from None
     except EOFError:
         raise SnapshotError(f"{path} is cut off: its pickle has no end") from None
     except ForbiddenCodeError as error:

@@ -15,6 +15,8 @@ from ..advice.compared_values import Comparison
 from ..advice.trials import Advice, Result, Together
 from .rows import WIDTH, cut
 
+_MOST_LINES: Final = 4
+"""Lines of a reason: only names of a program can make one longer."""
 _STRING_COMMENT_OR_CHARACTER: Final = re.compile(
     r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|#.*|.""", re.DOTALL
 )
@@ -32,8 +34,10 @@ def lines_of(advice: Advice, most: int | None = None) -> list[str]:
             WIDTH - 2,
             initial_indent="  ",
             subsequent_indent="     ",
+            max_lines=_MOST_LINES,
+            placeholder=" …",
         )
-        lines += [*(cut(visible(line)) for line in why[:2]), *_code(remedy)]
+        lines += [*(cut(visible(line)) for line in why), *_code(remedy)]
         if result is not None:
             for line in outcome(remedy, result):
                 lines += _in_width(f"{' ' * 7}{line}")

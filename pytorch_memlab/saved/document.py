@@ -20,6 +20,7 @@ from os import PathLike
 from typing import Any, Final, TypeVar
 
 from .._common.process.version import __version__
+from .._common.text.near_files import why_not_opened
 from .._common.text.quoted import printable
 from ..errors import ProfileError
 from .checked import DamagedError
@@ -41,7 +42,7 @@ def read_text(path: str | PathLike[str]) -> str:
             head = file.read(1)
             rest = b"" if head in (_PICKLE, _ZIP) else file.read()
     except OSError as error:
-        raise ProfileError(f"cannot read {name}: {error.strerror or error}") from None
+        raise ProfileError(f"cannot read {name}: {why_not_opened(error, name)}") from None
     if not head:
         raise ProfileError(f"{name} is empty")
     if head == _PICKLE:

@@ -11,6 +11,7 @@ import torch
 from support.ran_out import facts_of, peak_of
 
 from pytorch_memlab.advice.catalogue import candidates
+from pytorch_memlab.advice.cause import Remedy
 from pytorch_memlab.advice.changes import without_gradients
 from pytorch_memlab.advice.loss_in_parts import loss_in_parts
 from pytorch_memlab.advice.rewriting import Rewriting, changed_code
@@ -161,3 +162,21 @@ def test_the_mean_over_all_targets_stays_where_padding_is_uneven(
     y[:5] = 7 if "ignore_index" in loss else -100
     difference = after["step"](head, x, y) - before["step"](head, x, y)
     assert (abs(difference.item()) < 1e-5) is is_mean_of_targets
+
+
+def test_a_reason_is_printed_to_its_end() -> None:
+    remedy = Remedy(
+        "evaluation_predictions",
+        211 << 20,
+        "Trainer keeps the predictions of all batches (line 31) on the GPU until the evaluation is"
+        " over: 211.0 MiB",
+        ("eval_accumulation_steps=1",),
+        effect="predictions go to host memory after each batch",
+    )
+
+    assert lines_of(Advice((remedy,), (None,))) == [
+        "  1. Trainer keeps the predictions of all batches (line 31) on the GPU until",
+        "     the evaluation is over: 211.0 MiB (predictions go to host memory after",
+        "     each batch)",
+        "       eval_accumulation_steps=1",
+    ]

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from ...errors import UsageError
 from ..interrupts.whole_block import whole_block
+from ..text.near_files import why_not_opened
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ def _script(path: str, arguments: Sequence[str]) -> Program:
                 f"{path} is a command: name the script, as in run train.py; a launcher goes before:"
                 " torchrun -m pytorch_memlab run train.py"
             ) from None
-        raise UsageError(f"cannot open the script {path}: {error.strerror}") from None
+        reason = why_not_opened(error, path, is_script=True)
+        raise UsageError(f"cannot open the script {path}: {reason}") from None
     return Program(
         name=os.path.splitext(os.path.basename(path))[0],
         code=compile(content, absolute, "exec", dont_inherit=True),

@@ -24,6 +24,7 @@ exit codes:
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..._common.process.standard_output import print_to_stdout
+from ..._common.text.near_files import why_not_opened
 from ..._common.text.quoted import shortened
 from ...errors import MemlabError, UsageError
 from ...simulation.inspect import DEFAULT_GPU, find_gpu
@@ -98,7 +100,9 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
             " of another one, such as a snapshot of torch.cuda.memory._dump_snapshot()"
         )
     if not options.is_module and not os.path.isfile(options.script):
-        raise UsageError(f"cannot open the script {options.script}: there is no such file")
+        missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        reason = why_not_opened(missing, options.script, is_script=True)
+        raise UsageError(f"cannot open the script {options.script}: {reason}")
     recorded = None if options.recorded is None else _recorded(options.recorded)
     return partial(_verify, options, recorded, file)
 
