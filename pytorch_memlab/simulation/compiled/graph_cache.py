@@ -5,12 +5,15 @@ inputs, the settings and sources of the compiler. A folder for each GPU and rele
 Lines of the program are no part of a key; an entry has the names of nodes, which have the lines.
 
 All folders together have at most so many bytes: the graphs that were used last stay.
+
+Within ``torch._inductor.utils.fresh_cache()`` graphs are in the folder that it makes and removes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -39,6 +42,18 @@ def folder_for(gpu: GPU) -> str:
     return os.path.join(caches, "pytorch_memlab", "compiled", key[:16])
 
 
+def _fresh_folder() -> str | None:
+    """The folder of ``fresh_cache()``, if the program is within one.
+
+    The function is a plain one that a program may have imported before: what it leaves in the
+    environment tells, a new temporary folder for both caches.
+    """
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+    is_temporary = os.path.basename(folder).startswith(tempfile.gettempprefix())
+    of_kernels = os.environ.get("TRITON_CACHE_DIR")
+    return folder if is_temporary and of_kernels == os.path.join(folder, "triton") else None
+
+
 def install(patches: Patches, folder: str, load: Callable[[Any, Any], Any]) -> None:
     """Keep lowered graphs in a folder, until undone.
 
@@ -52,18 +67,26 @@ def install(patches: Patches, folder: str, load: Callable[[Any, Any], Any]) -> N
     def folder_of_graph() -> str:
         """PyTorch's key lacks which saved tensors the graph of a backward pass may overwrite."""
         donated = repr(get_donated_idxs() or [])
-        return os.path.join(folder, hashlib.sha256(donated.encode()).hexdigest()[:16])
+        fresh = _fresh_folder()
+        root = os.path.join(fresh, "simulated", os.path.basename(folder)) if fresh else folder
+        return os.path.join(root, hashlib.sha256(donated.encode()).hexdigest()[:16])
 
     candidates = FxGraphCache.iterate_over_candidates
+    write_as_pytorch = FxGraphCache._write_to_local_cache
     kept = _Kept(os.path.dirname(folder))
 
     def iterate(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
+        if _fresh_folder():  # a file of the program, which a dry run holds back
+            return iter(list(candidates(local, remote_cache, key)))
         with on_disk():
             entries = list(candidates(local, remote_cache, key))
             _touch(FxGraphCache._get_tmp_dir_for_key(key))
         return iter(entries)
 
     def write_to_disk(key: str, content: bytes) -> None:
+        if _fresh_folder():
+            write_as_pytorch(key, content)
+            return
         kept.write(FxGraphCache._get_tmp_dir_for_key(key), content)
 
     @patches.around(CompiledFxGraph, "after_deserialization")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,74 @@ def test_a_graph_that_may_overwrite_saved_tensors_is_another_one(order: tuple[bo
 
     # The gradient of the scores overwrites them; the gradients of both factors come later.
     assert rises == {True: 2 * 4 * size * 8 + 512, False: scores + 512}
+
+
+@pytest.mark.parametrize("is_within", [True, False])
+def test_a_fresh_cache_has_no_graph_of_before_and_keeps_none(
+    tmp_path: Path, is_within: bool
+) -> None:
+    # Programs import it before anything is compiled.
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.utils import fresh_inductor_cache
+
+    counts: list[int] = []
+    lowered: list[None] = []
+    run = GraphLowering.run
+
+    def counted(self: Any, *args: Any) -> Any:
+        lowered.append(None)
+        return run(self, *args)
+
+    def call() -> None:
+        torch.compiler.reset()
+        lowered.clear()
+        torch.compile(lambda x: x.sin().sum(0) * 2, dynamic=False)(torch.ones(16, device="cuda"))
+        counts.append(len(lowered))
+
+    def simulated() -> Any:
+        return simulate("h100", compute=False)
+
+    outer, inner = (nullcontext, simulated) if is_within else (simulated, nullcontext)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(GraphLowering, "run", counted)
+        with simulated():
+            call()
+            call()
+        before = kept_files(tmp_path)
+        with outer(), fresh_inductor_cache(dir=str(tmp_path)), inner():
+            call()
+            call()
+        with outer(), fresh_inductor_cache(dir=str(tmp_path)), inner():
+            call()
+        with simulated():
+            call()
+    assert counts == [1, 0, 1, 0, 1, 0]
+    assert len(before) == 1
+    assert kept_files(tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+FRESH_SCRIPT = """
+import os, sys, torch
+from torch._inductor.utils import fresh_inductor_cache
+with fresh_inductor_cache(dir=sys.argv[1]):
+    step = torch.compile(lambda x: x.sin().sum(0))
+    print(step(torch.ones(64, 64, device="cuda")).shape)
+print(os.listdir(sys.argv[1]))
+"""
+
+
+def test_a_dry_run_leaves_nothing_of_a_fresh_cache_on_the_disk(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    script = tmp_path / "script.py"
+    script.write_text(FRESH_SCRIPT)
+    assert main(["run", "--dry-run", str(script), str(temporary)]) == 0
+    assert "torch.Size([64])\n[]\n" in capfd.readouterr().out
+    assert list(temporary.iterdir()) == []
+    assert kept_files(tmp_path) == {}
 
 
 def test_another_gpu_has_other_graphs(tmp_path: Path) -> None:
