@@ -68,7 +68,9 @@ class KeptData:
         if any(tensor.numel() > _most_elements(tensor.dtype) for tensor in tensors):
             return False
         nbytes = sum(output.numel * output.dtype.itemsize for output in made)
-        most = _MOST_BYTES_IN_ALL if self._values.routing is None else _MOST_BYTES_WITH_ROUTING
+        routing = self._values.routing
+        has_choices = routing is not None and routing.choices
+        most = _MOST_BYTES_WITH_ROUTING if has_choices else _MOST_BYTES_IN_ALL
         if self._values.held_bytes + nbytes > most:
             return False
         if on_gpu and not _is_cheap_on_gpu(info, results, tensors):

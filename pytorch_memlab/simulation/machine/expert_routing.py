@@ -61,14 +61,21 @@ class ExpertRouting:
         load: the tokens of this rank's experts, 1.0 for an even share of all.
         group: the ranks that share the experts; None if that is not known, for even routing.
         decides: whether tokens whose scores have values, as those of a tiny router, choose so too.
+        is_default: whether it is that of one rank of many, which the user did not ask for.
     """
 
     def __init__(
-        self, load: float = 1.0, group: ExpertGroup | None = None, *, decides: bool = False
+        self,
+        load: float = 1.0,
+        group: ExpertGroup | None = None,
+        *,
+        decides: bool = False,
+        is_default: bool = False,
     ) -> None:
         self.load = load
         self.group = group
         self.decides = decides
+        self.is_default = is_default
         # how many experts a token chose, and of how many
         self.choices: set[tuple[int, int]] = set()
         # the group of the last all-to-all with splits; None without one

@@ -39,7 +39,9 @@ from ...._common.frames.program_lines import is_of_program
 from ....errors import UnsupportedCUDACallError
 from ...hardware.nccl import Communicator
 from ...machine import active
-from ...machine.expert_routing import ExpertGroup
+from ...machine.expert_routing import ExpertGroup, ExpertRouting
+from ...machine.op_arguments import tensors_in
+from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.tensor_values import is_small
 from .peers import peers
 
@@ -141,6 +143,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
             self.eager_connect_single_device(device)
         if size > 1 and not dist.is_initialized():
             _say_that_the_others_are_not_there(size)
+            _let_tokens_choose_evenly()
 
     def getBackendName(self) -> str:  # noqa: N802 - C++ calls it
         """NCCL's also for Gloo: C++ would look in that for an object of Gloo's."""
@@ -249,7 +252,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
             tensor: what it sends or receives.
             peers: the ranks that it exchanges tensors with; none for a collective.
         """
-        gpu = active.gpu_of(tensor)
+        gpu = active.gpu_of(tensor) or _gpu_of_call()
         if gpu is None:
             return
         has_collectives = self._has_collectives.setdefault(gpu.index, False)
@@ -391,7 +394,14 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         """The same with one tensor of all parts, which are equal unless sizes say otherwise."""
         values = active.values()
         if values is not None and values.routing is not None and (output_sizes or input_sizes):
-            values.routing.exchanging = ExpertGroup(self._rank, self._size)
+            routing = values.routing
+            if routing.is_default and routing.choices and routing.exchanging is None:
+                _warn_at_program(
+                    "tokens choose their experts evenly, as their scores are not known:"
+                    " pytorch-memlab fit --expert-load 1.0,2.5 shows what a rank needs whose"
+                    " experts get more"
+                )
+            routing.exchanging = ExpertGroup(self._rank, self._size)
         outputs = output.split(output_sizes or len(output) // self._size)
         inputs = tensor.split(input_sizes or len(tensor) // self._size)
         return self.alltoall(list(outputs), list(inputs))
@@ -575,6 +585,19 @@ class _Received(vars(_c10d)["Work"]):  # type: ignore[misc]
         return self._source
 
 
+def _gpu_of_call() -> SimulatedGPU | None:
+    """The GPU of the tensors that the program gives to the call that runs; None without any.
+
+    Functional collectives (``_c10d_functional``) give the group what C++ has made in the call: the
+    result, of which it is not yet known that a GPU holds it.
+    """
+    machine = active.machine
+    if machine is None or machine.thread.call is None:
+        return None
+    gpus = map(machine.gpu_of, tensors_in(*machine.thread.call))
+    return next((gpu for gpu in gpus if gpu is not None), None)
+
+
 def _kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (*tensor.shape, tensor.dtype)
 
@@ -627,14 +650,28 @@ def _leave_unknown(tensor: torch.Tensor, call: str) -> None:
 
 
 def _say_that_the_others_are_not_there(size: int) -> None:
+    _warn_at_program(
+        f"one rank of {size} is simulated: the others are taken to hold what this one "
+        "holds, and NCCL's own memory is no part of the allocator's: run and fit estimate it"
+    )
+
+
+def _warn_at_program(message: str) -> None:
+    """Warn at the line of the program that is running."""
     frame, depth = sys._getframe(1), 2
     while frame.f_back is not None and not is_of_program(frame.f_code.co_filename):
         frame, depth = frame.f_back, depth + 1
-    warnings.warn(
-        f"one rank of {size} is simulated: the others are taken to hold what this one "
-        "holds, and NCCL's own memory is no part of the allocator's: run and fit estimate it",
-        stacklevel=depth,
-    )
+    warnings.warn(message, stacklevel=depth)
+
+
+def _let_tokens_choose_evenly() -> None:
+    """Give the choices of experts values: those of all ranks decide what each one receives.
+
+    Not where reading values that are not there is an error, or where a load is given.
+    """
+    values = active.values()
+    if values is not None and values.routing is None and not values.reads.strict:
+        values.routing = ExpertRouting(is_default=True)
 
 
 def _fill(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None]) -> None:
