@@ -6,6 +6,7 @@ loader, as what a variable, a keyword or a parameter of such a name gets, or as 
 of a tensor. From there its origin is followed: through variables, attributes and parameters of
 functions, to a number of the program or to an option. A number without such a name must be the
 first dimension of tensors at the peak, and nothing else may be made of it, such as a layer.
+Recurrent layers take the length first, unless they are told otherwise: there it is the second one.
 What the command line gives goes before the number of the program.
 """
 
@@ -116,7 +117,11 @@ class BatchNumber:
 
 
 def batch_number(
-    oom: OutOfMemory, dimensions: Sequence[int], tokens: Sequence[int] = ()
+    oom: OutOfMemory,
+    dimensions: Sequence[int],
+    tokens: Sequence[int] = (),
+    *,
+    is_second: bool = False,
 ) -> BatchNumber | None:
     """The number that is a batch. See Note [The number of a batch].
 
@@ -124,6 +129,7 @@ def batch_number(
         oom: the error.
         dimensions: first dimensions of the tensors that grow with the batch, the most bytes first.
         tokens: products of the first two dimensions of tensors: of sequences and their length.
+        is_second: True if the batch stands behind the length of the sequences.
     """
     numbers = _Numbers(oom)
     for number in numbers.named(_TOKENS):
@@ -139,7 +145,7 @@ def batch_number(
                 other for other in named if (other.value, other.file) == (number.value, number.file)
             ]
             return _at(*sorted(same, key=lambda other: other is not number))
-    used = list(numbers.used())
+    used = list(numbers.used(1 if is_second else 0))
     for length in dimensions:
         same = [number for number in used if number.value == length]
         if same:
@@ -187,13 +193,13 @@ class _Numbers:
                 if id(node) not in overridden:
                     yield from _number(file, node)
 
-    def used(self) -> Iterator[_Number]:
-        """Numbers that are used as a batch under other names."""
+    def used(self, dimension: int) -> Iterator[_Number]:
+        """Numbers that are used as a batch under other names, such as a dimension of tensors."""
         for file in self._files:
             for node in (*_named(file.tree, _BATCH), *_batches(file.tree)):
                 yield from self._origins(file, node)
         for file in self._files:
-            for is_made_once, node in _first_dimensions(file.tree):
+            for is_made_once, node in _dimensions(file.tree, dimension):
                 if isinstance(node, ast.Constant):
                     yield from _number(file, node)
                 elif not is_made_once:
@@ -303,8 +309,10 @@ def _named(tree: ast.AST, pattern: re.Pattern[str]) -> list[ast.expr]:
     batches: list[ast.expr | None] = []
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=[target], value=value) if _is_batch(last_name(target), pattern):
-                batches.append(value)
+            case ast.Assign():
+                batches += [
+                    value for target, value in _pairs(node) if _is_batch(last_name(target), pattern)
+                ]
             case ast.AnnAssign(target=target, value=value) if _is_batch(last_name(target), pattern):
                 batches.append(value)
             case ast.keyword(arg=str() as name, value=value) if _is_batch(name, pattern):
@@ -340,9 +348,9 @@ def _batches(tree: ast.AST) -> Iterator[ast.expr]:
                     yield value
 
 
-def _first_dimensions(tree: ast.AST) -> list[tuple[bool, ast.expr]]:
-    """First dimensions of tensors that a loop or a function makes; True for one of a class."""
-    firsts: dict[int, tuple[bool, ast.expr]] = {}
+def _dimensions(tree: ast.AST, dimension: int) -> list[tuple[bool, ast.expr]]:
+    """A dimension of tensors that a loop or a function makes; True for one of a class."""
+    lengths: dict[int, tuple[bool, ast.expr]] = {}
     for around in ast.walk(tree):
         if not isinstance(around, (ast.For, ast.While, ast.FunctionDef)):
             continue
@@ -352,17 +360,29 @@ def _first_dimensions(tree: ast.AST) -> list[tuple[bool, ast.expr]]:
                 size = next(
                     (argument for argument in call.args if isinstance(argument, ast.Tuple)), None
                 )
-                first = size.elts[0] if size is not None and size.elts else call.args[0]
-                firsts[id(first)] = is_made_once, first
-    return list(firsts.values())
+                sizes = size.elts if size is not None and size.elts else call.args
+                for length in sizes[dimension : dimension + 1]:
+                    lengths[id(length)] = is_made_once, length
+    return list(lengths.values())
+
+
+def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each target of an assignment with its value, also in ``length, batch = 256, 32``."""
+    for target in node.targets:
+        match target, node.value:
+            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+                yield from zip(targets, values, strict=True)
+            case _:
+                yield target, node.value
 
 
 def _assigned(tree: ast.AST, name: str) -> Iterator[ast.expr]:
     """The value that a variable or an attribute gets, if it gets one only."""
     values = [
-        node.value
+        value
         for node in nodes_of(tree, ast.Assign)
-        if any(last_name(target) == name for target in node.targets)
+        for target, value in _pairs(node)
+        if last_name(target) == name
     ]
     if len(values) == 1:
         yield values[0]

@@ -15,6 +15,7 @@ from ..evidence import FIXED
 
 _OF_WORDS: Final = ("int64", "int32")
 _CHANNELS: Final = (1, 3, 4)  # of grey, of colours, of latents or of colours that let light through
+_RECURRENT: Final = "CudnnRnn"  # the beginning of such a name
 _TAKES_IMAGES: Final = ("Conv", "CudnnConv")  # beginnings of names of nodes of autograd
 
 
@@ -32,8 +33,9 @@ class Batch(Cause):
                 sizes[block.shape[0]] += block.size
         # Samples times heads, or times words, are multiples of the samples.
         least = sizes.total() / 10
+        of_steps = sum(block.size for block in oom.blocks if _is_of_steps(block))
         multiples = {
-            batch: sum(size for length, size in sizes.items() if length % batch == 0)
+            batch: of_steps + sum(size for length, size in sizes.items() if length % batch == 0)
             for batch, size in sizes.most_common()
             if batch > 1 and size >= least
         }
@@ -44,8 +46,9 @@ class Batch(Cause):
             return None
         total = size + oom.request.requested
         tokens = {block.shape[0] * block.shape[1] for block in oom.blocks if len(block.shape) > 2}
-        lengths = [batch, *(length for length, _ in sizes.most_common())]
-        number = batch_number(oom, lengths, sorted(tokens))
+        second = _second_dimension(oom)
+        lengths = [*second, batch, *(length for length, _ in sizes.most_common())]
+        number = batch_number(oom, lengths, sorted(tokens), is_second=bool(second))
         change = None
         if number is not None:
             room = oom.request.capacity - (oom.in_use - size)
@@ -78,7 +81,7 @@ def _unit(oom: OutOfMemory, number: BatchNumber, batch: int) -> str:
         for block in oom.blocks
         if block.category not in FIXED and block.shape[:1] in ((batch,), (number.value,))
     ]
-    has_sequences = any(map(_is_of_sequences, of_batch))
+    has_sequences = any(map(_is_of_sequences, of_batch)) or _has_columns(oom, number.value)
     has_images = any(_is_of_images(block, lengths) for block in of_batch)
     if has_sequences == has_images:  # none, or images and their captions
         return "samples"
@@ -88,6 +91,41 @@ def _unit(oom: OutOfMemory, number: BatchNumber, batch: int) -> str:
 def _is_of_sequences(block: BlockInUse) -> bool:
     """True for numbers of words, as rows."""
     return len(block.shape) == 2 and block.shape[1] > 1 and block.dtype in _OF_WORDS
+
+
+def _has_columns(oom: OutOfMemory, batch: int) -> bool:
+    """True for numbers of words as columns, and what is computed of them in the same layout."""
+    columns = {
+        block.shape for block in oom.blocks if _is_of_sequences(block) and block.shape[1] == batch
+    }
+    return any(
+        len(block.shape) == 3 and block.shape[1] == batch and "float" in block.dtype
+        for block in oom.blocks
+        if columns
+    )
+
+
+def _second_dimension(oom: OutOfMemory) -> list[int]:
+    """The batch of a recurrent layer whose tensors have it behind the length, if there is one.
+
+    Its states have the batch there too. With ``batch_first`` what it reads has not.
+    """
+    shapes = {
+        block.shape
+        for block in oom.blocks
+        if len(block.shape) == 3
+        and "float" in block.dtype
+        and block.node.startswith(_RECURRENT)
+        and block.category not in FIXED
+    }
+    batches = {shape[1] for shape in shapes}
+    return sorted(batches) if len(shapes) > 1 and len(batches) == 1 else []
+
+
+def _is_of_steps(block: BlockInUse) -> bool:
+    """True for what cuDNN keeps of each step of a recurrent layer, as bytes without a shape."""
+    is_flat = len(block.shape) == 1 and block.dtype == "uint8"
+    return is_flat and block.node.startswith(_RECURRENT)
 
 
 def _is_of_images(block: BlockInUse, lengths: Container[int]) -> bool:
