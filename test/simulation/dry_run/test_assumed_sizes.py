@@ -179,7 +179,7 @@ def test_a_peak_that_rests_on_assumed_sizes_is_at_most_that(tmp_path, capsys):
     _, lines, _ = reported(tmp_path, capsys)
     assert lines[0] == "peak at most 20.5 MiB on cuda:0, less than 0.1% of 24.00 GiB (simulated)"
     assert "  peak at most 22.0 MiB reserved of 24.00 GiB: fits, 23.98 GiB free" in lines
-    assert "20.50M 2.00M     8.50M    5* chosen = x[x > 2]  <- peak" in lines
+    assert "20.5 MiB 2.0 MiB   8.5 MiB    5* chosen = x[x > 2]  <- peak" in lines
     assert (
         "sizes assumed, at most: mask as an index at script.py:5 (once, every element True), "
         "nonzero at script.py:4 (once, every element True), unique at script.py:6 (once, all "
