@@ -17,6 +17,8 @@ import torch.distributed as dist
 
 from ...._common.patching.after_import import AfterImport
 from ...._common.patching.patches import Patches
+from ...dispatch.fake_tensors import BUILD_HAS_CUDA
+from ...machine import active
 from ...machine.machine import Machine
 from ...machine.unsupported import refusal
 from . import sharded_tensors
@@ -87,6 +89,9 @@ def install(machine: Machine, patches: Patches) -> None:
     imports.call(
         "torch.distributed._symmetric_memory", functools.partial(_refuse_symmetric_memory, patches)
     )
+    imports.call(
+        "torch.distributed.pipelining._IR", functools.partial(_install_traced_pipelines, patches)
+    )
     for folder in ("tensor", "_tensor"):  # the second until torch 2.4
         imports.call(
             f"torch.distributed.{folder}.placement_types",
@@ -111,6 +116,24 @@ def _install_parts_of_dtensors(patches: Patches, module: Any) -> None:
 
     if hasattr(module, "mesh_scatter"):
         patches.around(module, "mesh_scatter")(scatter_own_parts)
+
+
+def _install_traced_pipelines(patches: Patches, module: Any) -> None:
+    """Let ``pipeline`` trace a model on a GPU, in a build of PyTorch without CUDA too.
+
+    Gradients of the trace's fake tensors would end the process in such a build
+    (``fake_tensors.check``), so it has none: no stage depends on them.
+    """
+    trace = module.Pipe._trace_with_export
+
+    @functools.wraps(trace)
+    def traced(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if BUILD_HAS_CUDA or not any(map(active.holds, model.parameters())):
+            return trace(model, *args, **kwargs)
+        with torch.no_grad():
+            return trace(model, *args, **kwargs)
+
+    patches.set(module.Pipe, "_trace_with_export", staticmethod(traced))
 
 
 def _refuse_symmetric_memory(patches: Patches, module: Any) -> None:
