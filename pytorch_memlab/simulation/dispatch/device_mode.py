@@ -43,7 +43,7 @@ from ..machine.machine import Machine, compute
 from ..machine.op_arguments import Args, Kwargs
 from ..machine.simulated_gpu import SimulatedGPU
 from ..ops.core.op_info import OpInfo, op_info, records
-from . import blocking_ops, captured_ops, higher_order, large_outputs
+from . import blocking_ops, captured_ops, fake_tensors, higher_order, large_outputs
 from .dispatched_call import DispatchedCall
 from .fake_tensors import FAKE, mode_of_kind
 from .gradient_accumulation import InPlaceGradientAccumulation
@@ -101,7 +101,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         if mode_of_kind(FAKE) is not None:
-            return func(*args, **(kwargs or {}))
+            return fake_tensors.run(func, args, kwargs or {})
         if types and any(map(_handles_dispatch, types)):
             return NotImplemented
         try:

@@ -5,6 +5,8 @@ They are of no simulated GPU: ops on them take no memory, and PyTorch alone runs
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch._subclasses import FakeTensor
 from torch.utils._pytree import tree_leaves
@@ -22,6 +24,9 @@ def are_on() -> bool:
     return mode_of_kind(FAKE) is not None
 
 
+_GRADIENTS = "fake tensors of a GPU with gradients (torch.export, aot_function, FakeTensorMode)"
+
+
 def check(args: Args, kwargs: Kwargs) -> None:
     """Refuse what ends the process in a build without CUDA: gradients of a GPU's fake tensors."""
     if BUILD_HAS_CUDA or not torch.is_grad_enabled():
@@ -29,6 +34,22 @@ def check(args: Args, kwargs: Kwargs) -> None:
     for leaf in tree_leaves((args, kwargs)):
         if isinstance(leaf, FakeTensor) and leaf.requires_grad and leaf.device.type == "cuda":
             raise UnsupportedCUDACallError(
-                "fake tensors of a GPU with gradients (torch.export, FakeTensorMode) need a build "
-                "of PyTorch with CUDA; trace them under torch.no_grad(), or on the CPU"
+                f"{_GRADIENTS} need a build of PyTorch with CUDA; trace them under "
+                "torch.no_grad(), or on the CPU"
             )
+
+
+def run(op: Any, args: Args, kwargs: Kwargs) -> Any:
+    """An op of PyTorch on fake tensors.
+
+    Zeros that a node makes in a backward pass are on the CPU, as C++ has all tensors there.
+    """
+    try:
+        return op(*args, **kwargs)
+    except RuntimeError as error:
+        if torch._C._current_autograd_node() is None or "at least two devices" not in str(error):
+            raise
+        raise UnsupportedCUDACallError(
+            f"{_GRADIENTS} are not covered where a backward pass makes zeros; trace them with "
+            "torch.compile, under torch.no_grad(), or on the CPU"
+        ) from None

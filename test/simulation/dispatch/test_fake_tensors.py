@@ -43,6 +43,25 @@ def test_gradients_of_fake_tensors_are_refused_where_pytorch_would_abort() -> No
         assert [str(node.target) for node in exported.graph.nodes][3] == "aten.linear.default"
 
 
+def test_gradients_that_aot_autograd_traces_are_refused_outside_of_the_compiler() -> None:
+    """The second half of a split has a gradient; the first gets zeros, which C++ makes."""
+    from functorch.compile import aot_function, nop
+
+    def half(x: torch.Tensor) -> torch.Tensor:
+        return (x + x).split([4, 4])[1]
+
+    def traced(device: str) -> torch.Tensor:
+        x = torch.ones(8, device=device, requires_grad=True)
+        aot_function(half, nop)(x).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    with simulate("24GiB"):
+        assert torch.equal(traced("cpu"), torch.tensor([0.0] * 4 + [2.0] * 4))
+        with pytest.raises(UnsupportedCUDACallError, match="fake tensors of a GPU with gradients"):
+            traced("cuda")
+
+
 @HAS_OPS_OF_FUNCTIONS
 def test_a_branch_is_run_and_placed() -> None:
     with simulate("24GiB"), torch.no_grad(), warnings.catch_warnings():
