@@ -278,3 +278,11 @@ def set_keywords(file: Rewriting, call: ast.Call, **values: str | None) -> None:
             file.insert_after(last, "".join(f", {text}" for text in added))
     else:
         file.replace(call, f"{ast.unparse(call.func)}({', '.join(added)})")
+
+
+def arguments_of_trainer(oom: OutOfMemory, **values: str) -> tuple[str, ...]:
+    """The call that makes the arguments of a ``Trainer`` with others; empty if there is none."""
+    for file, call in training_arguments(oom):
+        set_keywords(file, call, **values)
+        return changed_code(changed_source(file))
+    return ()

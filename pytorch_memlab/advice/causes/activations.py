@@ -19,6 +19,13 @@ from ..around_program import AroundProgram, Finding, Outcome, already_used, does
 from ..cause import Basis, Cause, NamedChange, Remedy, saves
 from ..evidence import is_much
 from ..repeated_blocks import FLAG, BlockModel, BlockModels, Named, expression, in_code, switch_of
+from ..rewriting import arguments_of_trainer
+
+_CODE: Final = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"
+_OF_TRAINER: Final = {
+    "gradient_checkpointing": "True",
+    "gradient_checkpointing_kwargs": '{"use_reentrant": False}',
+}
 
 _WAYS: Final = (
     "_checkpoint_without_reentrant_generator_impl",  # since torch 2.14
@@ -234,7 +241,7 @@ class Activations(Cause):
         return self.found(
             size,
             f"{model.repeats} modules in {model.repeated} saved {prose_size(whole)} for backward",
-            "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+            *(arguments_of_trainer(oom, **_OF_TRAINER) or [_CODE]),
             basis=Basis.ESTIMATED,
             effect=saves(size),
             change=Checkpointing(),

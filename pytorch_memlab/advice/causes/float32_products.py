@@ -21,6 +21,7 @@ from ..cause import Basis, Cause, NamedChange, Remedy, Results, saves
 from ..evidence import is_much
 from ..forward_in_half import refuses_autocast
 from ..program_lines import RunningLine, around_statements, has_name, runs_module, user_lines
+from ..rewriting import arguments_of_trainer
 
 if TYPE_CHECKING:
     import torch
@@ -184,7 +185,7 @@ class Float32Products(Cause):
         return self.found(
             whole // 3,  # losses and normalisations stay in float32
             f"activations in float32 take {prose_size(whole)}",
-            *_CODE,
+            *(arguments_of_trainer(oom, bf16="True") or _CODE),
             basis=Basis.ESTIMATED,
             effect=saves(whole // 3),
             change=Autocast(),

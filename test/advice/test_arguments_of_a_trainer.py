@@ -1,0 +1,75 @@
+"""What was not tried in a Trainer's program is an argument of it: the loop is in the library."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.made_up_facts import MIB, made_up_facts, place
+
+from pytorch_memlab.advice.cause import Cause
+from pytorch_memlab.advice.causes.activations import Activations
+from pytorch_memlab.advice.causes.float32_products import Float32Products
+from pytorch_memlab.history.model import Category
+from pytorch_memlab.history.out_of_memory import BlockInUse, ModelFacts, OutOfMemory
+
+TRAINS = """\
+trainer = Trainer(
+    model=model,
+    args=TrainingArguments(
+        output_dir="out",
+        report_to=[],  # nothing else
+    ),
+)
+trainer.train()
+"""
+_CHECKPOINTS = (
+    "report_to=[], gradient_checkpointing=True,"
+    ' gradient_checkpointing_kwargs={"use_reentrant": False},  # nothing else'
+)
+LOOPS = """\
+for x in batches:
+    loss = model(x)
+"""
+
+
+def facts(folder: Path, text: str) -> OutOfMemory:
+    at = place(text, folder, text.splitlines()[-1].strip())
+    block = BlockInUse(
+        200 * MIB, Category.SAVED, at, "", (8, 200, 256), dtype="float32", is_in_repeated=True
+    )
+    model = ModelFacts(10 * MIB, 10 * MIB, name="model", repeated="h", repeats=4)
+    return replace(made_up_facts(at, [block], requested=20 * MIB), model=model)
+
+
+@pytest.mark.parametrize(
+    ("cause", "of_trainer", "of_loop"),
+    [
+        (
+            Activations(),
+            (_CHECKPOINTS,),
+            ("x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",),
+        ),
+        (
+            Float32Products(),
+            ("report_to=[], bf16=True,  # nothing else",),
+            (
+                'with torch.autocast("cuda", dtype=torch.bfloat16):',
+                "    loss = ...  # the forward pass, without backward()",
+            ),
+        ),
+    ],
+)
+def test_the_library_has_an_argument_for_it(
+    cause: Cause, of_trainer: tuple[str, ...], of_loop: tuple[str, ...], tmp_path: Path
+) -> None:
+    remedy = cause.remedy(facts(tmp_path, TRAINS))
+    assert remedy is not None
+    [where, *code] = remedy.code
+    assert where.endswith(".py in place of line 5:")
+    assert tuple(code) == of_trainer
+
+    remedy = cause.remedy(facts(tmp_path, LOOPS))
+    assert remedy is not None
+    assert remedy.code == of_loop
