@@ -1,4 +1,4 @@
-"""What was not tried in a Trainer's program is an argument of it: the loop is in the library."""
+"""A Trainer's loop is in the library, so a remedy that was not tried is an argument of it."""
 
 from __future__ import annotations
 
