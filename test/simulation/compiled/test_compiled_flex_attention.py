@@ -101,6 +101,82 @@ def test_requests_are_those_of_the_text_and_values_those_of_the_cpu(
             torch.testing.assert_close(result, right)
 
 
+def causal_mask(_batch: Any, _head: Any, row: Any, column: Any) -> Any:
+    return row >= column
+
+
+def window_mask(_batch: Any, _head: Any, row: Any, column: Any) -> Any:
+    return (row >= column) & (row - column < 40)
+
+
+def documents_mask(_batch: Any, _head: Any, row: Any, column: Any) -> Any:
+    return row // 48 == column // 48
+
+
+def plain(score: Any, _batch: Any, _head: Any, _row: Any, _column: Any) -> Any:
+    return score
+
+
+def alibi(score: Any, _batch: Any, head: Any, row: Any, column: Any) -> Any:
+    return score - torch.exp2(-2.0 * (head + 1)) * (row - column)
+
+
+def soft_cap(score: Any, _batch: Any, _head: Any, _row: Any, _column: Any) -> Any:
+    return 2 * torch.tanh(score / 2)
+
+
+def dense(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, mask: Any
+) -> torch.Tensor:
+    """The attention with its matrix of scores in memory, two query heads for each of keys."""
+    heads, rows, columns = query.shape[1], query.shape[2], key.shape[2]
+    key, value = (each.repeat_interleave(heads // each.shape[1], 1) for each in (key, value))
+    head = torch.arange(heads).view(-1, 1, 1)
+    row, column = torch.arange(rows).view(-1, 1), torch.arange(columns)
+    scores = score_mod(query @ key.mT / query.shape[3] ** 0.5, None, head, row, column)
+    if mask is not None:
+        scores = scores.masked_fill(~mask(None, None, row, column), -torch.inf)
+    return scores.softmax(-1) @ value
+
+
+@computed_or_dry
+@pytest.mark.parametrize(
+    ("score_mod", "mask"),
+    [
+        (plain, causal_mask),
+        (plain, window_mask),
+        (plain, documents_mask),
+        (alibi, causal_mask),
+        (soft_cap, None),
+        (soft_cap, window_mask),
+    ],
+)
+def test_masks_and_score_functions_give_the_dense_formula(
+    score_mod: Any, mask: Any, compute: bool
+) -> None:
+    torch.manual_seed(0)
+    sizes = ((2, 4, KEYS, 16), (2, 2, KEYS, 16), (2, 2, KEYS, 16))
+    values = [torch.randn(size) for size in sizes]
+    expected = [one.clone().requires_grad_() for one in values]
+    right = dense(*expected, score_mod, mask)
+    right.square().sum().backward()
+
+    with simulate("h100", compute=compute) as machine, recorded_graphs() as graphs:
+        inputs = [one.cuda().requires_grad_() for one in values]
+        blocks = mask and flex.create_block_mask(mask, None, None, KEYS, KEYS, device="cuda")
+        out = torch.compile(flex.flex_attention)(
+            *inputs, score_mod=score_mod, block_mask=blocks, enable_gqa=True
+        )
+        out.square().sum().backward()
+        assert machine.approximations[0].uncounted == {}
+        results = [one.cpu() for one in (out, *(each.grad for each in inputs)) if one is not None]
+    assert [graph.differences() for graph in graphs] == [[], []]
+    assert len(results) == 4
+    if compute:
+        for result, one in zip(results, (right, *(each.grad for each in expected)), strict=True):
+            torch.testing.assert_close(result, one)
+
+
 ROWS = 2 * 256
 """Of the scores of two heads, for 256 queries."""
 HEADS = ROWS * 16 * 4
