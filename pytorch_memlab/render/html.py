@@ -29,13 +29,13 @@ from .notes import line_mark, table_notes, texts
 from .page import fill
 from .rows import cut, section_lines
 from .tables import (
-    cell,
     column_ranges,
     failure_note,
     headings,
     is_of_bytes,
     line_remarks,
     no_data,
+    prose_cell,
     source_lines,
 )
 
@@ -68,7 +68,7 @@ def fragment(report: Report) -> str:
     """The report as a piece of a page, as a notebook shows it."""
     size, peaks = _peak(report)
     cells = [
-        {line: list(map(cell, report.columns, row)) for line, row in table.rows.items()}
+        {line: list(map(prose_cell, report.columns, row)) for line, row in table.rows.items()}
         for table in report.tables
     ]
     columns = _columns(report, [row for rows in cells for row in rows.values()])
@@ -141,10 +141,7 @@ def _table(
         mark, code, cells = line_mark(table, line), cut(text, _LONGEST_CODE), None
         if line in table.rows:
             values = zip(columns, table.rows[line], rows[line], strict=True)
-            # A zero has no unit: what is left stands out.
-            cells = [
-                ("0" if value == 0 else text, _bar(column, value)) for column, value, text in values
-            ]
+            cells = [(text, _bar(column, value)) for column, value, text in values]
         # A tuple, since looking names up would take the template a third of its time.
         lines.append(
             (

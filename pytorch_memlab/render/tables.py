@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from .._common.text.prose_size import prose_size
+from .._common.text.prose_size import prose_size, signed
 from .._common.text.shared_paths import shown
 from ..columns import Column, Unit, column_of
 from ..records import FunctionInfo, FunctionTable, Report
@@ -43,6 +43,19 @@ def cell(column: str, value: float | None) -> str:
     if unit is Unit.BYTES:
         return readable_size(value)
     return f"{value * 1000:.3f}ms" if unit is Unit.SECONDS else str(value)
+
+
+def prose_cell(column: str, value: float | None) -> str:
+    """The same where sentences stand beside it: sizes as they have them, and a short zero.
+
+    >>> prose_cell("delta", -512), prose_cell("peak", 3 << 20), prose_cell("delta", 0)
+    ('-512 B', '3.0 MiB', '0')
+    """
+    if value == 0:
+        return "0"
+    if value is None or not is_of_bytes(column):
+        return cell(column, value)
+    return signed(value)
 
 
 def is_of_bytes(column: str) -> bool:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, TextIO
 
 from .._common.process.ipython import file_name
-from .._common.text.prose_size import counted, prose_size, signed
+from .._common.text.prose_size import counted, prose_size
 from .._common.text.quoted import printable, visible
 from ..profiles.overview import Failure, FunctionLine, Headline, Overview, ShownFunction
 from ..records import FunctionTable, Report, Section
@@ -35,8 +35,8 @@ from .tables import (
     cell,
     column_ranges,
     headings,
-    is_of_bytes,
     no_data,
+    prose_cell,
     source_lines,
     table_rows,
     widths_of,
@@ -117,13 +117,13 @@ def _rows_of_run(overview: Overview, width: int | None) -> Iterator[Row]:
     yield from _opening(overview.headlines, overview.failure, width)
     several = len({function.table.device.name for function in overview.functions}) > 1
     tables = [(function.table, _lines(function)) for function in overview.functions]
-    widths = widths_of(overview.report.columns, tables, _cell)
+    widths = widths_of(overview.report.columns, tables, prose_cell)
     for function, (table, lines) in zip(overview.functions, tables, strict=True):
         yield []
         yield from _head(table, several, width)
         ends = {} if function.peak_line is None else {function.peak_line: _PEAK}
         yield from table_rows(
-            table, overview.report.columns, lines, widths, width, _cell, _style, ends
+            table, overview.report.columns, lines, widths, width, prose_cell, _style, ends
         )
     more = _functions_and_lines(overview.more_functions, overview.more_lines)
     idle = _functions_and_lines(overview.idle_functions, overview.idle_lines)
@@ -283,15 +283,6 @@ def _head(table: FunctionTable, several: bool, width: int | None) -> Iterator[Ro
 
 def _lines(function: ShownFunction) -> Sequence[int]:
     return [*source_lines(function.table)] if function.lines is None else function.lines
-
-
-def _cell(column: str, value: float | None) -> str:
-    """A value, with sizes as the sentences of the report have them; what is not zero stands out."""
-    if value == 0:
-        return "0"
-    if value is None or not is_of_bytes(column):
-        return cell(column, value)
-    return signed(value)
 
 
 def _style(_place: int, value: float | None) -> str:

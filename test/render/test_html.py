@@ -54,14 +54,14 @@ def test_sample_tables() -> None:
     assert rows_of(markup, 0) == [
         head,
         ("7 def outer():", "0", "0"),
-        ("8 linear = torch.nn.Linear(100, 100).cuda()", "40.00K", "2.00M"),
-        ("9 linear2 = torch.nn.Linear(100, 100).cuda()", "80.00K", "2.00M"),
-        ("10 inner() ◀ peak", "120.00K", "2.00M"),
+        ("8 linear = torch.nn.Linear(100, 100).cuda()", "40.0 KiB", "2.0 MiB"),
+        ("9 linear2 = torch.nn.Linear(100, 100).cuda()", "80.0 KiB", "2.0 MiB"),
+        ("10 inner() ◀ peak", "120.0 KiB", "2.0 MiB"),
     ]
     assert rows_of(markup, 1) == [
         head,
-        ("4 def inner():", "80.00K", "2.00M"),
-        ("5 torch.nn.Linear(100, 100).cuda() ◀ peak", "120.00K", "2.00M"),
+        ("4 def inner():", "80.0 KiB", "2.0 MiB"),
+        ("5 torch.nn.Linear(100, 100).cuda() ◀ peak", "120.0 KiB", "2.0 MiB"),
     ]
 
 
@@ -78,10 +78,10 @@ def test_a_whole_table() -> None:
         f'<th title="active_bytes.all.peak" style="{head};min-width:88px">active peak</th>'
         f'<th title="hits" style="{head};min-width:32px">hits</th></tr></thead><tbody>'
         f'<tr><th style="{code}">4  def inner():'
-        '<td style="padding:0;box-shadow:inset 59px 0 #38f6">80.00K<td style=padding:0>1'
+        '<td style="padding:0;box-shadow:inset 59px 0 #38f6">80.0 KiB<td style=padding:0>1'
         f'<tr><th style="{code};box-shadow:-4px 0 #d9730d">5      '
         "torch.nn.Linear(100, 100).cuda()  <b>◀ peak</b>"
-        '<td style="padding:0;box-shadow:inset 88px 0 #38f6">120.00K<td style=padding:0>1'
+        '<td style="padding:0;box-shadow:inset 88px 0 #38f6">120.0 KiB<td style=padding:0>1'
         "</tbody></table>"
     )
     scroll = '<div style="overflow-x:auto" tabindex=0 role=region aria-label="Lines of inner">'
@@ -110,7 +110,7 @@ def test_bars_are_shares_of_the_largest_value_of_all_tables() -> None:
     report = sample_records().display(["outer", "inner"], "active_bytes.all.peak").report
     small = Report(report.columns, report.tables[1:], ())
     # 11 characters of "active peak", of 8 pixels each.
-    for pixels, text in ((29, "40.00K"), (59, "80.00K"), (88, "120.00K")):
+    for pixels, text in ((29, "40.0 KiB"), (59, "80.0 KiB"), (88, "120.0 KiB")):
         bar = f'<td style="padding:0;box-shadow:inset {pixels}px 0 #38f6">{text}'
         assert bar in html.fragment(report)
     assert "inset 29px" not in html.fragment(small)
@@ -121,10 +121,12 @@ def test_only_the_first_column_and_signed_ones_have_bars() -> None:
     entries = [entry(1, 7, 80 * KIB, delta=-40 * KIB), entry(1, 8, 0, delta=120 * KIB)]
     markup = html.fragment(LineRecords(entries, {1: OUTER}).display(columns=columns).report)
     bar = '<td style="padding:0;background:linear-gradient(90deg,#0000 {}%,{} 0 {}%,#0000 0)">{}'
-    first = '<td style="padding:0;box-shadow:inset 88px 0 #38f6">80.00K<td style=padding:0>2.00M'
-    assert first + bar.format(0, "#8886", 25, "-40.00K") in markup
-    assert "<td style=padding:0>0<td style=padding:0>2.00M" in markup
-    assert bar.format(25, "#38f6", 100, "120.00K") in markup
+    first = (
+        '<td style="padding:0;box-shadow:inset 88px 0 #38f6">80.0 KiB<td style=padding:0>2.0 MiB'
+    )
+    assert first + bar.format(0, "#8886", 25, "-40.0 KiB") in markup
+    assert "<td style=padding:0>0<td style=padding:0>2.0 MiB" in markup
+    assert bar.format(25, "#38f6", 100, "120.0 KiB") in markup
 
 
 def test_counts_and_times() -> None:
@@ -170,13 +172,15 @@ def test_long_code_is_cut_and_its_title_has_it_all() -> None:
 
 
 def test_four_hundred_lines_take_a_hundred_kb() -> None:
-    """All of them measured; there were 163 KB once."""
+    """All of them measured, with units of three letters; there were 163 KB once."""
     source = tuple(f"    x{line} = torch.nn.functional.gelu(hidden)" for line in range(400))
     function = FunctionInfo("f", "f.py", 1, source)
     entries = [entry(1, line, 10**9 + line * 10**6, 2 * 10**9) for line in range(1, 401)]
-    assert len(html.fragment(LineRecords(entries, {1: function}).display().report)) < 101_000
+    assert (
+        len(html.fragment(LineRecords(entries, {1: function}).display().report)) < 102_600
+    )  # 800 sizes with units of three letters
     half = [one for one in entries if one.line % 10 < 5]
-    assert len(html.fragment(LineRecords(half, {1: function}).display().report)) < 66_000
+    assert len(html.fragment(LineRecords(half, {1: function}).display().report)) < 66_800
 
 
 def test_text_from_outside_is_escaped() -> None:
