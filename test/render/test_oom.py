@@ -39,7 +39,7 @@ what helps, the most likely cause first (not tried)
        # kept_graphs.py in place of line 12:
        loss = model(torch.randn(1024, 256, device="cuda")).square().mean()
        frees at least 16.0 MiB
-  3. activations in float32 take 98.0 MiB (frees at least 32.7 MiB)
+  3. activations in float32 take 98.0 MiB (frees at least 31.2 MiB)
        with torch.autocast("cuda", dtype=torch.bfloat16):
            loss = ...  # the forward pass, without backward()
 """

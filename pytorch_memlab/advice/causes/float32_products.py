@@ -182,11 +182,29 @@ class Float32Products(Cause):
         )
         if not oom.model.float32 or not is_much(whole, oom) or refuses_autocast(oom):
             return None
+        # Losses and normalisations stay in float32.
+        size = whole // 3 - _casts_of_weights(oom)
+        if size <= 0:
+            return None
         return self.found(
-            whole // 3,  # losses and normalisations stay in float32
+            size,
             f"activations in float32 take {prose_size(whole)}",
             *(arguments_of_trainer(oom, bf16="True") or _CODE),
             basis=Basis.ESTIMATED,
-            effect=saves(whole // 3),
+            effect=saves(size),
             change=Autocast(),
         )
+
+
+def _casts_of_weights(oom: OutOfMemory) -> int:
+    """The bytes of weights in bfloat16 that autocast may add at a time.
+
+    It keeps those of leaves that require a gradient until it ends, and makes others for a call:
+    ``cached_cast`` in ``aten/src/ATen/autocast_mode.cpp``.
+    """
+    weights = [
+        block.size
+        for block in oom.blocks
+        if block.category is Category.PARAMETERS and block.dtype == "float32"
+    ]
+    return max(sum(weights) - oom.model.frozen, 0) // 2 + max(weights, default=0) // 2
