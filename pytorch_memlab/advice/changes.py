@@ -17,7 +17,13 @@ from .._common.patching.patches import Patches
 from .._common.text.shared_paths import shown
 from ..fitting.change import Change
 from .around_program import Edit
-from .program_lines import RunningLine, after_imports, around_statements, has_name
+from .program_lines import (
+    RunningLine,
+    after_imports,
+    around_statements,
+    has_name,
+    indentation,
+)
 
 
 class EditedSource(Change):
@@ -108,8 +114,7 @@ def without_gradients(file: str, line: int, *, is_function: bool) -> EditedSourc
     """A function with the decorator ``torch.no_grad()``, or a statement within it."""
     place = RunningLine(file, line, 0)
     if is_function:
-        text = linecache.getline(file, line)
-        indent = text[: len(text) - len(text.lstrip())]
+        indent = indentation(linecache.getline(file, line))
         edit: Edit | None = Edit(file, line, line - 1, (f"{indent}@torch.no_grad()",))
     else:
         edit = around_statements(place, None, ["with torch.no_grad():"])
@@ -137,8 +142,7 @@ def sum_of_numbers(file: str, line: int, name: str) -> Edit | None:
                 return None
         case _:
             return None
-    indent = text[: len(text) - len(text.lstrip())]
-    return Edit(file, line, line, (indent + new,))
+    return Edit(file, line, line, (indentation(text) + new,))
 
 
 def _result_of(value: ast.expr, method: str) -> str:

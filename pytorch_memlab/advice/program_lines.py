@@ -195,6 +195,15 @@ def around_statements(
     return None
 
 
+def indentation(text: str) -> str:
+    """The space that a line begins with.
+
+    >>> indentation("    return x")
+    '    '
+    """
+    return text[: len(text) - len(text.lstrip())].rstrip("\n")
+
+
 def has_name(line: RunningLine, name: str) -> bool:
     """True if the file of a line imports a module under its own name, at the top level."""
     return any(

@@ -13,7 +13,7 @@ from .._common.process.ipython import file_name
 from ..history.out_of_memory import OutOfMemory
 from .around_program import Edit
 from .changes import EditedSource
-from .program_lines import parsed
+from .program_lines import indentation, parsed
 
 _Node = TypeVar("_Node", bound=ast.AST)
 _MOST_MOVED: Final = 4
@@ -137,15 +137,11 @@ def place_of(edit: Edit) -> str:
     where = f"in place of lines {edit.first} to {edit.last}"
     if edit.last < edit.first:
         next_line = linecache.getline(edit.file, edit.first)
-        is_beside = bool(next_line) and _indentation(next_line) == _indentation(edit.lines[0])
+        is_beside = bool(next_line) and indentation(next_line) == indentation(edit.lines[0])
         where = f"before line {edit.first}" if is_beside else f"after line {edit.last}"
     elif edit.first == edit.last:
         where = f"in place of line {edit.first}"
     return f"{file_name(edit.file)} {where}"
-
-
-def _indentation(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())].rstrip("\n")
 
 
 def _is_import(edit: Edit) -> bool:
@@ -163,7 +159,7 @@ def _shortened(edit: Edit) -> Iterator[str]:
     for tag, first, last, begin, end in matcher.get_opcodes():
         if tag == "equal" and end - begin > _MOST_MOVED:
             moved = f"lines {edit.first + first} to {edit.first + last - 1}"
-            yield f"{_indentation(new[begin])}...  # {moved}"
+            yield f"{indentation(new[begin])}...  # {moved}"
         else:
             yield from (line for line in new[begin:end] if line.strip())
 

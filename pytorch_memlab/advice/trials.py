@@ -552,8 +552,10 @@ def _is_applied(finding: Finding | None) -> bool:
 
 def _code(finding: Finding | None) -> tuple[str, ...]:
     """The lines that a change found in the program; none where it found nothing."""
-    if finding is None or not finding.edits:
-        return () if finding is None else finding.code
+    if finding is None:
+        return ()
+    if not finding.edits:
+        return finding.code
     return (*code_of(finding.edits), *finding.commands)
 
 

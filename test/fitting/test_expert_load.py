@@ -15,12 +15,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def no_rank(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
-
-
 EXPERTS = """\
 import os
 import sys

@@ -18,12 +18,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def no_rank(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
-
-
 UNEVEN = """\
 import os
 import torch

@@ -95,13 +95,9 @@ def _is_of_sequences(block: BlockInUse) -> bool:
 
 def _has_columns(oom: OutOfMemory, batch: int) -> bool:
     """True for numbers of words as columns, and what is computed of them in the same layout."""
-    columns = {
-        block.shape for block in oom.blocks if _is_of_sequences(block) and block.shape[1] == batch
-    }
-    return any(
-        len(block.shape) == 3 and block.shape[1] == batch and "float" in block.dtype
-        for block in oom.blocks
-        if columns
+    columns = [block for block in oom.blocks if block.shape[1:2] == (batch,)]
+    return any(map(_is_of_sequences, columns)) and any(
+        len(block.shape) == 3 and "float" in block.dtype for block in columns
     )
 
 

@@ -67,7 +67,9 @@ class Logits(Cause):
             return None
         options = list(_options(oom))
         parts = None if options else _in_parts(oom)
-        change = options[0] if options else None if parts is None else parts.change
+        change = None if parts is None else parts.change
+        if options:
+            change = options[0]
         remedy = self.found(
             whole // 2,
             f"logits of {vocabulary} classes{at_line(lines[0] if lines else 0)} take"
