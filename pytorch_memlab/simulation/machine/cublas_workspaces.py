@@ -18,6 +18,8 @@ from .simulated_gpu import Allocation, SimulatedGPU
 _Handle = dict[tuple[str, int], Allocation]
 """The workspaces of a cuBLAS handle on each stream, also as cuBLASLt's."""
 
+# ``parseChosenWorkspaceSize`` in ``aten/src/ATen/cuda/CublasHandlePool.cpp``: ":4096:2:16:8", and
+# ":4096:8" from compute capability 9.0 on.
 _DEFAULT: Final = 4096 * 1024 * 2 + 16 * 1024 * 8
 _LARGE: Final = 4096 * 8 * 1024
 _LARGE_GENERATIONS: Final = frozenset({9, 10, 12})

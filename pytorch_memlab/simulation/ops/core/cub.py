@@ -4,7 +4,8 @@ The rules are those of the CUB that CUDA 13.0 ships (``cub/device/dispatch``): a
 its buffers, each rounded up to 256 bytes, and 255 bytes to align the first. Sorts are followed
 tile by tile; a radix sort of keys of 1 or 2 bytes on GPUs before Hopper, scans, selections and
 reductions depend on what a compiled kernel occupies or on a tuning of each generation, and are
-estimated by the tiles that CUB takes without one.
+estimated by the tiles that CUB takes without one: the ``DefaultPolicy`` of the algorithm's file
+in ``cub/device/dispatch/tuning``.
 """
 
 from __future__ import annotations
@@ -22,25 +23,44 @@ _DIGITS: Final = 256
 """Values of the 8 bits that a sort passes over at once."""
 
 _SHARED: Final = 48 * 1024
-"""Bytes of shared memory that CUB lets a block of threads use."""
+"""Bytes of shared memory that CUB lets a block of threads use: ``max_smem_per_block`` in
+``cub/util_arch.cuh``."""
 
 _MOST_IN_PORTION: Final = (1 << 28) - 1
+"""Items that a sort passes over at once: ``PORTION_SIZE`` in ``InvokeOnesweep`` of
+``cub/device/dispatch/dispatch_radix_sort.cuh``, before it is cut to whole tiles."""
+
 _MOST_BLOCKS_PER_PROCESSOR: Final = 5
+"""Blocks for each one that is resident: ``subscription_factor`` in ``cub/util_arch.cuh``."""
+
 _TILE_STATES: Final = 32
-"""States of tiles that stand before the first tile's."""
+"""States of tiles that stand before the first tile's: ``TILE_STATUS_PADDING`` in
+``cub/agent/single_pass_scan_operators.cuh``."""
 
 _SMALL_KEYS_HOPPER: Final[Mapping[tuple[int, int], tuple[int, int]]] = {
     (1, 0): (512, 19), (2, 0): (512, 19),
     (1, 1): (448, 16), (1, 2): (512, 14), (1, 4): (512, 14), (1, 8): (384, 18), (1, 16): (512, 22),
     (2, 1): (384, 16), (2, 2): (448, 16), (2, 4): (512, 12), (2, 8): (512, 23), (2, 16): (576, 22),
 }  # fmt: skip
-"""Threads and items of a tile by the bytes of a key and of a value, 0 without values."""
+"""Threads and items of a tile by the bytes of a key and of a value, 0 without values: those for
+offsets of 8 bytes of ``sm90_small_key_tuning`` in ``tuning_radix_sort.cuh``."""
 
 _SMALL_KEYS_BLACKWELL: Final = {
     **_SMALL_KEYS_HOPPER,
     (2, 0): (384, 20), (1, 1): (384, 20), (1, 2): (256, 22), (1, 4): (384, 15),
     (2, 1): (384, 15), (2, 2): (576, 15), (2, 4): (512, 18),
 }  # fmt: skip
+
+
+_TILES_BY_KEY: Final = {
+    (8, 4): 256 * 15, (9, 4): 288 * 14, (10, 4): 224 * 20,
+    (8, 8): 224 * 10, (9, 8): 224 * 11, (10, 8): 256 * 23,
+}  # fmt: skip
+"""Items of a tile by the generation and the bytes of a key and of a value: ``sm80_tuning``,
+``sm90_tuning`` and ``sm100_tuning`` in ``tuning_scan_by_key.cuh``."""
+
+_TILE_BY_KEY: Final = 256 * 9
+"""Without a tuning: its ``DefaultPolicy``."""
 
 
 @decision
@@ -104,14 +124,23 @@ def segmented_radix_sort(count: int, key: int, value: int) -> int:
 
 
 def scan(count: int, size: int) -> int:
-    """Bytes that ``DeviceScan`` asks for: an estimate, as some GPUs take tiles of another size."""
+    """Bytes that ``DeviceScan`` asks for: an estimate, as some GPUs take tiles of another size.
+
+    Tiles are those of ``Policy600``: 128 threads with 15 words of 4 bytes each.
+    """
     return _states(count, 128 * max(1, min(60 // size, 30)), 2 * size)
 
 
-def scan_by_key(count: int, key: int, size: int) -> int:
-    """Bytes that ``DeviceScan::InclusiveScanByKey`` asks for: an estimate, as ``scan``'s."""
-    tiles = -(-count // (128 * max(1, 36 // max(key, size))))
-    return _blob((tiles + _TILE_STATES) * 2 * max(8, size), key * (tiles + 1))
+@decision
+def scan_by_key(gpu: GPU, count: int, size: int) -> int:
+    """Bytes that ``DeviceScan::InclusiveScanByKey`` asks for, by the bytes of a key and a value.
+
+    Both are as wide, of 4 or 8 bytes; that a tuning holds for the operator is an estimate.
+    """
+    tuned = (gpu.major, gpu.minor) == (8, 0) or gpu.major >= 9  # 8.6 and 8.9 have none
+    tile = _TILES_BY_KEY[min(gpu.major, 10), size] if tuned else _TILE_BY_KEY
+    tiles = -(-count // tile)
+    return _blob((tiles + _TILE_STATES) * 16, size * (tiles + 1))
 
 
 def select(count: int, size: int) -> int:
@@ -125,7 +154,10 @@ def run_lengths(count: int, size: int) -> int:
 
 
 def reduce(gpu: GPU, count: int, size: int) -> int:
-    """Bytes that ``DeviceReduce`` asks for: 1 for one block, else an element of each block."""
+    """Bytes that ``DeviceReduce`` asks for: 1 for one block, else an element of each block.
+
+    Blocks are those of ``Policy600``: 256 threads with 16 words of 4 bytes each.
+    """
     if count <= 256 * max(1, min(64 // size, 32)):
         return 1
     resident = gpu.multi_processor_count * (gpu.max_threads_per_multi_processor // 256)

@@ -136,6 +136,8 @@ def alloc_bounds(call: OpCall, source: torch.Tensor) -> None:
             alloc_extremes_workspace(call, source)
 
 
+# ``min_values_per_thread`` and ``max_values_per_thread`` of ``setReduceConfig`` in
+# ``aten/src/ATen/native/cuda/Reduce.cuh``.
 _WARP: Final = 32
 _MIN_VALUES_PER_THREAD: Final = 16
 _MAX_VALUES_PER_THREAD: Final = 256
@@ -231,7 +233,7 @@ def staging_of(gpu: GPU, reduction: Reduction, kernel: Kernel) -> tuple[int, int
     if not strides:
         dim0 = dim1 = 1
     elif across_lanes:
-        # ``setReduceConfig`` in ``aten/src/ATen/native/cuda/Reduce.cuh``, as what follows.
+        # ``setReduceConfig``, as what follows.
         if strides[0] == 1 and dim0 >= 128 and reduced == 1:
             dim0 //= kernel.vector
     elif strides[reduced] == 1:

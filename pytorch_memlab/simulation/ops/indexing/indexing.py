@@ -216,8 +216,11 @@ _BACKWARD: Final = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKer
 _BAG: Final = "aten/src/ATen/native/cuda/EmbeddingBag.cu, EmbeddingBackwardKernel.cu"
 
 _UNSORTED: Final = 3072
-"""Most indices whose gradients are added up without sorting them."""
+"""Most indices whose gradients are added up without sorting them:
+``embedding_dense_backward_cuda`` in ``Embedding.cu``."""
 
+# ``NROWS_PER_THREAD`` in ``EmbeddingBackwardKernel.cu``, and ``MAX_BLOCK_SIZE`` in
+# ``SortingCommon.cuh``.
 _ROWS_PER_THREAD: Final = 10
 _MOST_THREADS: Final = 1024
 _MOST_BLOCKS_PER_PROCESSOR: Final = 4
@@ -251,7 +254,7 @@ def _sort_by_row(call: OpCall, indices: torch.Tensor, *, counts: bool) -> None:
         call.alloc_temps([nbytes, cub.radix_sort(call.model, count, width, width)])
     if counts:
         call.alloc_temp(nbytes)
-        call.alloc_and_free(*[cub.scan_by_key(count, width, width)] * 2)
+        call.alloc_and_free(*[cub.scan_by_key(call.model, count, width)] * 2)
 
 
 def _sum_rows(call: OpCall, indices: torch.Tensor, dtype: torch.dtype, *, is_bag: bool) -> None:

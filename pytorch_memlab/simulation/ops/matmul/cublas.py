@@ -143,6 +143,7 @@ _LINALG: Final = "aten/src/ATen/native/BatchLinearAlgebra.cpp"
 _SOLVE: Final = f"{_LINALG}, cuda/linalg/BatchLinearAlgebraLibBlas.cpp"
 _POINTER: Final = 8
 
+# ``triangular_solve_kernel`` in ``aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp``.
 _MOST_ALONE: Final = 8
 """Most matrices that are solved one after another."""
 

@@ -137,7 +137,7 @@ def _select(call: OpCall, slices: int, length: int, dtype: torch.dtype) -> None:
     call.alloc_temp(blocks * _DIGITS * 2)
     call.alloc_temp(slices * _DIGITS * 4)
     call.alloc_temps([blocks * 4] * 2)  # those within, and those equal to the k-th
-    call.alloc_and_free(*[cub.scan_by_key(blocks, 4, 4)] * 2)
+    call.alloc_and_free(*[cub.scan_by_key(call.model, blocks, 4)] * 2)
 
 
 @estimated("aten::median", "aten::nanmedian", source=_SORTING)

@@ -39,6 +39,20 @@ def test_a_radix_sort_stores_histograms_and_a_second_buffer(gpu, count, size):
     assert cub.radix_sort(PRESETS[gpu], count, 8, 8) == size
 
 
+@pytest.mark.parametrize(
+    ("gpu", "size", "tile"),
+    [
+        ("t4", 4, 256 * 9), ("a100", 4, 256 * 15), ("a10", 4, 256 * 9), ("h100", 4, 288 * 14),
+        ("b200", 4, 224 * 20), ("rtx5090", 4, 224 * 20), ("rtx4090", 8, 256 * 9),
+        ("a100", 8, 224 * 10), ("h100", 8, 224 * 11), ("b200", 8, 256 * 23),
+    ],
+)  # fmt: skip
+def test_a_scan_by_key_has_a_state_and_a_key_for_each_tile(gpu, size, tile):
+    for count, tiles in ((tile, 1), (tile + 1, 2), (300 * tile, 300)):
+        expected = storage_of((tiles + 32) * 16, (tiles + 1) * size)
+        assert cub.scan_by_key(PRESETS[gpu], count, size) == expected
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.uint8])
 def test_small_keys_are_sorted_by_blocks_before_hopper(dtype):
     key = dtype.itemsize
