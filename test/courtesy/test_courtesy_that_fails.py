@@ -156,6 +156,7 @@ def test_ctrl_c_at_any_moment_loses_nothing(monkeypatch):
 @pytest.mark.parametrize("gpu", ["64MiB"], indirect=True)
 def test_a_gpu_that_has_no_room_any_more_can_be_restored_later(gpu):
     small, large = on_gpu(3), torch.full((2**23,), 3.0, device="cuda")
+    smaller = on_gpu(2)  # has room, and waits for its turn
     lender = Courtesy()
     lender.yield_memory()
     intruder = torch.empty(40 * 2**20, dtype=torch.uint8, device="cuda")
@@ -166,10 +167,32 @@ def test_a_gpu_that_has_no_room_any_more_can_be_restored_later(gpu):
         lender.restore()
 
     assert str(small.device) == "cuda:0"
-    assert large.device.type == "cpu"
+    assert {large.device.type, smaller.device.type} == {"cpu"}
     assert large[-1].item() == 3.0
     del intruder
     torch.cuda.empty_cache()
     lender.restore()
     assert str(large.device) == "cuda:0"
     assert large[-1].item() == 3.0
+    assert str(smaller.device) == "cuda:0"
+    assert smaller.tolist() == [0, 1]
+
+
+def test_memory_of_a_restore_that_was_interrupted_is_lent_again(monkeypatch):
+    tensor = on_gpu(300)
+    out = tensor.requires_grad_().square().sum()  # a graph, which keeps the storage
+    lender = Courtesy()
+    lender.yield_memory()
+
+    def interrupted(*_args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(copies.Copies, "copy", interrupted)
+        lender.restore()
+    assert allocated() > 0
+    lender.yield_memory()
+    assert allocated() == 0
+    lender.restore()
+    out.backward()
+    assert tensor.grad.tolist() == [2 * number for number in range(300)]

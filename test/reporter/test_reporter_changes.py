@@ -149,6 +149,37 @@ def test_no_leak_too_few_iterations_and_the_items_of_the_loop():
     assert str(watch) == "nothing grew with every one of 3 iterations"
 
 
+def test_a_leak_in_few_words_names_three_and_counts_the_others():
+    first, second, third, fourth, fifth = [], [], [], [], []
+    watch = MemReporter().leaks(3)
+    for _ in watch:
+        for number, kept in enumerate((first, second, third, fourth, fifth)):
+            kept.append(on_gpu(5000 - 1000 * number))
+
+    assert repr(watch) == (
+        "<LeakWatch: first[*], second[*], third[*] and 2 more grew by 14.6 KiB with each of 3"
+        " iterations>"
+    )
+
+
+@knows_saved_tensors
+@pytest.mark.parametrize("order", [("most", "least"), ("least", "most")])
+def test_a_graph_that_grows_has_the_line_that_saved_most(order):
+    texts = {
+        "most": "total = total.exp()",
+        "least": "total = torch.cat([total[:10].exp(), total[10:]])",
+    }
+    names = {"torch": torch}
+    names["total"] = torch.zeros(1000, device="cuda", requires_grad=True) * 1
+    with MemReporter.record_lines():
+        watch = MemReporter().leaks(3)
+        for _ in watch:
+            for name in order:
+                exec(compile(texts[name], f"{name}.py", "exec"), names)
+
+    assert [str(growth.line) for growth in watch.growing] == ["most.py:1"]
+
+
 def test_a_loop_that_is_left_early():
     kept = []
     watch = MemReporter().leaks(iter(range(100)))

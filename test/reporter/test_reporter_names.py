@@ -23,6 +23,7 @@ from pytorch_memlab.reporter.leaks import held_in_containers
 
 META = torch.device("meta")
 CACHE: list[torch.Tensor] = []
+HELD: list[dict[str, object]] = []
 NUMBERED = re.compile(r"[A-Za-z]*Tensor\d+(\.|$)")
 
 
@@ -46,6 +47,22 @@ def named(snapshot) -> dict[str, int]:
     """Rows with a name; what PyTorch's own caches keep of other tests' tensors has numbers."""
     rows = snapshot.on(META).rows
     return {row.name: row.numel for row in rows if not NUMBERED.match(row.name)}
+
+
+def test_a_class_whose_module_is_gone():
+    made = type("Made", (), {"__module__": "a_module_that_is_gone"})
+
+    kept = tensor(3)
+    assert named(MemReporter().snapshot()) == {"kept": 3}
+    del made, kept
+
+
+def test_the_locals_that_a_program_keeps_stay_as_they_are():
+    kept = tensor(3)
+    HELD.append(locals())
+
+    assert named(MemReporter().snapshot()) == {"kept": 3}
+    assert HELD.pop()["kept"] is kept
 
 
 def test_variables_and_what_they_hold():

@@ -411,6 +411,22 @@ def test_tensors_that_python_does_not_show_are_named_as_the_reason(gpu, freeze):
 
 
 @knows_saved_tensors
+def test_an_allocator_that_shows_no_blocks_leaves_rounding_and_workspaces_unknown(gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
+    kept = torch.ones(1000, device="cuda", requires_grad=True)
+    out = kept.exp()
+    record = reconciled(MemReporter().snapshot())
+
+    sizes = (record.tensors, record.saved, record.rounding, record.workspaces, record.unknown)
+    assert sizes == (4000, 4000, 0, 0, 2 * 4096 - 2 * 4000)
+    assert (record.allocated, record.cached, record.reserved) == (8192, 2 * MIB - 8192, 2 * MIB)
+    assert record.notes == (
+        "this device does not show its blocks: rounding and workspaces are in unknown",
+    )
+    del out
+
+
+@knows_saved_tensors
 def test_checkpointed_activations_are_activations(gpu):
     from torch.utils.checkpoint import checkpoint
 
