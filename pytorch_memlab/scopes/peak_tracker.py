@@ -372,7 +372,6 @@ class PeakTracker:
         self.device.install_view(self)
         first = PeakSegment(self._latest)
         self._program = Window(self, first, self._latest)
-        self._program.is_open = False  # it never closes
         self.segments += [first] if self._before_use is None else [self._before_use, first]
         self.sample()
 

@@ -135,9 +135,7 @@ class RowMaker:
 
 
 def row_of(stats: Stats) -> bytes:
-    rows = RowMaker()
-    rows.begin(stats)
-    return rows.row(stats)
+    return RowMaker().row(stats)
 
 
 class _Part:

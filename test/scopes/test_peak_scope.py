@@ -9,7 +9,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from pytorch_memlab import PeakScope, simulate
+from pytorch_memlab.devices import get_device
 from pytorch_memlab.errors import UnknownDeviceError, UsageError
+from pytorch_memlab.scopes import peak_tracker
+from pytorch_memlab.scopes.peak_tracker import PeakTracker, Window
 
 MIB = 2**20
 
@@ -182,6 +185,29 @@ def test_any_order_of_windows_equals_a_recount(steps: list[tuple[str, int]]) -> 
         for scope, _ in scopes:
             scope.stop()
         assert torch.cuda.max_memory_allocated() == user
+
+
+def test_a_window_that_is_interrupted_as_it_ends_is_over_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end, ended = PeakTracker._end, list[Window]()
+
+    def interrupted_once(tracker: PeakTracker, window: Window) -> None:
+        ended.append(window)
+        if len(ended) == 1:
+            raise KeyboardInterrupt
+        end(tracker, window)
+
+    monkeypatch.setattr(PeakTracker, "_end", interrupted_once)
+    with simulate("24GiB"):
+        tracker = peak_tracker(get_device(0))
+        window, _ = tracker.open()
+        kept = block(3)
+        with pytest.raises(KeyboardInterrupt):
+            window.close()
+        assert (window.is_open, window.kept, tracker.segments) == (False, 3 * MIB, [])
+        assert window.close() is None
+        del kept
 
 
 def test_misuse_is_one_clear_line() -> None:
