@@ -9,6 +9,7 @@ from pytorch_memlab.simulation.hardware.presets import find_gpu
 
 MIB = 2**20
 A100, H100, T4 = find_gpu("a100"), find_gpu("h100"), find_gpu("t4")
+B200, RTX5090 = find_gpu("b200"), find_gpu("rtx5090")
 
 
 def mib(gpu, *communicators, **environment):
@@ -35,6 +36,17 @@ def test_nvswitch_computes_in_buffers_for_all_ranks_of_a_node():
     # 16 channels with 2 buffers of 8 steps of 128 KiB for each of 8 ranks
     assert mib(H100, Communicator(8)) == (2, 2 + 24 * 12 + 256, 2 + 32 * 24 + 256)
     assert mib(H100, Communicator(64, per_node=4))[1] == 2 + 24 * 12 + 128
+
+
+def test_two_ranks_and_gpus_without_nvlink_may_use_nvswitch_and_usually_do_not():
+    assert mib(H100, Communicator(2)) == (2, 2 + 24 * 12, 2 + 32 * 12 + 64)
+    # 32 channels with 2 buffers of 8 steps of 256 KiB for each of 4 ranks
+    assert mib(RTX5090, Communicator(4)) == (2, 2 + 2 * 12, 2 + 64 * 24 + 512)
+
+
+def test_from_blackwell_on_there_are_at_most_64_channels():
+    # 32 channels with 2 buffers of 8 steps of 256 KiB for each of 8 ranks
+    assert mib(B200, Communicator(8)) == (2, 2 + 24 * 12 + 1024, 2 + 64 * 24 + 1024)
 
 
 def test_switched_off_it_takes_nothing():
