@@ -10,29 +10,20 @@ import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol, cast
 
 from .._common.process.version import __version__
 from .._common.text.quoted import shortened
-from .commands import (
-    attach,
-    debug,
-    diff,
-    fit,
-    merge,
-    peak,
-    replay,
-    run,
-    show,
-    timeline,
-    top,
-    verify,
-    watch,
-)
+from . import commands
 from .commands.completion import CompletionCommand
 from .exit_codes import DOES_NOT_FIT, USAGE_ERROR
 from .parser import CommandParser, did_you_mean
 from .process import CommandProcess
+
+if TYPE_CHECKING:
+    from importlib.abc import InspectLoader
 
 _EXIT_CODES = f"""exit codes:
   0  done; run ends with the code of the program, 1 after an error, and 1 in place of 0 if a
@@ -44,7 +35,7 @@ _HELP = ("-h --help", "show this help")
 
 
 class Command(Protocol):
-    """One command, a module as a rule; its docstring is its help.
+    """One command; its docstring is its help.
 
     It imports neither torch nor pandas at its top: help and usage errors are shown at once.
     """
@@ -62,19 +53,41 @@ class Command(Protocol):
         """
 
 
+class CommandModule(Command):
+    """A command that is a module, imported when it is given: help on all reads docstrings only."""
+
+    def __init__(self, name: str) -> None:
+        self._name = f"{commands.__name__}.{name}"
+        # The first constant of a module's code, which Python keeps beside its file.
+        spec = find_spec(self._name)
+        loader = cast("InspectLoader", spec.loader if spec else None)
+        code = loader.get_code(self._name)
+        self.__doc__ = code.co_consts[0] if code else None
+
+    @property
+    def _command(self) -> Command:
+        return cast("Command", import_module(self._name))
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        self._command.add_arguments(parser)
+
+    def prepare(
+        self, options: argparse.Namespace, process: CommandProcess, /
+    ) -> Callable[[], int | None]:
+        return self._command.prepare(options, process)
+
+
+def _modules(*names: str) -> dict[str, Command]:
+    return {name: CommandModule(name) for name in names}
+
+
 COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
-    "profile a program": {"run": run, "fit": fit, "verify": verify},
-    "look into a program that runs": {"watch": watch, "attach": attach},
-    "look at what was recorded": {
-        "show": show,
-        "top": top,
-        "peak": peak,
-        "timeline": timeline,
-        "diff": diff,
-        "merge": merge,
-        "replay": replay,
-    },
-    "set up": {"debug": debug, "completion": CompletionCommand(lambda: parsers())},
+    "profile a program": _modules("run", "fit", "verify"),
+    "look into a program that runs": _modules("watch", "attach"),
+    "look at what was recorded": _modules(
+        "show", "top", "peak", "timeline", "diff", "merge", "replay"
+    ),
+    "set up": {**_modules("debug"), "completion": CompletionCommand(lambda: parsers())},
 }
 """Commands by name, under the headings of the help."""
 
@@ -105,8 +118,8 @@ def main_parser() -> CommandParser:
         "A line-by-line GPU memory profiler for PyTorch, on a GPU or a simulated one.",
     )
     parser.usage = "%(prog)s COMMAND [options]"
-    for title, commands in COMMAND_GROUPS.items():
-        lines = [_summary(name, help_text(command)) for name, command in commands.items()]
+    for title, group in COMMAND_GROUPS.items():
+        lines = [_summary(name, help_text(command)) for name, command in group.items()]
         parser.add_argument_group(title, "\n".join(lines))
     add = parser.group("help")
     add(*_HELP, action="help")
