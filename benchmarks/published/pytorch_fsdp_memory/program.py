@@ -34,11 +34,8 @@ class _Model(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         from torch.utils.checkpoint import checkpoint
 
-        x = self.stem(x)
-        if self.checkpointed:
-            x = checkpoint(self.blocks, x, use_reentrant=True)
-        else:
-            x = self.blocks(x)
+        x, blocks = self.stem(x), self.blocks
+        x = checkpoint(blocks, x, use_reentrant=True) if self.checkpointed else blocks(x)
         outputs: torch.Tensor = self.head(x)
         return outputs
 

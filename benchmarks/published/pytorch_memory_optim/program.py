@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from benchmarks.published.adam_of_2023 import Adam
 
 _WIDTH = 1024
 
@@ -72,38 +73,6 @@ class VisionTransformer(nn.Module):
         return self.head(self.norm(self.layers(hidden))[:, 0])  # type: ignore[no-any-return]
 
 
-class _Adam(torch.optim.Optimizer):
-    """Adam as of PyTorch 2.1, whose lists took the bytes of the parameters twice.
-
-    See https://github.com/pytorch/pytorch/blob/v2.1.0/torch/optim/adam.py.
-    """
-
-    def __init__(self, parameters: Iterable[torch.Tensor], lr: float) -> None:
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of all parameters, with lists of tensors."""
-        loss = None if closure is None else closure()
-        for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
-            for weight in weights:
-                if not self.state[weight]:
-                    zeros = (torch.zeros_like(weight), torch.zeros_like(weight))
-                    self.state[weight] = {"mean": zeros[0], "square": zeros[1]}
-            gradients = [weight.grad for weight in weights]
-            means = [self.state[weight]["mean"] for weight in weights]
-            squares = [self.state[weight]["square"] for weight in weights]
-            torch._foreach_lerp_(means, gradients, 0.1)
-            torch._foreach_mul_(squares, 0.999)
-            torch._foreach_addcmul_(squares, gradients, gradients, 0.001)
-            roots = torch._foreach_sqrt(squares)
-            torch._foreach_div_(roots, 1.0)
-            divisors = torch._foreach_add(roots, 1e-8)
-            torch._foreach_addcdiv_(weights, means, divisors, -group["lr"])
-        return loss
-
-
 class _Data(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     """Images of the size that the model takes; as many as make the last batch a part of one."""
 
@@ -132,7 +101,7 @@ def finetune(
     fabric = _fabric(precision, devices)
     with fabric.init_module(empty_init=False) if devices > 1 else torch.device("cpu"):
         model: Any = VisionTransformer(10)
-    make: Any = {"Adam": _Adam, "SGD": torch.optim.SGD}[optimizer]
+    make: Any = {"Adam": Adam, "SGD": torch.optim.SGD}[optimizer]
     rule: Any = make(model.parameters(), lr=5e-5)
     model, rule = fabric.setup(model, rule, move_to_device=devices == 1)
     training, validation = fabric.setup_dataloaders(
@@ -193,7 +162,7 @@ def finetune_text(sharded: str) -> None:
     config = DistilBertConfig(num_labels=2, attn_implementation="eager")
     with fabric.init_module(empty_init=False) if offloaded else torch.device("cpu"):
         model: Any = DistilBertForSequenceClassification(config)
-    rule: Any = _Adam(model.parameters(), lr=5e-5)
+    rule: Any = Adam(model.parameters(), lr=5e-5)
     model, rule = fabric.setup(model, rule, move_to_device=not offloaded)
     accuracy = MulticlassAccuracy(num_classes=2, average="micro", validate_args=False).to(
         fabric.device
