@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
+from torch._dynamo.backends import cudagraphs
 from torch.fx import GraphModule, Interpreter
 
 from ..._common.frames.compiled_code import Frames, compiled_code
@@ -15,6 +16,9 @@ from .line_entries import LineEntries
 from .program_frames import frames_of, frames_of_ops, in_frames
 
 Run = Callable[..., Any]
+
+_TANGENTS: Final = "tangents_"
+"""Begins the names of the gradients that a graph of a backward pass gets."""
 
 
 def install(patches: Patches) -> None:
@@ -27,6 +31,11 @@ def install(patches: Patches) -> None:
             return run(self, node)
         compiled_code.at(frames)()
         return in_frames(frames)(run, self, node)
+
+    @patches.around(cudagraphs, "boxed_nop")
+    def recorded(compiler: Callable[..., Run], module: GraphModule, inputs: list[Any]) -> Run:
+        is_backward = any(node.name.startswith(_TANGENTS) for node in module.graph.nodes)
+        return boxed(compiler, is_hit=not is_backward)(module, inputs)
 
 
 def from_lines(module: GraphModule, *, is_hit: bool) -> Callable[[Run], Run]:

@@ -203,7 +203,7 @@ class _Compilation:
         if not is_op_by_op and dynamo.is_named(original, *dynamo.AOT_EAGER):
             is_modelled, chosen = True, dynamo.aot_eager(original, eager_graphs.boxed)
         is_inductor = getattr(original, "compiler_name", "") == "inductor"
-        is_modelled = is_modelled or is_inductor
+        is_modelled = is_modelled or is_inductor or dynamo.is_named(original, "cudagraphs")
 
         def compile_graph(module: Any, inputs: list[Any]) -> Run:
             backend, is_timed = chosen, False
@@ -262,6 +262,8 @@ class _Compilation:
             return outputs
 
         def run(args: list[Any]) -> Any:
+            if machine.overwritten:
+                machine.overwritten.check_inputs(args)
             if machine.values is not None:
                 return run_wrapper(args)
             recording = captured_ops.recording_of(machine)

@@ -16,7 +16,7 @@ from ..._common.torch.storages import storages_of
 from ..machine.captures import Capture
 from ..machine.cuda_generator import GeneratorState
 from ..machine.machine import Machine
-from ..machine.op_arguments import Args, Kwargs
+from ..machine.op_arguments import Args, Kwargs, list_of_tensors
 from ..machine.simulated_gpu import Allocation
 from ..ops.core.autograd_reference import lazy_conjugation
 from ..ops.core.random_draws import Draw
@@ -104,18 +104,24 @@ class OpRecording:
                 weak_storage is not None and weak_storage.storage() is storage
             ):
                 continue
-            with _below_python():
+            with below_python():
                 values = torch.UntypedStorage(storage.nbytes()).copy_(storage, False)
             saved = _Saved(weakref.ref(storage), values, self._pool_memory(storage))
             self._saved[key] = saved
             self._in_order.append(saved)
+
+    def save_pool(self, tensors: list[torch.Tensor]) -> None:
+        """Keep what an op of the capture reads from the pool, whose memory a later one may get."""
+        for tensor in tensors:
+            if any(self._pool_memory(storage) is not None for storage in storages_of(tensor)):
+                self.save(tensor)
 
     def restore(self) -> None:
         """Put the values back that were there before the capture; Note [Work in a capture]."""
         for saved in reversed(self._in_order):  # what had the memory first has it again
             storage = saved.storage() if saved.pool_memory is None else saved.pool_memory
             if storage is not None and storage.nbytes() == saved.values.nbytes():
-                with _below_python():
+                with below_python():
                     storage.copy_(saved.values, False)
         self._saved.clear()
         self._in_order.clear()
@@ -162,13 +168,13 @@ class OpRecording:
 
     def replay(self, offsets: dict[GeneratorState, int]) -> None:
         """Run all ops again, with generators that begin at these offsets."""
-        with _below_python(), lazy_conjugation():
+        with below_python(), lazy_conjugation():
             for op in self.ops:
                 op.replay(offsets)
 
     def _argument(self, tensor: torch.Tensor) -> Any:
         if self.machine.allocations.find(tensor) is None and not tensor.dim():
-            with _below_python():
+            with below_python():
                 return tensor.clone()  # CUDA passes it to the kernel as a number
         return self._place(tensor)
 
@@ -241,6 +247,7 @@ def run_captured(call: DispatchedCall, capture: Capture) -> Any:
     if recording is not None:
         for tensor in info.written_in(call.args, call.kwargs):
             recording.save(tensor)
+        recording.save_pool(list_of_tensors(call.args, call.kwargs))
     result = call.run()
     blocking_ops.refuse_in_capture(machine, capture, call.op, call.args, call.kwargs, result)
     if recording is not None and launches:
@@ -274,7 +281,7 @@ def run_kernel(
 
 
 @contextmanager
-def _below_python() -> Iterator[None]:
+def below_python() -> Iterator[None]:
     """Within: ops run on tensors of the CPU, and nothing else sees them."""
     with (
         torch._C._DisableTorchDispatch(),

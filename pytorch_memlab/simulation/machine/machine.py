@@ -28,6 +28,7 @@ from .cuda_generator import SimulatedGenerator
 from .device_properties import VISIBLE_DEVICES, visible_count
 from .kept_files import KeptFiles
 from .op_arguments import Args, Kwargs
+from .overwritten import Overwritten
 from .pool_memory import PoolMemory
 from .registered_memory import RegisteredMemory
 from .runtime_settings import RuntimeSettings
@@ -148,6 +149,8 @@ class Machine:
         self.replacements: dict[Callable[..., Any], Callable[..., Any]] = {}
         """Functions of torch and what stands for each, for programs that hold the original."""
         self.execute: Execute = compute  # runs ops on CPU tensors
+        self.overwritten = Overwritten()
+        self.watches_overwritten = False  # whether `execute` looks at what ops use
         self.kept_files: KeptFiles | None = None
         """The files that a dry run does not write; None where files are written."""
 

@@ -30,6 +30,7 @@ from ..allocator.checkpoints import (
     set_checkpoint_state,
 )
 from ..dispatch.captured_ops import OpRecording
+from ..dispatch.overwritten_outputs import mark_data, take_storage
 from ..machine.allocation_log import code_stack
 from ..machine.captures import ERROR_MODES, Capture
 from ..machine.cuda_errors import cuda_error
@@ -399,8 +400,10 @@ def _release_holders(machine: Machine, graph: _Graph) -> None:
 class _PoolCalls:
     """The calls of C++ that name a pool, or the memory of one."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, patches: Patches) -> None:
         self._machine = machine
+        self._patches = patches
+        self._has_taken = False
 
     def of_c(self) -> dict[str, Callable[..., Any]]:
         return {
@@ -420,8 +423,8 @@ class _PoolCalls:
             "_has_Standard_Deleter": lambda key: self._owner(key) is not None,
             "_free_And_Remove_DeleterFn": self._free,
             "_tensors_data_ptrs_at_indices_equal": _are_at,
-            "_set_storage_access_error_msg": _set_nothing,
-            "_set_storage_data_ptr_access_error_msg": _set_nothing,
+            "_set_storage_access_error_msg": self._take_storage,
+            "_set_storage_data_ptr_access_error_msg": self._mark_data,
             "_cuda_get_conv_benchmark_empty_cache": lambda: True,
             "_cudnn_set_conv_benchmark_empty_cache": _set_nothing,
         }
@@ -523,6 +526,24 @@ class _PoolCalls:
         self._set_owner(key, is_owner=False)
         owner.gpu.release(owner)
 
+    def _mark_data(self, key: int, message: str) -> None:
+        storage = torch.UntypedStorage._new_with_weak_ptr(key)
+        if storage is not None:
+            mark_data(self._machine, storage, message)
+
+    def _take_storage(self, tensor: torch.Tensor, message: str) -> None:
+        take_storage(self._machine, tensor, message)
+        if self._has_taken:
+            return
+        self._has_taken = True
+        check = self._machine.overwritten.check_tensor
+
+        @self._patches.around(torch.Tensor, "untyped_storage")
+        @without_frames
+        def untyped_storage(of: Callable[[torch.Tensor], Any], tensor: torch.Tensor) -> Any:
+            check(tensor, data=False)
+            return of(tensor)
+
 
 def _cuda_thread() -> tuple[int, bool]:
     """This thread; on CUDA the nodes of a backward pass run in threads of their own."""
@@ -541,7 +562,7 @@ def _tensor_over(metadata: dict[str, Any], storage: torch.UntypedStorage) -> tor
 
 
 def _set_nothing(*_: Any) -> None:
-    """Set what changes no memory: errors of a stale output, and the benchmarks of cuDNN."""
+    """Set what changes no memory: the benchmarks of cuDNN."""
 
 
 def _are_at(tensors: Sequence[Any], addresses: Sequence[int], indices: Sequence[int]) -> bool:
@@ -553,7 +574,9 @@ _storage_on_cpu: Callable[[int, Any, int], Any] = torch._C._construct_storage_fr
 
 def install(machine: Machine, patches: Patches) -> None:
     """Let graphs and pools be simulated, until undone."""
-    calls = {name: without_frames(call) for name, call in _PoolCalls(machine).of_c().items()}
+    calls = {
+        name: without_frames(call) for name, call in _PoolCalls(machine, patches).of_c().items()
+    }
     bases = {"_CUDAGraph": SimulatedCUDAGraph, "_MemPool": SimulatedMemPool}
     for base in bases.values():
         patches.set(base, "machine", machine)

@@ -49,6 +49,11 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
         gpu = gpu_of(storage)
         return cpu_device(storage) if gpu is None else gpu.device
 
+    def data_ptr(storage: UntypedStorage) -> int:
+        if machine.overwritten:
+            machine.overwritten.check_data(storage)
+        return machine.address_of(storage)
+
     def move(storage: UntypedStorage, device: Any) -> UntypedStorage:
         gpu = machine.find_gpu(device)
         if gpu is None and torch.device(device).type != "cpu":
@@ -93,7 +98,7 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
         "__new__": staticmethod(without_frames(new)),
         "device": property(device),
         "is_cuda": property(lambda self: gpu_of(self) is not None),
-        "data_ptr": lambda self: machine.address_of(self),
+        "data_ptr": without_frames(data_ptr),
         "to": lambda self, *, device, non_blocking=False: move(self, device),
         "cuda": lambda self, device=None, non_blocking=False: move(self, device),
         "cpu": lambda self: move(self, "cpu"),
