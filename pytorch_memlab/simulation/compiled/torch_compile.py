@@ -22,6 +22,7 @@ from ..._common.patching.patches import Patches
 from ..._common.torch.torch_release import RELEASE
 from ...errors import MemlabError, UnmodelledOpError
 from ..dispatch import captured_ops
+from ..machine import active
 from ..machine.machine import Machine
 from ..machine.unsupported import refusal
 
@@ -29,6 +30,11 @@ _FIRST: Final = (2, 9)
 """The first release of PyTorch whose compiler is known here."""
 
 _UNCOUNTED: Final = "the memory of compiled code"
+
+_NESTED: Final = (
+    "this simulate() is inside of another one, and the compiler sees the GPUs of one only: end the "
+    "outer one first"
+)
 
 _TIMED: Final = "max-autotune"
 
@@ -101,6 +107,7 @@ class _Compilation:
         self._codes: set[CodeType] = set()
         self._has_warned = False
         self._is_over = False
+        self._is_nested = bool(active.simulations)
 
     def start(self) -> bool:
         """Import the compiler, and let it see the simulated GPUs; False if that cannot be."""
@@ -111,7 +118,8 @@ class _Compilation:
             except (ImportError, AttributeError) as error:  # private names of another release
                 self._is_on = False
                 self._patches.before_undo(partial(setattr, self, "_is_over", True))
-                self._say(error, stacklevel=4)  # the line of the program, above `compile`
+                # at the line of the program, above `compile`
+                self._say(_NESTED if self._is_nested else error, stacklevel=4)
         if not self._is_on:
             self._refuse()
         return self._is_on
@@ -132,6 +140,8 @@ class _Compilation:
     def _start(self) -> None:
         if RELEASE < _FIRST:
             raise ImportError(f"PyTorch {torch.__version__} is older than 2.9")
+        if self._is_nested:
+            raise ImportError(_NESTED)
         machine, patches = self._machine, self._patches
         with patches.suspended() as replaced:
             from torch._dynamo import eval_frame

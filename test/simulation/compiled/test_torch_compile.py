@@ -470,3 +470,19 @@ def test_the_compiler_is_not_imported_before_something_is_compiled() -> None:
         [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=False, timeout=120
     )
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_a_simulation_inside_of_another_one_says_that_it_does_not_compile() -> None:
+    """The outer one compiles as ever once the inner one has ended."""
+    with simulate("h100", compute=False) as outer:
+        with simulate("a100", compute=False) as inner:
+            with pytest.warns(UserWarning, match="inside of another one.*end the outer") as caught:
+                compiled = torch.compile(lambda x: x.sin() + 1)
+            assert "Error" not in str(caught[0].message)
+            compiled(torch.ones(4, device="cuda"))
+            assert [op for op, _ in inner.approximations[0].uncounted] == ["torch.compile"]
+        torch.cuda.reset_peak_memory_stats()
+        x = torch.ones(256, device="cuda")
+        torch.compile(lambda x: x.sin() + 1)(x)
+        assert torch.cuda.max_memory_allocated() == 2 * 1024  # one buffer: the ops are fused
+        assert not outer.approximations[0].uncounted
