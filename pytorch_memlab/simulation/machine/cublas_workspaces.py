@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import threading
+from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -22,8 +23,9 @@ _Handle = dict[tuple[str, int], Allocation]
 # ":4096:8" from compute capability 9.0 on.
 _DEFAULT: Final = 4096 * 1024 * 2 + 16 * 1024 * 8
 _LARGE: Final = 4096 * 8 * 1024
-_LARGE_GENERATIONS: Final = frozenset({9, 10, 12})
-"""Major compute capabilities with the larger default, as of PyTorch 2.13."""
+_LARGE_GENERATIONS: Final = {9: (2, 6), 10: (2, 6), 11: (2, 15), 12: (2, 6)}
+"""Major compute capabilities with the larger default, each with its first release of those that
+are supported. Sources that pass workspaces, as 2.15 does, have 11 among them."""
 
 _LAST_RECORDED: Final = 9
 """Major compute capability up to which recordings show a workspace of the default size."""
@@ -33,13 +35,13 @@ _CONFIGURED = re.compile(r":([0-9]+):([0-9]+)")
 _PASSING_SINCE: Final = (2, 15)
 
 
-def are_kept() -> bool:
+def are_kept(environment: Mapping[str, str]) -> bool:
     """True if a workspace stays once a call needed it; otherwise each call takes its own.
 
     PyTorch kept all of them until release 2.14, and keeps them from 2.15 on (pull request 194311)
     where TORCH_CUBLAS_WORKSPACE_CACHE is 1.
     """
-    return RELEASE < _PASSING_SINCE or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
+    return RELEASE < _PASSING_SINCE or environment.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
 
 
 def workspace_size(major: int) -> int:
@@ -68,7 +70,8 @@ def _default_size(gpu: GPU) -> int:
 
 
 def _default(major: int) -> int:
-    return _LARGE if major in _LARGE_GENERATIONS else _DEFAULT
+    since = _LARGE_GENERATIONS.get(major)
+    return _DEFAULT if since is None or since > RELEASE else _LARGE
 
 
 def _is_recorded(gpu: GPU) -> bool:
@@ -119,7 +122,11 @@ class Workspaces:
 
     @functools.cached_property
     def environment(self) -> dict[str, str]:
-        """The environment at the first product: PyTorch reads cuBLASLt's variables once."""
+        """The environment at the first product: PyTorch reads most of its variables once.
+
+        ``isCUDABlasWorkspaceCachingEnabled`` in ``CublasHandlePool.cpp`` has a static variable, as
+        the functions beside it have. CUBLAS_WORKSPACE_CONFIG is read for each workspace.
+        """
         return dict(os.environ)
 
     def need(self, gpu: SimulatedGPU, stream: int) -> int:
@@ -129,7 +136,7 @@ class Workspaces:
         if before is not None and self.chosen_size in (None, before.nbytes):
             return 0
         is_estimate = self.chosen_size is None and not _is_recorded(gpu.model)
-        if are_kept():
+        if are_kept(self.environment):
             return self._make(gpu, key, self.size(gpu), is_estimate=is_estimate)
         workspace = gpu.allocate(self.size(gpu), stream, is_estimate=is_estimate)
         gpu.release(workspace)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from math import prod
 from typing import Any, Final
 
@@ -31,7 +30,7 @@ def _bmm_memory(call: OpCall) -> None:
         and call.op is torch.ops.aten.bmm.default
         and call.args[0].shape[2] == 1
         and not call.args[0].is_complex()
-        and os.environ.get("TORCH_DISABLE_NATIVE_JIT") != "1"
+        and call.machine.workspaces.environment.get("TORCH_DISABLE_NATIVE_JIT") != "1"
     )
     if not is_outer:
         batched_memory(call)

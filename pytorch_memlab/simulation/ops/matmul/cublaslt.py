@@ -45,7 +45,7 @@ class Workspace(Enum):
 
 def _workspace(environment: Mapping[str, str]) -> Workspace:
     """The origin of the workspace in this release and environment."""
-    if not cublas_workspaces.are_kept():
+    if not cublas_workspaces.are_kept(environment):
         return Workspace.PASSING
     shares = {"0": False, "1": True}.get(environment.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", ""))
     if shares is None or RELEASE < _SHARED_ON_REQUEST_SINCE:

@@ -94,6 +94,28 @@ def test_the_environment_keeps_workspaces(cached, expected, torch_2_15, monkeypa
     assert events(torch.mm, lambda: randn(32, 16), lambda: randn(16, 32)) == expected
 
 
+def test_whether_workspaces_are_kept_is_read_once(torch_2_15, monkeypatch):
+    """A process of PyTorch has read it at its first product."""
+    with simulate("a100"):
+        matrix = torch.ones(64, 64, device="cuda")
+        for cached in ("0", "1"):
+            monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", cached)
+            _ = matrix @ matrix
+            del _
+            assert torch.cuda.memory_allocated() == 64 * 64 * 4
+    with simulate("a100"):
+        matrix = torch.ones(64, 64, device="cuda")
+        _ = matrix @ matrix
+        del _
+        assert torch.cuda.memory_allocated() == 64 * 64 * 4 + DEFAULT
+
+
+@pytest.mark.parametrize(("release", "size"), [((2, 14), DEFAULT), ((2, 15), LARGE)])
+def test_thor_has_the_workspace_of_blackwell_from_torch_2_15_on(release, size, monkeypatch):
+    monkeypatch.setattr(cublas_workspaces, "RELEASE", release)
+    assert cublas_workspaces.workspace_size(11) == size
+
+
 def test_a_product_with_a_bias_has_one_of_cublaslt_for_itself(torch_2_15):
     given = [lambda: randn(24), lambda: randn(32, 16), lambda: randn(16, 24)]
     assert events(torch.addmm, *given) == [32 * 24 * 4, 2**20, -(2**20)]
