@@ -43,6 +43,17 @@ def test_addresses_can_be_reserved_without_memory():
     assert driver.reserve(5 * MB) == address
 
 
+def test_a_recount_finds_the_gaps_between_segments_in_any_order():
+    driver = SimulatedDriver(100 * MB)
+    first, second, third = driver.malloc(4 * MB), driver.malloc(3 * MB), driver.malloc(6 * MB)
+    driver.free(second)
+    # Of a segment that it does not know, 5 bytes take a page.
+    driver.recount({third: 6 * MB, first: 4 * MB, second: 5}, {}, 8 * MB)
+
+    assert driver.free_memory() == 100 * MB - (6 + 4 + 2 + 8) * MB
+    assert [driver.malloc(2 * MB) for _ in range(2)] == [BASE + 6 * MB, BASE + 14 * MB]
+
+
 def test_cards_can_have_addresses_of_their_own():
     assert SimulatedDriver(10 * MB, base=BASE + 2**44).malloc(5) == BASE + 2**44
 
@@ -54,6 +65,7 @@ def test_a_recording_hands_its_addresses_out_and_notes_what_it_has_not():
     assert driver.mismatches == []
     assert driver.malloc(4 * MB) != driver.malloc(4 * MB)
     assert driver.mismatches == ["a segment of 4194304 bytes that was not recorded"] * 2
+    assert driver.call_counts.mallocs == 3
 
 
 def test_a_recordings_addresses_that_were_given_back_are_reserved_again():
