@@ -32,6 +32,8 @@ Groups = dict[tuple[torch.device, torch.dtype], tuple[list[list[Any]], list[int]
 
 _TRUNC_NORMAL: Final = "_no_grad_trunc_normal_"
 _MOST_ROUNDS: Final = 100
+_ROOT_2: Final = math.sqrt(2)
+_FAR: Final = 37.0  # beyond, erfc has no digits
 _DRAWN_FROM_NORMAL: Final = 0.3
 """Share of the distribution within the bounds from which on it is drawn from, as PyTorch decides.
 Below, numbers are drawn evenly, and kept or not."""
@@ -118,11 +120,15 @@ def rounds(count: int, mean: float, std: float, a: float, b: float) -> int:
     """
     if std <= 0 or b <= a or not count:
         return 0
-    share = (_below((b - mean) / std) - _below((a - mean) / std)) / 2
+    low, high = (a - mean) / std, (b - mean) / std
+    share = (math.erf(high / _ROOT_2) - math.erf(low / _ROOT_2)) / 2
     if share <= _DRAWN_FROM_NORMAL:
-        mode = max(a, min(mean, b))
-        highest = math.exp(-0.5 * ((mode - mean) / std) ** 2)
-        share *= std * math.sqrt(2 * math.pi) / max((b - a) * highest, math.ulp(0.0))
+        if low < 0 < high:
+            area = share * math.sqrt(2 * math.pi)
+        else:  # of a tail, whose share may be too small for a number, beside its highest value
+            near, far = sorted((abs(low), abs(high)))
+            area = _tail(near) - math.exp((near * near - far * far) / 2) * _tail(far)
+        share = area / (high - low)
     outside = 1 - min(share, 1.0)
     if count * outside < 1:
         return 0
@@ -131,8 +137,11 @@ def rounds(count: int, mean: float, std: float, a: float, b: float) -> int:
     return min(_MOST_ROUNDS, int(math.log(count) / -math.log(outside)))
 
 
-def _below(bound: float) -> float:
-    return math.erf(bound / math.sqrt(2))
+def _tail(bound: float) -> float:
+    """The area below the normal curve from a bound on, if the curve is 1 there."""
+    if bound < _FAR:
+        return math.sqrt(math.pi / 2) * math.erfc(bound / _ROOT_2) * math.exp(bound * bound / 2)
+    return 1 / bound - 1 / bound**3  # its asymptotic series, exact to a millionth here
 
 
 def _install_fast_path(machine: Machine, patches: Patches) -> None:

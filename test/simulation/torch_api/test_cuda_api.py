@@ -361,6 +361,12 @@ def test_callbacks_hear_of_events(trace: Mock) -> None:
     ]
 
 
+def test_waiting_for_an_event_that_was_never_recorded_is_no_wait(trace: Mock) -> None:
+    event = torch.cuda.Event()
+    event.wait()
+    assert (calls(trace), event.cuda_event) == ([], 0)
+
+
 def test_callbacks_hear_of_streams_and_waits(trace: Mock) -> None:
     torch.cuda.Stream()
     assert {name for name, _ in calls(trace)} == {"StreamCreation"}

@@ -651,6 +651,14 @@ def test_the_generator_is_not_set_in_a_capture(gpu: Any) -> None:
 # Pools
 
 
+def test_a_memory_pool_is_of_the_current_device() -> None:
+    with simulate("24GiB", count=2):
+        torch.cuda.set_device(1)
+        pool = torch.cuda.MemPool()
+        torch.cuda.set_device(0)
+        assert (pool.device, torch.cuda.MemPool().device) == (1, 0)
+
+
 def test_a_memory_pool_serves_its_thread(gpu: Any) -> None:
     pool = torch.cuda.MemPool()
     assert (pool.id, pool.use_count()) == ((0, 1), 1)

@@ -162,6 +162,14 @@ def test_generators_of_the_programs():
     assert (cpu.device.type, cpu.initial_seed()) == ("cpu", 8)
 
 
+def test_generators_share_a_state():
+    first, second = (torch.Generator("cuda").manual_seed(seed) for seed in (1, 2))
+    assert second.graphsafe_set_state(first.graphsafe_get_state()) is second
+    second.manual_seed(7)
+    torch.rand(4, device="cuda", generator=first)
+    assert (first.initial_seed(), second.get_offset()) == (7, 4)
+
+
 @pytest.mark.parametrize(("device", "other"), [("cuda", "cpu"), ("cpu", "cuda")])
 def test_a_generator_of_another_device_is_refused(device, other):
     words = f"Expected a '{device}' device type for generator but found '{other}'"
