@@ -200,6 +200,18 @@ def test_tidy_frame_has_a_row_for_each_device_function_and_line() -> None:
     assert str(frame["active_bytes.all.peak"].dtype) == "int64"
 
 
+def test_tidy_frame_is_in_the_order_of_devices_functions_and_lines() -> None:
+    places = [(CUDA1, 1, 7), (CUDA0, 2, 5), (CUDA0, 1, 8), (CUDA0, 1, 7)]
+    entries = [LineEntry(code, line, device, 1, 0.5, 0, 0, {}) for device, code, line in places]
+    frame = LineRecords(entries, {1: OUTER, 2: INNER}).to_dataframe()
+    assert [*zip(frame["device"], frame["function"], frame["line"], strict=True)] == [
+        (CUDA0.name, OUTER.qual_name, 7),
+        (CUDA0.name, OUTER.qual_name, 8),
+        (CUDA0.name, INNER.qual_name, 5),
+        (CUDA1.name, OUTER.qual_name, 7),
+    ]
+
+
 def test_tidy_frame_keeps_ints_beside_gaps() -> None:
     entries = [entry(1, 8, 2**60 + 1), LineEntry(1, 9, CUDA0, 1, 0.0, 0, 0, {"active.all.peak": 1})]
     frame = LineRecords(entries, {1: OUTER}).to_dataframe()
