@@ -223,3 +223,11 @@ def test_run_names_what_it_started_below_the_report(tmp_path, monkeypatch, capsy
     assert "\nnot held back by the dry run (1 command): echo x > new\n" in told.out
     assert told.err.count("echo x > new runs as it is") == 1
     assert Path("new").read_text() == "x\n"
+
+
+def test_a_link_without_a_place_is_made_here_and_a_folder_that_is_there_stays(machine):
+    subprocess.run(["mkdir", "-p", "a/b"], check=True)
+    subprocess.run(["mkdir", "-p", "a/b"], check=True)
+    subprocess.run(["ln", "-s", "a/b"], check=True)
+
+    assert os.readlink("b") == "a/b"

@@ -14,6 +14,7 @@ import pickle
 import shutil
 import sys
 import tempfile
+import types
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -402,6 +403,31 @@ def test_a_second_name_of_a_file_gives_what_it_would_hold(machine):
         assert os.path.isfile(name)
         assert is_checkpoint(machine, torch.load(name))
     assert sorted(on_disk()) == ["old", "soft"]
+
+
+@pytest.mark.parametrize("missing", ["missing", "folder/missing", "gone"])
+def test_what_is_not_there_gets_no_second_name(machine, missing):
+    Path("gone").write_text("x")
+    os.remove("gone")
+    with pytest.raises(FileNotFoundError) as raised:
+        os.link(missing, "hard")
+
+    assert (raised.value.filename, raised.value.filename2) == (missing, "hard")
+    assert not os.path.lexists("hard")
+
+
+def test_a_module_that_holds_a_function_by_its_name_calls_that_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("old").write_bytes(OLD)
+    module = types.ModuleType("a_module_of_the_program")
+    module.remove = remove = os.remove
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with simulate("8TiB", compute=False):
+        module.remove("old")
+        assert not os.path.exists("old")
+
+    assert Path("old").read_bytes() == OLD
+    assert module.remove is remove
 
 
 def test_a_link_is_copied_as_a_link(machine):
