@@ -38,3 +38,10 @@ def test_a_deterministic_sum_keeps_one_number_for_each_block(gpu, blocks):
         assert taken(lambda x: x.cumsum(0), lambda: randn(8192), results=1) == temporaries(4)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_running_extremes_copy_what_is_not_contiguous(name):
+    call = lambda x: getattr(x, name)(0)  # noqa: E731
+    assert events(call, lambda: randn(50, 40)) == [8000, 16000]
+    assert events(call, lambda: randn(50, 40).t()) == [8000, 16000, 8000, -8000]

@@ -29,6 +29,11 @@ def test_unique_sorts_a_copy_and_keeps_room_for_all():
     ]
 
 
+def test_the_op_that_has_no_counts_takes_what_unique_takes_without_them():
+    make = lambda: indices(100_000)  # noqa: E731
+    assert events(lambda x: torch._unique(x), make) == events(torch.unique, make)
+
+
 def test_unique_elements_side_by_side_need_no_sort():
     states = tiles_of(1000, 128 * 5)
     found = events(torch.unique_consecutive, lambda: indices(1000))
