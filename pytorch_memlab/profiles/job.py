@@ -90,7 +90,7 @@ class Job:
 
     @property
     def attempt(self) -> int:
-        return max((end.attempt for end in self.ends), default=0)
+        return max(end.attempt for end in self.ends)
 
     @property
     def last_ends(self) -> list[RankEnd]:

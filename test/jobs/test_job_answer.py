@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -153,6 +154,24 @@ def test_peaks_that_differ_by_one_percent_are_alike():
         ((0, 1), 1000),
         ((2, 3), 985),
     ]
+
+
+def test_the_capacity_is_that_of_the_worst_ranks_device():
+    small = replace(rank(0, 300), capacity=40 << 30)
+    assert job(small, rank(1)).capacity == 40 << 30
+    assert job(rank(1), small, rank(2)).capacity == 40 << 30
+
+
+def test_no_rank_runs_on_after_the_launcher_ended_the_others_and_before_that_it_does():
+    running, failed = rank(0, status=None), rank(1, status=1, exception="ValueError: x")
+    [first, _] = job(running, failed).ends
+    assert (first.has_end, first.has_failed) == (False, True)
+    still = replace(failed, run=replace(failed.run, exit_status=None))
+    assert [(end.has_end, end.has_failed) for end in job(running, rank(1)).ends] == [
+        (False, False),
+        (True, False),
+    ]
+    assert not job(running, still).ends[0].has_end
 
 
 def test_the_digest_of_a_rank_is_read_from_the_head_of_its_file():
