@@ -1,4 +1,4 @@
-"""What a rank of a job says of itself in the head of its file."""
+"""A digest of a rank: its GPU, and the lines and categories that hold most of it."""
 
 from __future__ import annotations
 
