@@ -267,7 +267,11 @@ class Search:
 
 
 def _off_line(points: Sequence[Point], value: int) -> float:
-    """The distance of the three points nearest to a value from a line."""
+    """The distance of the three points nearest to a value from a line.
+
+    >>> _off_line([Point(9, 81), Point(4, 16), Point(1, 1), Point(2, 4)], 2)
+    2.0
+    """
     near = sorted(sorted(points, key=lambda point: abs(point.value - value))[:3])
     if len(near) < 3:
         return 0

@@ -23,6 +23,7 @@ def test_ranks_lie_as_init_device_mesh_lays_them():
 
 
 def test_without_a_mesh_every_rank_may_differ():
+    assert read_mesh(None, "1").world_size == 1
     mesh = read_mesh(None, "4")
     assert mesh.line({}) == [0, 1, 2, 3]
     assert mesh.replicas == ()

@@ -40,6 +40,14 @@ def test_whole_rows_are_not_padded_though_their_number_is_odd() -> None:
     assert _allocated(509, 256, 1008, torch.bfloat16) == 2 * 509 * 1008
 
 
+def test_a_program_that_asks_for_it_gets_padding_of_any_product(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch._inductor.config, "force_shape_pad", True)
+    padded = 4 * 256 * 1004 + 4 * 512 * 1004
+    assert _allocated(512, 256, 1001, torch.float32) == padded
+
+
 def test_single_precision_is_not_padded() -> None:
     assert _allocated(512, 256, 1001, torch.float32) == 4 * 512 * 1001
 
