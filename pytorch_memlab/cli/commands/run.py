@@ -77,15 +77,13 @@ from ..ending_signals import EndedBySignal, EndingSignals, requests_to
 from ..exit_codes import DOES_NOT_FIT, FAILED, NO_VERDICT
 from ..parser import CommandParser
 from ..process import CommandProcess
-from ..run.files import OutOfMemoryReport, RunFiles
-from ..run.remedies import RemedyTrials
-from ..run.sections import CategoryReport, StepLeaks
 from ..run.steps import Steps
 
 if TYPE_CHECKING:
     from ...advice.trials import TrialProgram
     from ...scopes import DevicePeaks
     from ..run.profile import Profile
+    from ..run.remedies import RemedyTrials
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -286,8 +284,10 @@ def _prepared(
     """
     from ...jobs.attached import AttachedProcess
     from ...line_profiler.columns import checked_columns
+    from ..run.files import OutOfMemoryReport, RunFiles
     from ..run.profile import Profile, put_profile_in_builtins
     from ..run.ranks import StartedRanks
+    from ..run.sections import CategoryReport, StepLeaks
 
     steps = Steps(options.warmup, options.steps)
     limit = _MaxPeak(options.max_peak)
@@ -515,6 +515,8 @@ def _remedy_trials(options: argparse.Namespace, steps: Steps) -> RemedyTrials | 
     """Trials of remedies; None if they are switched off, or the program cannot run twice."""
     if options.no_try or options.script == "-":
         return None
+    from ..run.remedies import RemedyTrials
+
     program = partial(_trial_program, options, steps, os.getcwd(), dict(os.environ))
     return RemedyTrials(program, asks_for_all=options.advice)
 
