@@ -11,7 +11,7 @@ PEERS_INSTALLED := $(PEERS)/.installed
 # What runs on GPUs that the profiler takes for real ones: all of it, and a minute of it.
 ALL_BLIND := $(addprefix test/,cli courtesy devices history integrations line_profiler notebook profiles pytest_memlab reporter scopes)
 # fit and the trials of remedies simulate GPUs, also where there are real ones.
-ALL_BLIND += --ignore-glob='test/cli/test_fit*' --ignore=test/notebook/test_remedies_in_cells.py
+ALL_BLIND += --ignore-glob='test/cli/commands/test_fit*' --ignore=test/notebook/test_remedies_in_cells.py
 BLIND := $(addprefix test/,devices line_profiler scopes history/test_cuda_history.py history/test_recorder.py)
 
 .PHONY: help demo test test-blind test-gpu programs lint bench opinfo compiled-graphs advice accuracy published bounds recording docs picture

@@ -14,7 +14,7 @@ from pytorch_memlab.cli.command_line import parsers
 from pytorch_memlab.cli.commands.completion import candidates
 from pytorch_memlab.cli.main import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from support.python_process import run_python
 
 from pytorch_memlab.cli.main import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 TRAIN = """\
 import torch

@@ -15,7 +15,7 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.profiles.differences import compare
 from pytorch_memlab.saved import profile_file
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 BEFORE = """\
 import torch
