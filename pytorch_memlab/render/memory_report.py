@@ -158,12 +158,26 @@ def sums(record: Reconciliation) -> Iterator[tuple[str, int | None]]:
         yield "= used on the device", record.used
 
 
-def notes(record: Reconciliation) -> tuple[str, ...]:
+def notes(record: Reconciliation) -> Iterator[str]:
     """The notes below a reconciliation."""
-    if not record.foreign:
-        return record.notes
-    size = prose_size(record.foreign)
-    return (*record.notes, f"{size} of the tensors are memory of another process or library")
+    if not record.shows_blocks:
+        yield "this device does not show its blocks: rounding and workspaces are in unknown"
+    if record.workspaces_by_size:
+        yield (
+            "kernels' workspaces: PyTorch does not tell where they are; counted are blocks without "
+            "a tensor that have the size of a cuBLAS workspace"
+        )
+    if record.results_of_cells:
+        kept = f"IPython keeps {prose_size(record.results_of_cells)} as results of cells"
+        yield f"{kept}: %reset -f out frees all but _, __, ___"
+    if record.frozen_objects:
+        yield (
+            f"{record.frozen_objects} objects are under gc.freeze(), where Python shows no "
+            "tensors: see unknown"
+        )
+    if record.foreign:
+        size = prose_size(record.foreign)
+        yield f"{size} of the tensors are memory of another process or library"
 
 
 def _title(report: MemorySnapshot, device: torch.device) -> str:

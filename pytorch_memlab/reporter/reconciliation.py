@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import torch
 
-from .._common.text.prose_size import prose_size
 from ..devices import get_device
 from ..devices.allocations import (
     AllocatedBlock,
@@ -23,12 +22,6 @@ from ..tensors.lines import program_line
 from .names import are_results
 from .rows import Rows
 from .snapshot import SAVED, Reconciliation, TensorRow
-
-_BY_SIZE = (
-    "kernels' workspaces: PyTorch does not tell where they are; counted are blocks without a "
-    "tensor that have the size of a cuBLAS workspace"
-)
-_NO_BLOCKS = "this device does not show its blocks: rounding and workspaces are in unknown"
 
 
 def reconciled(rows: Rows) -> list[Reconciliation]:
@@ -88,25 +81,16 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
         return Reconciliation(
             *(device, tensors, saved, 0, 0, allocated - tensors - saved),
             *(allocated, reserved - allocated, reserved),
-            notes=(_NO_BLOCKS,),
+            shows_blocks=False,
         )
     blocks.sort(key=lambda block: block.address)
     tensors, saved, foreign, unclaimed = _claimed(device, rows, blocks)
     workspace_blocks, are_known = workspaces_among(unclaimed, device)
     workspaces = sum(block.requested for block in workspace_blocks)
-    notes = [_BY_SIZE] if workspace_blocks and not are_known else []
     here = [row for row in rows.tensors if row.device == device]
-    results = sum(row.nbytes for row in here if are_results(row.name))
-    if results:
-        kept = f"IPython keeps {prose_size(results)} as results of cells"
-        notes.append(f"{kept}: %reset -f out frees all but _, __, ___")
     requested = sum(block.requested for block in blocks)
     allocated = sum(block.size for block in blocks)
     unknown = requested - tensors - saved - workspaces
-    if unknown and (frozen := gc.get_freeze_count()):  # counting them takes time
-        notes.append(
-            f"{frozen} objects are under gc.freeze(), where Python shows no tensors: see unknown"
-        )
     used, process = driver_view(device)
     graphs = unused_private_memory(device)
     return Reconciliation(
@@ -124,7 +108,9 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
         used,
         graphs,
         foreign,
-        tuple(notes),
+        workspaces_by_size=bool(workspace_blocks) and not are_known,
+        results_of_cells=sum(row.nbytes for row in here if are_results(row.name)),
+        frozen_objects=gc.get_freeze_count() if unknown else 0,  # counting them takes time
     )
 
 

@@ -87,7 +87,11 @@ class Reconciliation:
     used: int | None = None  # what is not free on the device, None if the driver was not asked
     graphs: int = 0  # what private pools of CUDA graphs keep; it serves no other code
     foreign: int = 0  # bytes of tensors whose memory is not this allocator's; no part of these sums
-    notes: tuple[str, ...] = ()  # what is an estimate
+    shows_blocks: bool = True  # if not, rounding and workspaces are part of what is unknown
+    # workspaces are blocks of their size without a tensor: PyTorch does not tell where they are
+    workspaces_by_size: bool = False
+    results_of_cells: int = 0  # bytes that IPython keeps
+    frozen_objects: int = 0  # under gc.freeze(), where Python shows no tensors, if some is unknown
 
 
 TensorStat: TypeAlias = tuple[str, tuple[object, ...], int, int]
