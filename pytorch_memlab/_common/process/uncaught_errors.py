@@ -204,12 +204,15 @@ def _origin(error: BaseException) -> BaseException | None:
 
 
 def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseException]:
-    """An error, the exceptions of a group, and their causes and contexts, each once."""
+    """An error, the exceptions of a group, and their causes and contexts, each once.
+
+    PyTorch's compiler keeps the error of a backend in ``inner_exception``, and suppresses it.
+    """
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
     while left:
         current = left.pop()
-        if current is None or id(current) in seen:
+        if not isinstance(current, BaseException) or id(current) in seen:
             continue
         seen.add(id(current))
         yield current
@@ -217,6 +220,7 @@ def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseExc
         if suppressed or not current.__suppress_context__:
             left.append(current.__context__)
         left += getattr(current, "exceptions", ())
+        left.append(getattr(current, "inner_exception", None))
 
 
 def first_line(error: BaseException) -> str:

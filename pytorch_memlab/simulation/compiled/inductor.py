@@ -36,6 +36,7 @@ from torch.utils import _triton
 
 from ..._common.frames.compiled_code import compiled_code
 from ..._common.patching.patches import Patches
+from ..machine.machine import Machine
 from . import graph_cache, padding
 from .labelled_fakes import OnCPU
 from .program_frames import Frames, frames_of, with_fused
@@ -74,6 +75,7 @@ Run = Callable[[list[Any]], Any]
 
 
 def install(
+    machine: Machine,
     patches: Patches,
     folder: str,
     program_of: Callable[[Lowered], Run],
@@ -82,6 +84,7 @@ def install(
     """Let Inductor lower graphs for simulated GPUs, until undone.
 
     Args:
+        machine: the simulated GPUs.
         patches: to be undone.
         folder: that keeps lowered graphs for the next process.
         program_of: makes a function of a lowered graph.
@@ -96,7 +99,7 @@ def install(
     patches.set(scheduler, "has_triton", lambda: True)
     patches.set(_triton, "triton_hash_with_backend", lambda: "simulated")
     patches.set(select_algorithm, "PyCodeCache", _Templates)
-    padding.install(patches)
+    padding.install(machine, patches)
 
     @patches.around(constant_folding.ConstantFolder, "run_node")
     def fold(original: Any, self: Any, node: Any) -> Any:

@@ -1,26 +1,39 @@
-"""Padded products: Inductor measures on the GPU whether it pads one, and here a rule decides.
+"""Padded products: Inductor times on the GPU whether it pads one, and here a rule decides.
 
 cuBLAS reads 16 bytes at once, so its kernels for tensor cores need rows of whole multiples of them
 (NVIDIA, "Matrix Multiplication Background", section 3). A product in half precision whose rows
 have another length is several times slower, and Inductor pads it. It pads none that waits for the
 memory anyway.
+
+To time a product, Inductor allocates its matrices and calls it. That happens here too, without
+arithmetic: a GPU keeps the result of a timing on its disk, and a simulation has an empty disk.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._inductor import utils
 from torch._inductor.fx_passes import pad_mm
+from torch._inductor.runtime import benchmarking
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..._common.patching.patches import Patches
+from ..dispatch.device_mode import SimulatedDeviceMode
+from ..dispatch.function_mode import SimulatedFunctionMode
+from ..machine.machine import Machine
 
 _STAND_IN = "NVIDIA A100"
 """A GPU without a data sheet in PyTorch has this one's balance of cores and memory."""
 
+_TRITONS_CACHE = 256 * 2**20
+"""Bytes that Triton takes for its own cache (``get_empty_cache_for_benchmark``)."""
 
-def install(patches: Patches) -> None:
+
+def install(machine: Machine, patches: Patches) -> None:
     """Let the rule decide for simulated GPUs, until undone; on a real one Triton is there."""
     if not hasattr(pad_mm, "_should_pad"):  # an older release compares times in one function
         patches.set(pad_mm, "should_pad_bench", lambda *args, **kwargs: False)
@@ -41,23 +54,69 @@ def install(patches: Patches) -> None:
     patches.set(utils, "get_device_tflops", dense_speed)
     patches.set(utils, "get_gpu_dram_gbps", lambda: data_sheet().dram_bw_gbs)
     patches.set(pad_mm, "has_triton", lambda: True)
-    patches.set(pad_mm, "_should_pad", should_pad)
+    _time_products(machine, patches)
+
+    @patches.around(pad_mm, "_should_pad")
+    def should_pad(original: Any, match: Any, matrix: Any, other: Any, *args: Any) -> bool:
+        """Tell if a product is worth a padded copy of what it multiplies."""
+        is_worth_a_try = original(match, matrix, other, *args)
+        is_forced: bool = torch._inductor.config.force_shape_pad
+        return is_forced or (is_worth_a_try and _is_padded_faster(matrix, other))
 
 
-def should_pad(
-    _match: Any, matrix: torch.Tensor, other: torch.Tensor, _op: Any, _bias: Any = None
-) -> bool:
-    """Tell if a product is worth a padded copy of what it multiplies."""
-    if torch._inductor.config.force_shape_pad:
-        return True
+def _time_products(machine: Machine, patches: Patches) -> None:
+    """Let Inductor take on the simulated GPU what it takes to time a product, once for each."""
+
+    @contextmanager
+    def on_gpu() -> Iterator[None]:
+        with (
+            _disable_current_modes(),
+            machine.thread.without_arithmetic(),
+            SimulatedDeviceMode(machine),
+            SimulatedFunctionMode(machine),
+        ):
+            yield
+
+    def run(call: Callable[[], Any], **_options: Any) -> float:
+        """Take what ``benchmark_gpu`` takes, which calls it oftener."""
+        call()
+        flushed = torch.empty(_bytes_to_flush() // 4, dtype=torch.int, device="cuda")
+        call()
+        del flushed
+        return 0.0
+
+    padded: dict[str, bool] = {}
+    plain: dict[str, float] = {}
+
+    def is_padded_faster(key: str, *_times: float) -> bool:
+        return padded.setdefault(key, True)
+
+    for name, value in (
+        ("no_dispatch", on_gpu),
+        ("get_do_bench", lambda: run),
+        ("is_padded_faster", is_padded_faster),
+        ("get_cached_should_pad", padded.get),
+        ("set_cached_should_pad", padded.__setitem__),
+        ("get_cached_base_mm_benchmark_time", plain.get),
+        ("set_cached_base_mm_benchmark_time", plain.__setitem__),
+    ):
+        patches.set(pad_mm, name, value)
+
+
+def _bytes_to_flush() -> int:
+    """Of the buffer that is written between two calls, so that they find nothing in the cache."""
+    if isinstance(benchmarking.benchmarker, benchmarking.InductorBenchmarker):
+        size: int = torch.cuda.get_device_properties().L2_cache_size
+        return size
+    return _TRITONS_CACHE
+
+
+def _is_padded_faster(matrix: torch.Tensor, other: torch.Tensor) -> bool:
     if matrix.dtype not in (torch.float16, torch.bfloat16):
         return False
     unit = pad_mm.get_alignment_size(matrix)
     rows = (_row(matrix), _row(other), other.shape[-1])
-    if all(isinstance(row, int) and row % unit == 0 for row in rows):
-        return False
-    m, k, n = pad_mm.hint_symbols((matrix.shape[-2], matrix.shape[-1], other.shape[-1]))
-    return pad_mm.is_mm_compute_bound(m, k, n, matrix.dtype)
+    return not all(isinstance(row, int) and row % unit == 0 for row in rows)
 
 
 def _row(matrix: torch.Tensor) -> Any:

@@ -162,7 +162,7 @@ class _Compilation:
         eager_graphs.install(patches)
         folder = graph_cache.folder_for(machine.gpus[0].model)
         graph_flops.install(patches)
-        inductor.install(patches, folder, self._program, self._instead)
+        inductor.install(machine, patches, folder, self._program, self._instead)
         if machine.values is None:
             values.install(machine)
         self.replace_callbacks(eval_frame)
@@ -209,6 +209,7 @@ class _Compilation:
         from . import dynamo, eager_graphs, inductor, labelled_fakes
 
         chosen = original
+        name = getattr(original, "compiler_name", getattr(original, "__name__", ""))
         is_modelled = is_op_by_op = dynamo.is_named(original, "eager")
         if not is_op_by_op and dynamo.is_named(original, *dynamo.AOT_EAGER):
             is_modelled, chosen = True, dynamo.aot_eager(original, eager_graphs.boxed)
@@ -220,14 +221,13 @@ class _Compilation:
             if is_inductor:  # its configuration may have changed since
                 backend, is_timed = inductor.without_timing(original)
             if not is_modelled:
-                name = getattr(original, "compiler_name", getattr(original, "__name__", ""))
                 self.warn(f"the backend {name!r} is not modelled")
                 return self._eagerly(module)
             skipped = inductor.graphs_not_recorded()
             try:
                 with labelled_fakes.Calls(self._machine):
                     compiled: Run = backend(module, inputs)
-            except dynamo.CONTROL_FLOW:
+            except (*dynamo.CONTROL_FLOW, MemlabError, torch.OutOfMemoryError):
                 raise
             except Exception as error:
                 return self._instead(error, module)
@@ -237,6 +237,7 @@ class _Compilation:
                 return eager_graphs.from_lines(module, is_hit=True)(compiled)
             return self._estimated(compiled) if is_timed else compiled
 
+        compile_graph.__name__ = name  # errors of the compiler name its backend
         return compile_graph
 
     def _program(self, lowered: Any) -> Run:
