@@ -156,9 +156,11 @@ class SimulatedCUDAGraph:
         self._of_captures[capture.id] = self
         gpu.captured_at[capture.id] = _program_line()
 
+    @without_frames
     def capture_end(self) -> None:
-        self.capture_end_pre()
+        self._end()
         self._graph.is_instantiated = not self._keep_graph
+        self._warn_if_empty()
 
     @property
     def _has_graph_exec(self) -> bool:
@@ -169,6 +171,20 @@ class SimulatedCUDAGraph:
 
     @without_frames
     def capture_end_pre(self) -> None:
+        self._end()
+        self._warn_if_empty()
+
+    def _warn_if_empty(self) -> None:
+        """Warn at the line that called, as C++ does: it keeps its warnings until it returns."""
+        capture = self._graph.capture
+        if capture is not None and not capture.kernels:
+            warnings.warn(
+                "The CUDA Graph is empty. This usually means that the graph was "
+                "attempted to be captured on wrong device or stream.",
+                stacklevel=1,
+            )
+
+    def _end(self) -> None:
         graph, machine = self._graph, self.machine
         capture = graph.capture
         gpu = machine.current_gpu()
@@ -188,12 +204,6 @@ class SimulatedCUDAGraph:
                     _end(gpu, capture.pool_id)
         for state in graph.increments:
             graph.increments[state] = state.captures.get(capture.id, 0)
-        if not capture.kernels:
-            warnings.warn(
-                "The CUDA Graph is empty. This usually means that the graph was "
-                "attempted to be captured on wrong device or stream.",
-                stacklevel=2,
-            )
         graph.has_ended = True
 
     @without_frames

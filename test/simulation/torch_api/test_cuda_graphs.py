@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import threading
 import warnings
 from collections.abc import Iterator
@@ -319,6 +320,26 @@ def test_another_generator_is_registered_with_the_graph(gpu: Any) -> None:
     assert torch.equal(x, torch.rand(4, device="cuda", generator=generator))
 
 
+def test_several_graphs_have_seeds_and_offsets_of_several_generators(gpu: Any) -> None:
+    """Each is 8 bytes, in a block of 512 bytes."""
+    default = torch.cuda.default_generators[0]
+    generators = [default.graphsafe_get_state(), *(default.clone_state() for _ in range(3))]
+    graphs = [torch.cuda.CUDAGraph() for _ in range(5)]
+    for graph in graphs:
+        for generator in generators:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            torch.rand(1, device="cuda")
+        graph.replay()
+    pairs = 5 if REGISTERS_DRAWS else 5 * 4 if OWN_HOLDERS else 4
+    stats = torch.cuda.memory_stats()
+    assert stats["active.all.current"] == 2 * pairs
+    assert stats["active_bytes.all.current"] == 2 * pairs * 512
+    graphs.clear()
+    del graph
+    assert torch.cuda.memory_stats()["active.all.current"] == 0
+
+
 def test_autocast_that_is_on_at_a_replay_changes_nothing(gpu: Any) -> None:
     x = torch.randn(4, 4, device="cuda")
     graph, y = captured(lambda: x @ x)
@@ -548,6 +569,39 @@ def test_an_empty_graph_is_told(gpu: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         captured(lambda: torch.zeros(3, device="cuda"))
+
+
+def test_the_warning_of_an_empty_graph_names_the_call_of_c(gpu: Any) -> None:
+    """C++ warns at the frame of Python that called it, which is torch's own."""
+    lines, first = inspect.getsourcelines(torch.cuda.CUDAGraph.capture_end)
+    of_torch = {first + place for place, line in enumerate(lines) if "super().capture_end" in line}
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        captured(lambda: None)
+        with torch.cuda.stream(stream):
+            graph.capture_begin()
+            graph.capture_end()
+    assert [warning.filename for warning in shown] == [torch.cuda.graphs.__file__] * 2
+    assert {warning.lineno for warning in shown} <= of_torch
+
+
+def test_an_empty_graph_is_made_though_its_warning_is_an_error(gpu: Any) -> None:
+    """C++ keeps its warnings until the call is over."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(UserWarning, match="The CUDA Graph is empty"):
+                graph.capture_end()
+        assert not torch.cuda.is_current_stream_capturing()
+    graph.replay()
+    with (
+        pytest.raises(RuntimeError, match="already owns a captured graph"),
+        torch.cuda.stream(stream),
+    ):
+        graph.capture_begin()
 
 
 def test_streams_join_a_capture_by_events_and_must_come_back(gpu: Any) -> None:
