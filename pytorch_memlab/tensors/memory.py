@@ -100,8 +100,11 @@ def _piece(suffix: str, part: torch.Tensor) -> Piece:
     dtype = str(part.dtype).removeprefix("torch.")
     try:
         storage = part.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # opaque: mkldnn packs the elements its own way
-        nbytes = numel * part.element_size()
+    except RuntimeError as error:
+        # Opaque: mkldnn packs the elements its own way. Else PyTorch took the storage away: trees
+        # of CUDA graphs take those of outputs before a later run writes over them.
+        is_opaque = isinstance(error, NotImplementedError)
+        nbytes = numel * part.element_size() if is_opaque else 0
         return Piece(suffix, part.device, size, numel, ("tensor", id(part)), nbytes, dtype)
     number = storage._cdata
     device = META if storage.device == META else part.device  # a fake tensor claims another one

@@ -10,13 +10,16 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytorch_memlab import simulate
+from pytorch_memlab import MemReporter, simulate
 from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.reporter.snapshot import MemorySnapshot
 
 pytestmark = [
     pytest.mark.skipif(RELEASE < (2, 9), reason="compiled programs are simulated from 2.9 on"),
     pytest.mark.filterwarnings("ignore:TensorFloat32"),
 ]
+
+MB = 2**20
 
 TEXT = "overwritten by a subsequent"
 
@@ -40,6 +43,10 @@ USES_OF_DATA: list[Callable[[torch.Tensor], Any]] = [
     lambda x: torch._foreach_add([x], 1),
     lambda x: torch.stack([torch.ones(4, device="cuda"), x]),
     repr,
+    lambda x: torch.utils.dlpack.to_dlpack(x),
+    lambda x: x.__dlpack__(),
+    lambda x: x.__cuda_array_interface__,
+    torch.from_dlpack,
 ]
 USES_OF_THE_STORAGE: list[Callable[[torch.Tensor], Any]] = [
     lambda x: x.untyped_storage(),
@@ -145,6 +152,22 @@ def test_the_last_message_holds() -> None:
                 x.untyped_storage()
         assert x.requires_grad
         assert x._version == 0
+
+
+@pytest.mark.parametrize("compute", [False, True])
+def test_a_report_counts_no_bytes_of_an_output_whose_storage_is_gone(compute: bool) -> None:
+    with simulate("h100", compute=compute):
+        x = torch.ones(2**20, device="cuda")
+        stale = x + 1
+        assert bytes_of_rows(MemReporter().snapshot()) == {"x": 4 * MB, "stale": 4 * MB}
+        torch._C._set_storage_access_error_msg(stale, "this is gone")
+        assert bytes_of_rows(MemReporter().snapshot()) == {"x": 4 * MB, "stale": 0}
+        assert torch.cuda.memory_allocated() == 4 * MB
+        assert stale.shape == x.shape
+
+
+def bytes_of_rows(report: MemorySnapshot) -> dict[str, int]:
+    return {row.name: row.memory for row in report.on(torch.device("cuda", 0)).rows}
 
 
 def test_ops_are_not_looked_at_where_nothing_is_overwritten() -> None:
