@@ -288,7 +288,7 @@ class FunctionTable:
     device: DeviceInfo  # where it was measured
     # line number -> values in the order of ``Report.columns``, None where not measured
     rows: Mapping[int, tuple[int | float | None, ...]]
-    # line number -> what a simulation approximated there; only lines that have any
+    # line number -> what a simulation approximated there; only lines that have any, in order
     approximations: Mapping[int, tuple[Approximation, ...]] = field(default_factory=dict)
     # line number -> bytes that the program asked for there when the GPU had too few
     failed: Mapping[int, int] = field(default_factory=dict)

@@ -403,10 +403,10 @@ class _Function:
         self.peak_line = next((line for line in table.rows if line in of_table), None)
         self.lines = [line for line in table.rows if self._is_listed(line)]
         all_sizes = list(self.sizes.values())
-        self.peak = max((sizes.peak for sizes in all_sizes), default=0)
+        self.peak = max(sizes.peak for sizes in all_sizes)
         own = {line: (sizes.hits, sizes.own) for line, sizes in self.sizes.items()}
         self.adds = added_by_call(table.function, own)
-        self.temporary = max((sizes.own_temporary for sizes in all_sizes), default=0)
+        self.temporary = max(sizes.own_temporary for sizes in all_sizes)
 
     def shown(self, most: int | None, sort: str | None) -> ShownFunction:
         if most is None:

@@ -115,8 +115,8 @@ def _order(measured: MeasuredTable) -> tuple[bool, int, int]:
 def _notes(table: FunctionTable) -> list[tuple[int, str]]:
     return [
         (line, note)
-        for line in sorted(table.approximations)
-        for note in line_notes(table.approximations[line])
+        for line, approximations in table.approximations.items()
+        for note in line_notes(approximations)
     ]
 
 

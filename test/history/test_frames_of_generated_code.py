@@ -51,8 +51,9 @@ def test_a_frame_of_generated_code_has_the_name_of_its_kernel(
     file = tmp_path / path
     file.parent.mkdir(parents=True)
     file.write_text(WRAPPER)
-    assert [frames_of(frame(str(file), line, name)) for line in (5, 9, 12)] == [
+    assert [frames_of(frame(str(file), line, name)) for line in (5, 9, 11, 12)] == [
         (Frame("", 0, "compiled code: triton_poi_fused_sin_0 of y"),),
+        (Frame("", 0, "compiled code: extern_kernels.mm of y, z"),),
         (Frame("", 0, "compiled code: extern_kernels.mm of y, z"),),
         (Frame("", 0, "compiled code"),),
     ]

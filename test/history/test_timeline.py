@@ -21,11 +21,12 @@ from pytorch_memlab.history.model import (
     Segment,
     UsedBlock,
 )
-from pytorch_memlab.history.peak import find_peak
+from pytorch_memlab.history.peak import find_peak, first_state
 from pytorch_memlab.history.recorder import Recording
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.history.timeline import Band, timeline_of
 from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 
 MIB = 2**20
 
@@ -260,3 +261,9 @@ def test_phases_of_a_training_loop():
         train()
     phases = [phase for phase, _ in groupby(timeline_of(profiler.history()).phases)]
     assert phases == ["", "backward", "optimizer step", "", "backward", "optimizer step", ""]
+
+
+def test_the_first_segments_are_in_the_order_of_their_addresses():
+    high = Segment(64 * MIB, 20 * MIB, False, ())
+    device = DeviceHistory(0, EventLog([event("alloc", 66, 1)]), (), [high, *INITIAL])
+    assert first_state(device, AllocatorSettings()).segments == [*INITIAL, high]

@@ -23,6 +23,7 @@ from support.traced_programs import Recorder
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler import tracer as tracer_module
 from pytorch_memlab.line_profiler.settrace_tracer import SettraceTracer
+from pytorch_memlab.line_profiler.watched import WatchedCodes
 
 HAS_MONITORING = sys.version_info >= (3, 12)
 TRACERS = ["settrace", "monitoring"] if HAS_MONITORING else ["settrace"]
@@ -512,3 +513,15 @@ def test_tracers_import_no_torch() -> None:
         "assert not {'torch', 'numpy', 'pandas', 'line_profiler'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_codes_without_a_listener_leave_no_name_that_slows_calls() -> None:
+    """Each call of a function with a name that is kept would be looked up by its code."""
+
+    def code() -> None: ...
+
+    codes, listener = WatchedCodes(), Recorder()
+    codes.add(listener, [code.__code__, code.__code__.replace(co_firstlineno=1)])
+    assert codes.names == {"code": 2}
+    codes.remove(listener)
+    assert (codes.names, codes.by_id) == ({}, {})

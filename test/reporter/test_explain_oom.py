@@ -376,3 +376,24 @@ def test_variables_of_a_function_that_goes_on_die_when_it_deletes_them():
         kept = [weakref.ref(q), weakref.ref(more)]
         del q, more
         assert [each() for each in kept] == [None, None]
+
+
+ATTENTION = """
+kept = []
+with simulate("1GiB"):
+    three = torch.empty(4, 4096, 64, device="cuda", requires_grad=True)
+    four = torch.empty(1, 4, 4096, 64, device="cuda", requires_grad=True)
+    for q in (QUERIES):
+        kept.append(torch.nn.functional.scaled_dot_product_attention(q, q, q))
+    take(900)
+"""
+
+
+@pytest.mark.knows_simulation("what was made before has its line only if PyTorch recorded it")
+@pytest.mark.parametrize("queries", ["three,", "four, three"])
+def test_attention_that_ran_is_told_by_its_largest_block(queries, script):
+    done = script(SCRIPT + ATTENTION.replace("QUERIES", queries))
+    _, report = parts(done.stderr)
+    assert "attention (line 12) has 3 dimensions, so no fused kernel runs" in " ".join(
+        report.split()
+    )

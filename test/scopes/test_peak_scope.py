@@ -207,6 +207,7 @@ def test_a_window_that_is_interrupted_as_it_ends_is_over_all_the_same(
             window.close()
         assert (window.is_open, window.kept, tracker.segments) == (False, 3 * MIB, [])
         assert window.close() is None
+        assert tracker.restart(window) is None
         del kept
 
 

@@ -52,7 +52,6 @@ class SimulatedGenerator(_Generator):
         return super().__new__(cls)
 
     def __init__(self, device_index: int) -> None:
-        super().__init__()
         self.device_index = device_index
         self._state = GeneratorState(_Generator.initial_seed(self))
         _simulated[self._cdata] = self  # type: ignore[attr-defined]

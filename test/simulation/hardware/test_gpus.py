@@ -106,6 +106,20 @@ def test_presets_are_the_readings():
         assert gpu.shared_memory_per_block == 49152
 
 
+@pytest.mark.parametrize(
+    ("capability", "limits"),
+    [
+        ((6, 0), (2048, 65536)),
+        ((6, 1), (2048, 98304)),
+        ((8, 7), (1536, 167936)),
+        ((12, 1), (1536, 102400)),
+    ],
+)
+def test_the_limits_of_other_gpus_follow_their_compute_capability(capability, limits):
+    gpu = GPU("any", "8GiB", capability, 20)
+    assert (gpu.max_threads_per_multi_processor, gpu.shared_memory_per_multiprocessor) == limits
+
+
 def test_every_preset_has_a_source_and_no_two_share_a_spelling():
     tables = tomllib.loads(PRESETS_FILE.read_text())
     assert all(len(table["source"]) > 20 for table in tables.values())
