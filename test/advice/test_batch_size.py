@@ -59,6 +59,12 @@ LOADER = "loader = DataLoader(data, args.n, shuffle=True)"
             ["--many", "64"],
             None,
         ),
+        (
+            OTHER.replace("--n", "--many"),
+            "def f():\n def g(m):\n  return DataLoader(data, m)\n return g(args.many)\nx = f()",
+            ["--many", "64"],
+            None,
+        ),
     ],
 )
 def test_an_option_of_the_command_line_is_the_batch(option, rest, arguments, with_half, tmp_path):

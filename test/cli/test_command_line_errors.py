@@ -32,6 +32,7 @@ def answer(arguments, capsys):
         (["--versoin"], "unknown option --versoin: did you mean --version?"),
         (["-v"], "unknown option -v: the commands are run, "),
         (["xyz"], "there is no command xyz: the commands are run, "),
+        (["switches"], "there is no command switches: the commands are run, "),  # not watch
     ],
 )
 def test_before_a_command(arguments, said, capsys):

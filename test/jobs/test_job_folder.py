@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -64,6 +65,17 @@ def test_another_job_is_refused_and_with_force_takes_the_place_of_the_older_one(
     assert json.loads(Path("job.memlab/job.json").read_text()) == {"job": "torchrun.job 2"}
     written(rank(1, job="job 2"), force=True)  # the first one's file stays
     assert len(rank_files("job.memlab")) == 2
+
+
+def test_a_file_system_without_links_has_the_same_folder(rank, monkeypatch):
+    def refused(*_paths):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refused)
+    for number in range(2):
+        written(rank(number))
+    names = ["job.json", "rank0.attempt0.json", "rank1.attempt0.json"]
+    assert sorted(os.listdir("job.memlab")) == names
 
 
 def test_the_same_rank_twice_is_refused(rank):

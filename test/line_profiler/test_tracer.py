@@ -22,7 +22,7 @@ from support.traced_programs import Recorder
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler import tracer as tracer_module
-from pytorch_memlab.line_profiler.settrace_tracer import SettraceTracer
+from pytorch_memlab.line_profiler.settrace_tracer import Chain, SettraceTracer
 from pytorch_memlab.line_profiler.watched import WatchedCodes
 
 HAS_MONITORING = sys.version_info >= (3, 12)
@@ -525,3 +525,20 @@ def test_codes_without_a_listener_leave_no_name_that_slows_calls() -> None:
     assert codes.names == {"code": 2}
     codes.remove(listener)
     assert (codes.names, codes.by_id) == ({}, {})
+
+
+def test_the_trace_function_of_an_ended_session_gives_way_to_the_one_before_it() -> None:
+    """A thread that ran on while it ended finds it in its slot at the next call."""
+    calls = []
+
+    def before(_frame: types.FrameType, event: str, arg: object) -> None:
+        calls.append((event, arg))
+
+    session: Any = types.SimpleNamespace(over=True)
+    chain, found = Chain(session, before), sys.gettrace()
+    try:
+        local = chain.trace(sys._getframe(), "call", None)
+        slot = sys.gettrace()
+    finally:
+        sys.settrace(found)
+    assert (local, slot, calls[0]) == (None, before, ("call", None))
