@@ -137,6 +137,7 @@ def test_the_handler_of_the_program_goes_before(write):
 
 def test_a_full_disk_leaves_the_last_file_and_is_told_once(write):
     middle = """\
+        sys.dont_write_bytecode = True  # half a file of byte code would stay
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
         kept = None; kept = work(3)
@@ -156,7 +157,10 @@ def test_a_full_disk_leaves_the_last_file_and_is_told_once(write):
 
 def test_a_disk_that_is_full_at_the_end_is_an_exit_code_and_a_report(write):
     done = run(
-        write, "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))", "--save-every", "1"
+        write,
+        "sys.dont_write_bytecode = True; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))",
+        "--save-every",
+        "1",
     )
 
     assert done.returncode == 1

@@ -93,7 +93,8 @@ def test_addresses_are_well_formed_and_of_what_they_name(document, text, target)
     assert address.hostname in HOSTS
     if address.hostname == "github.com":
         assert re.fullmatch(
-            r"/[\w-]+/[\w.-]+(/(?:blob|tree)/[\w.]+/[\w./-]+|/pull/\d+)?", address.path
+            r"/[\w-]+/[\w.-]+(/(?:blob|tree)/[\w.]+/[\w./-]+|/(?:pull|issues)/\d+|/commit/[0-9a-f]+)?",
+            address.path,
         )
     assert NAMED.get(text, target) == target
 

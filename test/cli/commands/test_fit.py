@@ -267,6 +267,7 @@ def test_ctrl_c_leaves_no_copies_of_files(write, capsys, temporary_folder):
 def test_a_full_disk_is_no_failure_of_the_program(write, temporary_folder):
     limited = (
         "import resource, sys\n"
+        "sys.dont_write_bytecode = True\n"  # half a file of byte code would stay
         "import torch._dynamo\n"
         "from pytorch_memlab.cli.main import main\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))\n"

@@ -227,6 +227,7 @@ def test_the_graphs_that_were_not_used_for_longest_make_room(
 
 FULL_DISK = """
 import resource, signal, sys
+sys.dont_write_bytecode = True  # half a file of byte code would stay
 import torch
 from pytorch_memlab.cli.main import main
 
