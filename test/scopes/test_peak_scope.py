@@ -187,6 +187,7 @@ def test_any_order_of_windows_equals_a_recount(steps: list[tuple[str, int]]) -> 
         assert torch.cuda.max_memory_allocated() == user
 
 
+@pytest.mark.knows_simulation("what a window kept is counted by the simulation alone")
 def test_a_window_that_is_interrupted_as_it_ends_is_over_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
