@@ -58,11 +58,14 @@ class CommandModule(Command):
 
     def __init__(self, name: str) -> None:
         self._name = f"{commands.__name__}.{name}"
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
         # The first constant of a module's code, which Python keeps beside its file.
         spec = find_spec(self._name)
         loader = cast("InspectLoader", spec.loader if spec else None)
         code = loader.get_code(self._name)
-        self.__doc__ = code.co_consts[0] if code else None
+        return code.co_consts[0] if code else None
 
     @property
     def _command(self) -> Command:
