@@ -112,14 +112,11 @@ class _Compilation:
     def start(self) -> bool:
         """Import the compiler, and let it see the simulated GPUs; False if that cannot be."""
         if self._is_on is None:
-            try:
-                self._start()
-                self._is_on = True
-            except (ImportError, AttributeError) as error:  # private names of another release
-                self._is_on = False
+            obstacle = self._obstacle()
+            self._is_on = obstacle is None
+            if obstacle is not None:
                 self._patches.before_undo(partial(setattr, self, "_is_over", True))
-                # at the line of the program, above `compile`
-                self._say(_NESTED if self._is_nested else error, stacklevel=4)
+                self._say(obstacle, stacklevel=4)  # the line of the program, above `compile`
         if not self._is_on:
             self._refuse()
         return self._is_on
@@ -137,11 +134,19 @@ class _Compilation:
         model._compiled_call_impl = self._uncounted(call)
         return model
 
+    def _obstacle(self) -> str | Exception | None:
+        """Start, or the reason why that cannot be."""
+        if self._is_nested:
+            return _NESTED
+        try:
+            self._start()
+        except (ImportError, AttributeError) as error:  # private names of another release
+            return error
+        return None
+
     def _start(self) -> None:
         if RELEASE < _FIRST:
             raise ImportError(f"PyTorch {torch.__version__} is older than 2.9")
-        if self._is_nested:
-            raise ImportError(_NESTED)
         machine, patches = self._machine, self._patches
         with patches.suspended() as replaced:
             from torch._dynamo import eval_frame
@@ -273,8 +278,7 @@ class _Compilation:
             return outputs
 
         def run(args: list[Any]) -> Any:
-            if machine.overwritten:
-                machine.overwritten.check_inputs(args)
+            machine.overwritten.check_inputs(args)
             if machine.values is not None:
                 return run_wrapper(args)
             recording = captured_ops.recording_of(machine)

@@ -46,7 +46,7 @@ class Overwritten:
 
     def check_tensor(self, tensor: torch.Tensor, *, data: bool = True) -> None:
         """Fail where the storage of a tensor is marked; without ``data``, where it was taken."""
-        mark = self._marks.find(tensor)
+        mark = self._marks.find(tensor) if self else None
         if mark is not None and (data or mark.is_taken):
             raise RuntimeError(mark.message)
 

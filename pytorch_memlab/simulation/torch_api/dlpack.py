@@ -60,8 +60,7 @@ def _to_capsule(machine: Machine, original: Export) -> Export:
             tensor = tensor.to(device)
         elif copy:
             tensor = tensor.clone()
-        if machine.overwritten:
-            machine.overwritten.check_tensor(tensor)
+        machine.overwritten.check_tensor(tensor)
         capsule = original(tensor, **options)
         gpu = machine.gpu_of(tensor)
         if gpu is not None:

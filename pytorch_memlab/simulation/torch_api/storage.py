@@ -50,8 +50,7 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
         return cpu_device(storage) if gpu is None else gpu.device
 
     def data_ptr(storage: UntypedStorage) -> int:
-        if machine.overwritten:
-            machine.overwritten.check_data(storage)
+        machine.overwritten.check_data(storage)
         return machine.address_of(storage)
 
     def move(storage: UntypedStorage, device: Any) -> UntypedStorage:

@@ -177,8 +177,7 @@ def _reads(machine: Machine) -> tuple[Callable[..., Any], ...]:
                 f"can't convert {gpu.device} device type tensor to numpy. "
                 "Use Tensor.cpu() to copy the tensor to host memory first."
             )
-        if machine.overwritten:
-            machine.overwritten.check_tensor(self)
+        machine.overwritten.check_tensor(self)
         array = _read(values, "numpy", self, lambda tensor: _Base.numpy(tensor, force=force))
         if machine.kept_files is not None and values is not None and values.lacks_values(self):
             return array.view(ArrayWithoutValues)
@@ -188,8 +187,7 @@ def _reads(machine: Machine) -> tuple[Callable[..., Any], ...]:
         gpu = machine.gpu_of(self)
         if gpu is not None and machine.waits_are_seen:
             machine.synchronize_stream(gpu.index, machine.current_stream(gpu.index))
-        if machine.overwritten:
-            machine.overwritten.check_tensor(self)
+        machine.overwritten.check_tensor(self)
         return _read(values, "tolist", self, _tolist)
 
     return numpy, tolist
@@ -203,8 +201,7 @@ def _address_reader(
     def data_ptr(tensor: torch.Tensor) -> int:
         with torch._C.DisableTorchFunction():
             address = host_address_of(tensor)  # which refuses a tensor without a storage
-            if machine.overwritten:
-                machine.overwritten.check_tensor(tensor)
+            machine.overwritten.check_tensor(tensor)
             if not address or machine.allocations.find(tensor) is None:
                 return address
             storage = _Base.untyped_storage(tensor)
