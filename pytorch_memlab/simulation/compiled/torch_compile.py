@@ -87,6 +87,11 @@ def install(machine: Machine, patches: Patches) -> None:
         compilation.replace_callbacks(frames)
 
 
+def _reason(error: BaseException) -> str:
+    """The first line of an error, behind the name of its type."""
+    return f"{type(error).__name__}: " + str(error).strip().partition("\n")[0]
+
+
 def _refuse_packages(patches: Patches, module: ModuleType) -> None:
     """Let what makes or loads a library of kernels fail by name: it would end the process."""
     for name in _PACKAGES:
@@ -134,14 +139,14 @@ class _Compilation:
         model._compiled_call_impl = self._uncounted(call)
         return model
 
-    def _obstacle(self) -> str | Exception | None:
-        """Start, or the reason why that cannot be."""
+    def _obstacle(self) -> str | None:
+        """Start, or the reason why that cannot be: text, an error would keep variables alive."""
         if self._is_nested:
             return _NESTED
         try:
             self._start()
         except (ImportError, AttributeError) as error:  # private names of another release
-            return error
+            return _reason(error)
         return None
 
     def _start(self) -> None:
@@ -196,7 +201,7 @@ class _Compilation:
         if id(callback) not in self._callbacks:
             original = dynamo.backend_of(callback)
             inner = dynamo.with_backend(callback, self._backend_like(original))
-            replacement = dynamo.Callback(inner, self._codes, self.warn)
+            replacement = dynamo.Callback(inner, self._codes, self._warn_of)
             self._callbacks[id(callback)] = callback, replacement
         return self._callbacks[id(callback)][1]
 
@@ -295,7 +300,7 @@ class _Compilation:
 
     def _instead(self, error: BaseException, module: Any, is_hit: bool = True) -> Run:
         """A function that runs a graph eagerly which cannot be compiled."""
-        self.warn(error)
+        self._warn_of(error)
         return self._eagerly(module, is_hit)
 
     def _eagerly(self, module: Any, is_hit: bool = True) -> Run:
@@ -329,19 +334,20 @@ class _Compilation:
 
         return run_estimated
 
-    def warn(self, reason: Any) -> None:
+    def warn(self, reason: str) -> None:
         """Say once why something runs eagerly, and mark the line."""
         self._count()
         self._say(reason)
 
-    def _say(self, reason: Any, stacklevel: int = 3) -> None:
+    def _warn_of(self, error: BaseException) -> None:
+        self.warn(_reason(error))
+
+    def _say(self, reason: str, stacklevel: int = 3) -> None:
         if self._has_warned:
             return
         self._has_warned = True
-        text = str(reason).strip().partition("\n")[0]
-        name = f"{type(reason).__name__}: " if isinstance(reason, BaseException) else ""
         warnings.warn(
-            f"torch.compile runs eagerly under simulation, without {_UNCOUNTED}: {name}{text}",
+            f"torch.compile runs eagerly under simulation, without {_UNCOUNTED}: {reason}",
             stacklevel=stacklevel,
         )
 
