@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from .._common.process.standard_output import print_to_stdout
 from ..errors import UsageError
+from ..render.output_format import JobResults
 from .exit_codes import USAGE_ERROR
 from .output import OutputFile, is_profile, write_all
 
@@ -47,7 +48,8 @@ def prepared_job(options: argparse.Namespace) -> Callable[[], int]:
     files = [_output(name, options, options.force) for name in outputs]
     job = _private(read_job(options.file), options)
     if files:
-        return lambda: write_all(files, job, "answer for the job")
+        results = JobResults(job, _called(options))
+        return lambda: write_all(files, results, "answer for the job")
 
     def show() -> int:
         print_to_stdout(text(job, _called(options)))
@@ -64,7 +66,7 @@ def prepared_merge(options: argparse.Namespace) -> Callable[[], int]:
     job = _private(read_job(options.files[0]), options)
 
     def write() -> int:
-        if not file.write(job, "", says_where=False):
+        if not file.write(JobResults(job, _called(options)), "", says_where=False):
             return USAGE_ERROR
         ranks = len(job.last_ends)
         print(f"merged profile of {ranks} ranks written to {options.output}", file=sys.stderr)
@@ -73,17 +75,9 @@ def prepared_merge(options: argparse.Namespace) -> Callable[[], int]:
     return write
 
 
-def _output(name: str, options: argparse.Namespace, force: bool) -> OutputFile[Job]:
-    from ..render import job, job_page
-    from ..saved import job_file
-
-    formats: dict[str, Callable[[Job], str | bytes]] = {
-        ".txt": lambda digest: job.text(digest, _called(options)),
-        ".html": lambda digest: job_page.render(digest, _called(options)),
-        ".json": job_file.text_of,
-    }
+def _output(name: str, options: argparse.Namespace, force: bool) -> OutputFile[JobResults]:
     return OutputFile(
-        name, formats, keeps_older=is_profile(name) and not force, is_private=options.private
+        name, JobResults, keeps_older=is_profile(name) and not force, is_private=options.private
     )
 
 

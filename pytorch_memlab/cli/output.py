@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
@@ -26,17 +26,17 @@ T = TypeVar("T")
 
 
 class OutputFile(Generic[T]):
-    """A file that is checked now, and written in the format of its ending."""
+    """A file for one kind of results: checked now, and written in the format of its ending."""
 
     def __init__(
         self,
         name: str,
-        formats: Mapping[str, Callable[[T], str | bytes]],
+        kind: type[T],
         *,
         keeps_older: bool = False,
         is_private: bool = False,
-        instead_of_matplotlib: str | None = None,
     ) -> None:
+        formats = output_formats(kind)
         longest_first = sorted(formats, key=len, reverse=True)
         ending = next(
             (candidate for candidate in longest_first if name.lower().endswith(candidate)), None
@@ -44,18 +44,14 @@ class OutputFile(Generic[T]):
         if ending is None:
             raise UsageError(f"cannot tell the format of {name}: end it in {', '.join(formats)}")
         self._file = CheckedFile(name, keeps_older=keeps_older)
-        self._content_of = formats[ending]
+        self.format = formats[ending]
         self._is_private = is_private
-        self.ending = ending
-        if ending in (".svg", ".png"):
-            from ..render.picture import check_installed
-
-            check_installed(*[] if instead_of_matplotlib is None else [instead_of_matplotlib])
+        self.format.check()
 
     def write(self, data: T, what: str, *, says_where: bool = True) -> bool:
         """Write it whole, or not at all."""
         with private_names(self._is_private):
-            name = self._file.write_or_tell(lambda: self._content_of(data))
+            name = self._file.write_or_tell(lambda: self.format.render(data))
         if name is not None and says_where:
             print(f"{what} written to {name}", file=sys.stderr)
         return name is not None
@@ -114,11 +110,10 @@ def writer_to(
     """
     if not paths:
         return _to_terminal if prints() else lambda _results: True
-    formats = {ending: output.render for ending, output in output_formats().items()}
     files = [
         OutputFile(
             path_of_rank(path),
-            formats,
+            RunResults,
             keeps_older=is_profile(path) and not force,
             is_private=is_private,
         )

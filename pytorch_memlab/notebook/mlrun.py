@@ -44,7 +44,6 @@ from ..profiles.recorded import MeasuredDevice, RecordedProfile
 from ..records import Report
 from ..render.output_format import RunResults
 from ..render.outputs import output_formats
-from ..render.outputs.text_file import TextFile
 from ..render.run_notes import cache_notes, sentences
 from ..scopes import RunPeaks
 from .shell import last_cell_number
@@ -251,13 +250,13 @@ class MlrunFile:
 
             display(FileLink(self._path))
 
-    def _text(self, run: CellRun, columns: tuple[str, ...]) -> str:
+    def _text(self, run: CellRun, columns: tuple[str, ...]) -> str | bytes:
         profile, tables = replace(run.recorded(), columns=columns), run.tables(columns)
         report = run.display(columns).report
         if self._is_private:
             profile = without_private_facts(profile)
             tables, report = private_report(tables), private_report(report)
-        formats = output_formats()
-        output = formats.get(self._file.ending, formats[TextFile.ending])
+        formats = output_formats(RunResults)
+        output = formats.get(self._file.ending, formats[".txt"])
         with private_names(self._is_private):
             return output.render(RunResults(report, None, profile, profile, tables))

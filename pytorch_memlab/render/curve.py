@@ -246,7 +246,7 @@ _ABOVE: Final = 1.15
 # The picture
 
 
-def _picture(kind: str, report: GridSearch) -> bytes:
+def picture(ending: str, report: GridSearch) -> bytes:
     """The curve as a picture, one for each combination of other variables."""
     answers_drawn = [
         combination
@@ -254,11 +254,7 @@ def _picture(kind: str, report: GridSearch) -> bytes:
         if any(answer.points for answer in report.of(combination))
     ]
     heading = shortened(f"{report.program}: memory by {report.variable.name}", _LONGEST)
-    return drawn(kind, heading, answers_drawn, partial(_draw, report))
-
-
-svg = partial(_picture, "svg")
-png = partial(_picture, "png")
+    return drawn(ending, heading, answers_drawn, partial(_draw, report))
 
 
 def _draw(report: GridSearch, axes: Axes, combination: tuple[int | str, ...]) -> None:

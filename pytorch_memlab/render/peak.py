@@ -1,19 +1,12 @@
-"""Peak holders as text, as comma-separated values, and in the format of speedscope."""
+"""The holders of a peak as text."""
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, fields, replace
-from io import StringIO
 
-from .._common.process.version import __version__
 from .._common.text.prose_size import prose_size
 from .._common.text.quoted import printable
-from .._common.text.shared_paths import shown
 from ..history.holders import NO_MODULE, Holder, PeakHolders, Share, innermost_of_user
-from ..history.model import Frame
 from ..history.peak import Peak
 from .private_pools import at_peak
 from .rows import WIDTH, cut, document, place, source_line, wrapped
@@ -124,63 +117,3 @@ def _rows(part: Holder | Share, total: int) -> list[str]:
 
 def _row(size: int, total: int, what: str) -> str:
     return cut(f"{prose_size(size):>12}  {size / max(total, 1):6.1%}  {what}")
-
-
-_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-
-
-# For other programs
-
-
-def csv_text(peaks: Sequence[PeakHolders], by: str = "line") -> str:
-    """The parts of some peaks, whose sizes in bytes add up to each peak."""
-    kind = Holder if by in ("line", "function") else Share
-    output = StringIO()
-    writer = csv.writer(output, lineterminator="\n")
-    writer.writerow(["device", *(field.name for field in fields(kind))])
-    for holders in peaks:
-        peak = holders.peak
-        for row in parts(holders, by):
-            if isinstance(row, Holder):
-                row = replace(row, file=shown(row.file))
-            writer.writerow([peak.name if peak.run else peak.device, *astuple(row)])
-    return output.getvalue().encode("utf-8", "replace").decode()
-
-
-def speedscope(peaks: Sequence[PeakHolders]) -> str:
-    """A profile for each GPU, whose weights add up to its peak."""
-    numbers: dict[Frame, int] = {}
-    profiles = [_profile(holders, numbers) for holders in peaks]
-    frames = [
-        {"name": frame.name}
-        | ({"file": shown(frame.filename), "line": frame.line} if frame.filename else {})
-        for frame in numbers
-    ]
-    return json.dumps(
-        {
-            "$schema": _SCHEMA,
-            "exporter": "pytorch_memlab",
-            "version": __version__,
-            "name": "GPU memory at the peak",
-            "activeProfileIndex": 0,
-            "shared": {"frames": frames},
-            "profiles": profiles,
-        }
-    )
-
-
-def _profile(holders: PeakHolders, numbers: dict[Frame, int]) -> dict[str, object]:
-    """The stacks of one GPU, outermost frame first; new frames get the next numbers."""
-    stacks = holders.by_stack()
-    return {
-        "type": "sampled",
-        "name": holders.peak.name,
-        "unit": "bytes",
-        "startValue": 0,
-        "endValue": holders.peak.active,
-        "samples": [
-            [numbers.setdefault(frame, len(numbers)) for frame in reversed(stack)]
-            for stack, _ in stacks
-        ],
-        "weights": [size for _, size in stacks],
-    }

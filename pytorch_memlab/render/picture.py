@@ -68,13 +68,13 @@ def shortened(text: str, longest: int) -> str:
     return cut(printable(text), longest)
 
 
-def drawn(kind: str, title: str, parts: Sequence[T], draw: Callable[[Axes, T], None]) -> bytes:
-    """A picture of some parts, one below the other, as SVG or PNG."""
+def drawn(ending: str, title: str, parts: Sequence[T], draw: Callable[[Axes, T], None]) -> bytes:
+    """A picture of some parts, one below the other, for a file that ends in .svg or .png."""
     check_installed()
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {}
+    metadata: dict[str, Any] = {"Date": None} if ending == ".svg" else {}
     output = BytesIO()
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
@@ -88,7 +88,7 @@ def drawn(kind: str, title: str, parts: Sequence[T], draw: Callable[[Axes, T], N
         grid = figure.subplots(rows, 1, squeeze=False)
         for axes, part in zip(grid[:, 0], parts, strict=False):
             draw(axes, part)
-        figure.savefig(output, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
+        figure.savefig(output, format=ending[1:], dpi=_DOTS_PER_INCH, metadata=metadata)
     return output.getvalue()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import partial
 from itertools import accumulate
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
@@ -241,13 +240,9 @@ _LONGEST_TITLE: Final = 90
 # The picture
 
 
-def _picture(kind: str, timelines: Sequence[Timeline], title: str = "") -> bytes:
+def picture(ending: str, timelines: Sequence[Timeline], title: str = "") -> bytes:
     """Timelines as a picture, one below the other."""
-    return drawn(kind, shortened(title, _LONGEST_TITLE), timelines, _timeline)
-
-
-svg = partial(_picture, "svg")
-png = partial(_picture, "png")
+    return drawn(ending, shortened(title, _LONGEST_TITLE), timelines, _timeline)
 
 
 def _timeline(axes: Axes, timeline: Timeline) -> None:

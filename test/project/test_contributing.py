@@ -239,7 +239,7 @@ def test_a_file_with_an_output_format_is_found_and_writes_the_lines_of_a_report(
     (folder / "lines_file.py").write_text(format_shown)
     monkeypatch.setattr(outputs, "__path__", [*outputs.__path__, str(folder)])
     monkeypatch.delitem(sys.modules, f"{outputs.__name__}.lines_file", raising=False)
-    assert [*output_formats()] == [".txt", ".html", ".json", ".csv"]
+    assert [*output_formats(RunResults)] == [".txt", ".html", ".json", ".csv"]
 
     with simulate("1GiB"), LineProfiler(step) as prof:
         step()
@@ -247,13 +247,13 @@ def test_a_file_with_an_output_format_is_found_and_writes_the_lines_of_a_report(
     first = step.__code__.co_firstlineno
     profile = prof.recorded()
     results = RunResults(report, None, profile, profile, report)
-    assert output_formats()[".csv"].render(results) == (
+    assert output_formats(RunResults)[".csv"].render(results) == (
         "function,line,kept,hits\n"
         f"{step.__qualname__},{first},0,1\n"
         f"{step.__qualname__},{first + 1},{2**22},1\n"
         f"{step.__qualname__},{first + 2},512,1\n"
     )
-    assert "4.00M" in output_formats()[".txt"].render(results)
+    assert "4.00M" in output_formats(RunResults)[".txt"].render(results)
 
     (tmp_path / "program.py").write_text("import torch\ntorch.ones(1 << 20, device='cuda')\n")
     monkeypatch.chdir(tmp_path)

@@ -10,6 +10,8 @@ import pytest
 from peaks import ENGINE, FORWARD, LINEAR, MAIN, MIB, SMALL, block, holders_of, hostile
 
 from pytorch_memlab.render import peak
+from pytorch_memlab.render.output_format import PeakResults
+from pytorch_memlab.render.outputs import output_formats
 
 # What speedscope's published types of a file with sampled profiles ask for.
 COUNT = {"type": "integer", "minimum": 0}
@@ -72,14 +74,18 @@ SCHEMA = {
 }
 
 
+def written(ending, *peaks, by="line"):
+    return output_formats(PeakResults)[ending].render(PeakResults(peaks, "snapshot.pickle", by))
+
+
 @pytest.mark.parametrize("holders", [SMALL, hostile(), holders_of([])])
 def test_speedscope_finds_what_its_format_asks_for(holders):
-    jsonschema.validate(json.loads(peak.speedscope([holders])), SCHEMA)
+    jsonschema.validate(json.loads(written(".speedscope.json", holders)), SCHEMA)
 
 
 def test_speedscope_gets_each_stack_with_its_bytes():
     other = holders_of([block(0, 3, 2)], device=1)
-    data = json.loads(peak.speedscope([SMALL, other]))
+    data = json.loads(written(".speedscope.json", SMALL, other))
     frames = data["shared"]["frames"]
     assert frames == [
         {"name": "main", "file": MAIN.filename, "line": 3},
@@ -112,7 +118,7 @@ def test_collapsed_stacks_are_one_line_each_whatever_the_names_are():
 
 
 def test_comma_separated_values_add_up_to_the_peak():
-    rows = list(csv.DictReader(peak.csv_text([SMALL, hostile()]).splitlines()[:4]))
+    rows = list(csv.DictReader(written(".csv", SMALL, hostile()).splitlines()[:4]))
     assert rows[1] == {
         "device": "0",
         "file": FORWARD.filename,
@@ -123,16 +129,16 @@ def test_comma_separated_values_add_up_to_the_peak():
         "backward": str(MIB),
     }
     assert sum(int(row["size"]) for row in rows) == SMALL.peak.active
-    assert peak.csv_text([SMALL], "category").splitlines()[:2] == [
+    assert written(".csv", SMALL, by="category").splitlines()[:2] == [
         "device,name,size,blocks,backward",
         f"0,parameters,{8 * MIB},1,0",
     ]
-    assert peak.csv_text([SMALL], "module").splitlines()[1:] == [
+    assert written(".csv", SMALL, by="module").splitlines()[1:] == [
         f"0,,{9 * MIB},2,0",
         f"0,Net.0,{5 * MIB},2,{MIB}",
         f"0,Net.1,{2 * MIB},1,0",
     ]
-    assert peak.csv_text([hostile()]).encode("utf-8")
+    assert written(".csv", hostile()).encode("utf-8")
 
 
 HEAD = "cuda:0: 16.0 MiB in use at the peak, 32.0 MiB reserved (event 5 of 9)\n\n"

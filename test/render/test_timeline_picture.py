@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import struct
 import sys
 import warnings
@@ -13,13 +14,15 @@ from timelines import MIB, SMALL, hostile
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.render.picture import COLOURS
-from pytorch_memlab.render.timeline import png, svg
+from pytorch_memlab.render.timeline import picture
+
+svg, png = (functools.partial(picture, ending) for ending in (".svg", ".png"))
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def texts(picture):
-    root = ElementTree.fromstring(picture)
+def texts(drawn):
+    root = ElementTree.fromstring(drawn)
     assert root.tag == f"{SVG}svg"
     return ["".join(one.itertext()).strip() for one in root.iter(f"{SVG}text")]
 
@@ -48,9 +51,9 @@ def test_the_svg_has_its_words_as_text():
 
 
 def test_the_svg_draws_each_band_in_its_colour_and_is_the_same_each_time():
-    picture = svg([SMALL])
-    assert picture == svg([SMALL])
-    text = picture.decode()
+    drawn = svg([SMALL])
+    assert drawn == svg([SMALL])
+    text = drawn.decode()
     assert COLOURS[0] in text
     assert COLOURS[4] in text
     assert COLOURS[1] not in text

@@ -21,13 +21,13 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._common.process.standard_output import print_to_stdout
 from ..._common.text.prose_size import prose_size
 from ...errors import UsageError
+from ...render.output_format import ComparedProfiles, ComparedTests, ComparisonResults
 from ..common_options import add_output_files, add_private, add_rows
 from ..exit_codes import USAGE_ERROR
 from ..output import OutputFile
@@ -55,35 +55,23 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add("AFTER", "the one to compare with it")
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """The comparison in each form, made when it is asked for, and what grew too much."""
-
-    text: Callable[[], str]
-    page: Callable[[], str]
-    too_large: list[str]
-
-
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
     from ...profiles.differences import growth_limit
 
     growth_limit("--fail-over", options.fail_over)
-    formats: dict[str, Callable[[_Compared], str | bytes]] = {
-        ".txt": lambda compared: compared.text(),
-        ".html": lambda compared: compared.page(),
-    }
     is_private = options.private
     outputs = options.outputs or ()
-    files = [OutputFile(path, formats, is_private=is_private) for path in outputs]
+    files = [OutputFile(path, ComparisonResults, is_private=is_private) for path in outputs]
     tests = _tests_in(options.before, options.after)
-    compared = _of_profiles(options) if tests is None else _of_tests(options, tests)
-    return partial(_show, compared, files, is_private=is_private)
+    compared, too_large = _of_profiles(options) if tests is None else _of_tests(options, tests)
+    return partial(_show, ComparisonResults(compared), too_large, files, is_private=is_private)
 
 
-def _of_profiles(options: argparse.Namespace) -> _Compared:
+def _of_profiles(options: argparse.Namespace) -> tuple[ComparedProfiles, list[str]]:
+    """The comparison of two profiles, and what grew too much."""
     from ...profiles.differences import compare, growth_limit
     from ...profiles.privacy import without_private_facts
-    from ...render import difference_page, differences
+    from ...render.differences import percent
     from ...saved import profile_file
 
     is_too_much = growth_limit("--fail-over", options.fail_over)
@@ -91,36 +79,32 @@ def _of_profiles(options: argparse.Namespace) -> _Compared:
     before, after = profile_file.read(options.before), profile_file.read(options.after)
     if options.private:
         before, after = without_private_facts(before), without_private_facts(after)
-    differences_found = compare(before, after)
-    return _Compared(
-        partial(differences.text, names, before, after, differences_found, options.rows),
-        partial(difference_page.render, names, before, after, differences_found),
-        [
-            f"{device.name}: the active peak grew by {prose_size(device.active.growth)}"
-            f" ({differences.percent(device.active)}), more than {options.fail_over}"
-            for device in differences_found.devices
-            if is_too_much(device.active)
-        ],
-    )
+    differences = compare(before, after)
+    too_large = [
+        f"{device.name}: the active peak grew by {prose_size(device.active.growth)}"
+        f" ({percent(device.active)}), more than {options.fail_over}"
+        for device in differences.devices
+        if is_too_much(device.active)
+    ]
+    return ComparedProfiles(names, before, after, differences, options.rows), too_large
 
 
-def _of_tests(options: argparse.Namespace, tests: Sequence[dict[str, MeasuredTest]]) -> _Compared:
+def _of_tests(
+    options: argparse.Namespace, tests: Sequence[dict[str, MeasuredTest]]
+) -> tuple[ComparedTests, list[str]]:
     from ...profiles.changed_tests import changed_tests
     from ...profiles.differences import growth_limit
-    from ...render import difference_page, memory_of_tests
+    from ...render import memory_of_tests
 
     is_too_much = growth_limit("--fail-over", options.fail_over)
     names = options.before, options.after
     changed = changed_tests(*tests)
-    return _Compared(
-        partial(memory_of_tests.differences, names, changed, options.rows),
-        partial(difference_page.render_tests, names, changed),
-        [
-            memory_of_tests.grew(test, options.fail_over)
-            for test in changed
-            if test.change is not None and is_too_much(test.change)
-        ],
-    )
+    too_large = [
+        memory_of_tests.grew(test, options.fail_over)
+        for test in changed
+        if test.change is not None and is_too_much(test.change)
+    ]
+    return ComparedTests(names, changed, options.rows), too_large
 
 
 def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
@@ -141,15 +125,22 @@ def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
     return [tests_file.load(texts[file], file) for file in files]
 
 
-def _show(compared: _Compared, files: Sequence[OutputFile[_Compared]], *, is_private: bool) -> int:
+def _show(
+    compared: ComparisonResults,
+    too_large: Sequence[str],
+    files: Sequence[OutputFile[ComparisonResults]],
+    *,
+    is_private: bool,
+) -> int:
     from ..._common.text.shared_paths import private_names
+    from ...render.outputs.comparison_files import ComparisonText
 
     if not files:
         with private_names(is_private):
-            print_to_stdout(compared.text())
+            print_to_stdout(ComparisonText(".txt").render(compared))
     written = [file.write(compared, "comparison") for file in files]
-    for line in compared.too_large:
+    for line in too_large:
         print(f"pytorch-memlab diff: {line}", file=sys.stderr)
     if not all(written):
         return USAGE_ERROR
-    return 1 if compared.too_large else 0
+    return 1 if too_large else 0

@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING
 from ..._common.process.standard_output import print_to_stdout
 from ...advice.catalogue import causes_to_try, chosen_with_causes, named_changes, nearest
 from ...errors import MemlabError, UsageError
+from ...render.output_format import SearchResults
 from ...simulation.inspect import DEFAULT_GPU
 from ..common_options import (
     add_allow_writes,
@@ -74,7 +75,6 @@ _GPUS_OF_NODE = 8
 if TYPE_CHECKING:
     from ...advice.around_program import AroundProgram
     from ...fitting.cluster import Cluster
-    from ...fitting.grid import GridSearch
     from ...fitting.mesh import Mesh
     from ...fitting.target import ProgramTarget
     from ...fitting.trial import Settings
@@ -466,14 +466,12 @@ def _search_of(
     """The search of the largest values, with its options checked."""
     from ...fitting.grid import check_variables
     from ...fitting.variable import read_variable
-    from ...render import curve
 
     variables = [read_variable(text, target.arguments) for text in options.vary]
     check_variables(variables)
     picture = None
     if options.output is not None:
-        formats = {".svg": curve.svg, ".png": curve.png}
-        picture = OutputFile(options.output, formats, instead_of_matplotlib="")
+        picture = OutputFile(options.output, SearchResults)
     return partial(_search, target, gpus, variables, picture, is_private=options.private)
 
 
@@ -481,7 +479,7 @@ def _search(
     target: ProgramTarget,
     gpus: Sequence[tuple[str, GPU]],
     variables: Sequence[Variable],
-    picture: OutputFile[GridSearch] | None,
+    picture: OutputFile[SearchResults] | None,
     settings: Settings,
     *,
     is_private: bool,
@@ -505,7 +503,7 @@ def _search(
         return answer
     if is_private:
         search.program = os.path.basename(target.script)
-    return replace(answer, draw=partial(picture.write, search, "picture"))
+    return replace(answer, draw=partial(picture.write, SearchResults(search), "picture"))
 
 
 def _tell_progress(runs: int, latest: str) -> None:

@@ -22,6 +22,9 @@ from typing import TYPE_CHECKING
 
 from ..._common.process.standard_output import print_to_stdout
 from ...errors import UsageError
+from ...render.output_format import PeakResults
+from ...render.outputs import output_formats
+from ...render.outputs.peak_files import PeakText
 from ..common_options import (
     add_device,
     add_output_files,
@@ -34,8 +37,6 @@ from ..parser import CommandParser
 
 if TYPE_CHECKING:
     from ...history.holders import PeakHolders
-
-_WITH_ROWS = (".txt", ".csv")
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -61,12 +62,14 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int | None]:
-    top = None if options.all else options.top or 20
-    files = _files(options, top)
-    peaks = _peaks_in(options)
+    files = _files(options)
+    by, top = options.by or "line", options.top
+    if not files and not options.all:
+        top = top or 20
+    results = PeakResults(_peaks_in(options), os.path.basename(options.file), by, top)
     if files:
-        return partial(write_all, files, peaks, "peak")
-    return partial(print_to_stdout, _text(peaks, options.by or "line", top))
+        return partial(write_all, files, results, "peak")
+    return partial(print_to_stdout, PeakText(".txt").render(results))
 
 
 def _peaks_in(options: argparse.Namespace) -> Sequence[PeakHolders]:
@@ -85,52 +88,15 @@ def _peaks_in(options: argparse.Namespace) -> Sequence[PeakHolders]:
     return [peak_holders(history, device) for _, history, device in recorded_gpus(options)]
 
 
-def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequence[PeakHolders]]]:
-    if not options.outputs:
-        return []
-    from ...render import peak, peak_html
-
-    by = options.by or "line"
-    is_limited = options.top is not None
-    title = f"What holds the GPU memory at its peak: {os.path.basename(options.file)}"
-    files = [
-        OutputFile[Sequence["PeakHolders"]](
-            path,
-            {
-                ".html": partial(peak_html.render, title=title),
-                ".speedscope.json": peak.speedscope,
-                ".collapsed.txt": _collapsed,
-                ".csv": partial(peak.csv_text, by=by),
-                ".txt": partial(_text, by=by, top=top if is_limited else None),
-            },
-            is_private=options.private,
-        )
-        for path in options.outputs
-    ]
-    chooses = is_limited or options.by not in (None, "stack")
-    for file, path in zip(files, options.outputs, strict=True):
-        if chooses and file.ending not in _WITH_ROWS:
-            raise UsageError(f"--by and --top are for .txt and .csv, not for {path}")
-        if by == "stack" and file.ending == ".csv":
+def _files(options: argparse.Namespace) -> list[OutputFile[PeakResults]]:
+    outputs: Sequence[str] = options.outputs or ()
+    files = [OutputFile(path, PeakResults, is_private=options.private) for path in outputs]
+    chooses = options.top is not None or options.by not in (None, "stack")
+    for file, path in zip(files, outputs, strict=True):
+        if chooses and not file.format.has_rows:
+            formats = output_formats(PeakResults).values()
+            of_rows = " and ".join(chosen.ending for chosen in formats if chosen.has_rows)
+            raise UsageError(f"--by and --top are for {of_rows}, not for {path}")
+        if options.by == "stack" and file.format.ending == ".csv":
             raise UsageError(f"stacks are no rows of {path}: end it in .collapsed.txt")
     return files
-
-
-def _text(peaks: Sequence[PeakHolders], by: str, top: int | None) -> str:
-    from ...render import peak
-
-    return "\n".join(
-        holders.collapsed_stacks() if by == "stack" else peak.text(holders, top, by)
-        for holders in peaks
-    )
-
-
-def _collapsed(peaks: Sequence[PeakHolders]) -> str:
-    """The stacks of all GPUs; of several, each below its GPU."""
-    if len(peaks) == 1:
-        return peaks[0].collapsed_stacks()
-    return "".join(
-        f"{holders.peak.name};{line}"
-        for holders in peaks
-        for line in holders.collapsed_stacks().splitlines(keepends=True)
-    )

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
+from ...render.output_format import TimelineResults
 from ..common_options import (
     GPU_SPEC,
     add_device,
@@ -30,9 +30,6 @@ from ..common_options import (
 )
 from ..output import OutputFile, write_all
 from ..parser import CommandParser
-
-if TYPE_CHECKING:
-    from ...history.timeline import Timeline
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -61,19 +58,14 @@ def add_arguments(parser: CommandParser) -> None:
 
 def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
     from ...history.timeline import timeline_of
-    from ...render import timeline
     from ...simulation.inspect import find_gpu
 
-    title = f"GPU memory over time: {os.path.basename(options.file)}"
-    formats: dict[str, Callable[[Sequence[Timeline]], str | bytes]] = {
-        ".html": partial(timeline.render, title=title),
-        ".svg": partial(timeline.svg, title=title),
-        ".png": partial(timeline.png, title=title),
-    }
-    files = [OutputFile(path, formats, is_private=options.private) for path in options.outputs]
+    is_private = options.private
+    files = [OutputFile(path, TimelineResults, is_private=is_private) for path in options.outputs]
     capacity = None if options.gpu is None else find_gpu(options.gpu).total_memory
     timelines = [
         replace(timeline_of(history, device, capacity, options.by), run=run)
         for run, history, device in recorded_gpus(options)
     ]
-    return partial(write_all, files, timelines, "timeline")
+    title = f"GPU memory over time: {os.path.basename(options.file)}"
+    return partial(write_all, files, TimelineResults(timelines, title), "timeline")

@@ -32,12 +32,13 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from ..._common.process.standard_output import print_to_stdout
 from ..._common.text.near_files import why_not_opened
 from ..._common.text.quoted import shortened
 from ...errors import MemlabError, UsageError
+from ...render.output_format import VerifiedResults
 from ...simulation.inspect import DEFAULT_GPU, find_gpu
 from ..common_options import GPU_SPEC, add_program, number_from
 from ..exit_codes import FAILED, USAGE_ERROR
@@ -48,9 +49,6 @@ from ..parser import CommandParser
 if TYPE_CHECKING:
     from ...history.model import AllocationHistory
     from ...profiles.recorded import RecordedProfile
-    from ...profiles.verification import Verification
-
-    Written: TypeAlias = tuple[AllocationHistory, Verification, Mapping[str, str]]
 
 _LAST_LINES: Final = 8
 """How many lines of a failed program are shown."""
@@ -93,7 +91,7 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
     if options.gpu is not None:
         find_gpu(options.gpu)
-    file = None if options.output is None else _file(options.output)
+    file = None if options.output is None else OutputFile(options.output, VerifiedResults)
     if options.recorded is None and not torch.cuda.is_available():
         raise UsageError(
             "this machine has no CUDA GPU to run the program on: --recorded FILE takes a recording"
@@ -126,16 +124,10 @@ def _recorded(path: str) -> AllocationHistory:
     return history
 
 
-def _file(path: str) -> OutputFile[Written]:
-    from ...saved.recording import recording_file
-
-    return OutputFile(path, {".json.gz": lambda written: recording_file(*written)})
-
-
 def _verify(
     options: argparse.Namespace,
     recorded: AllocationHistory | None,
-    file: OutputFile[Written] | None,
+    file: OutputFile[VerifiedResults] | None,
 ) -> int:
     from ...history.model import AllocationHistory
     from ...profiles.verification import verification
@@ -162,7 +154,8 @@ def _verify(
         return USAGE_ERROR
     print_to_stdout(rendered.text(answer))
     versions = (real or simulated).runs[0].versions
-    if file is not None and not file.write((recorded, answer, versions), "recording and answer"):
+    results = VerifiedResults(recorded, answer, versions)
+    if file is not None and not file.write(results, "recording and answer"):
         return FAILED
     return 0 if answer.is_equal else FAILED
 

@@ -25,7 +25,7 @@ from ...history.whole_run import WholeRunHistory
 from ...jobs.black_box import BlackBox
 from ...jobs.folder import ENDING, JobFolder, is_job_folder
 from ...profiles.recorded import ProgramError
-from ...render.output_format import RunResults
+from ...render.output_format import RunResults, TimelineResults
 from ...render.outputs import output_formats
 from ...simulation.inspect import active
 from ..output import OutputFile, is_profile, tell_headline, writer_to
@@ -33,14 +33,10 @@ from ..output import OutputFile, is_profile, tell_headline, writer_to
 if TYPE_CHECKING:
     from ..._common.process.uncaught_errors import ErrorReport
     from ...history.model import AllocationHistory
-    from ...history.timeline import Timeline
     from .profile import Profile
     from .remedies import RemedyTrials
 
-    _Drawing = tuple[Sequence[Timeline], str]
-
 _TRACES = (".pickle", ".pkl")
-_PICTURES = (".svg", ".png")
 
 _PROTOCOL = 4
 """The newest that PyTorch's web viewer reads."""
@@ -51,7 +47,11 @@ class RunFiles:
 
     def __init__(self, options: argparse.Namespace) -> None:
         names: Sequence[str] = options.outputs or ()
-        endings = (*output_formats(), *_TRACES, *_PICTURES, ENDING)
+        of_report = output_formats(RunResults)
+        of_picture = tuple(
+            ending for ending in output_formats(TimelineResults) if ending not in of_report
+        )
+        endings = (*of_report, *_TRACES, *of_picture, ENDING)
         for name in names:
             if not (name.lower().endswith(endings) or is_job_folder(name)):
                 formats = ", ".join(endings)
@@ -68,7 +68,7 @@ class RunFiles:
         if len(jobs) > 1:
             raise UsageError(f"-o {jobs[0]} and -o {jobs[1]} are two folders: give one")
         traces = [name for name in names if name.lower().endswith(_TRACES)]
-        pictures = [name for name in names if name.lower().endswith(_PICTURES)]
+        pictures = [name for name in names if name.lower().endswith(of_picture)]
         reports = [name for name in names if name not in (*traces, *pictures, *jobs)]
         force = options.force
         arguments = () if options.private else masked(options.arguments)
@@ -155,17 +155,8 @@ class TimelinePicture:
     """The file that gets the timeline of a run, checked before there is one."""
 
     def __init__(self, path: str, command: str, device: str | None = None) -> None:
-        from ...render import timeline
-
         self._device = device  # the only one that is drawn
-
-        self._file: OutputFile[_Drawing] = OutputFile(
-            path_of_rank(path),
-            {
-                ".svg": lambda drawing: timeline.svg(*drawing),
-                ".png": lambda drawing: timeline.png(*drawing),
-            },
-        )
+        self._file = OutputFile(path_of_rank(path), TimelineResults)
         self._command = command
 
     def finish(self, profile: Profile, whole_run: WholeRunHistory) -> bool:
@@ -193,9 +184,8 @@ class TimelinePicture:
         ]
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
         kind = ", simulated" if active.machine is not None else ""
-        return self._file.write(
-            (timelines, f"{self._command} · {names}{kind}"), "timeline", says_where=prints()
-        )
+        drawing = TimelineResults(timelines, f"{self._command} · {names}{kind}")
+        return self._file.write(drawing, "timeline", says_where=prints())
 
 
 def _history(profile: Profile, whole_run: WholeRunHistory) -> AllocationHistory:

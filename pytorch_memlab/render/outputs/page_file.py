@@ -5,10 +5,11 @@ from __future__ import annotations
 from ..output_format import OutputFormat, RunResults
 
 
-class PageFile(OutputFormat):
+class PageFile(OutputFormat[RunResults]):
     """A page that needs no other file."""
 
-    ending = ".html"
+    shows = RunResults
+    endings = (".html",)
     order = 2
 
     def render(self, results: RunResults) -> str:

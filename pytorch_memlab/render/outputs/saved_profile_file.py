@@ -5,10 +5,11 @@ from __future__ import annotations
 from ..output_format import OutputFormat, RunResults
 
 
-class SavedProfileFile(OutputFormat):
+class SavedProfileFile(OutputFormat[RunResults]):
     """Everything that was recorded."""
 
-    ending = ".json"
+    shows = RunResults
+    endings = (".json",)
     order = 3
 
     def render(self, results: RunResults) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from ..output_format import OutputFormat, RunResults
 
 
-class TextFile(OutputFormat):
+class TextFile(OutputFormat[RunResults]):
     """The text that the terminal shows."""
 
-    ending = ".txt"
+    shows = RunResults
+    endings = (".txt",)
     order = 1
 
     def render(self, results: RunResults) -> str:

@@ -15,7 +15,9 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.history.holders import peak_holders
 from pytorch_memlab.history.snapshot import read_snapshot
 from pytorch_memlab.history.timeline import timeline_of
-from pytorch_memlab.render import peak, peak_html, timeline
+from pytorch_memlab.render import peak_html, timeline
+from pytorch_memlab.render.output_format import PeakResults
+from pytorch_memlab.render.outputs.speedscope_file import SpeedscopeFile
 from pytorch_memlab.render.timeline import render
 from pytorch_memlab.simulation import simulate
 
@@ -54,8 +56,8 @@ def test_a_timeline_is_written_in_every_format(tmp_path, capsys):
     found = timelines(30 * MIB)
     title = "GPU memory over time: snapshot.pickle"
     assert (tmp_path / "a.html").read_text() == render(found, title)
-    assert (tmp_path / "a.svg").read_bytes() == timeline.svg(found, title)
-    assert (tmp_path / "A.PNG").read_bytes() == timeline.png(found, title)
+    assert (tmp_path / "a.svg").read_bytes() == timeline.picture(".svg", found, title)
+    assert (tmp_path / "A.PNG").read_bytes() == timeline.picture(".png", found, title)
     assert capsys.readouterr().err == (
         "timeline written to a.html\ntimeline written to a.svg\ntimeline written to A.PNG\n"
     )
@@ -79,7 +81,8 @@ def test_a_peak_is_written_in_every_format(tmp_path, capsys):
     found = peaks()
     title = "What holds the GPU memory at its peak: snapshot.pickle"
     assert (tmp_path / "a.html").read_text() == peak_html.render(found, title)
-    assert (tmp_path / "a.speedscope.json").read_text() == peak.speedscope(found)
+    speedscope = SpeedscopeFile(".speedscope.json").render(PeakResults(found, ""))
+    assert (tmp_path / "a.speedscope.json").read_text() == speedscope
     data = json.loads((tmp_path / "a.speedscope.json").read_text())
     assert [sum(profile["weights"]) for profile in data["profiles"]] == [5 * MIB, 2 * MIB]
     stacks = (tmp_path / "a.collapsed.txt").read_text().splitlines()
@@ -119,7 +122,7 @@ def test_the_rows_of_a_file_are_those_asked_for(tmp_path):
         ),
         (
             ["peak", "--by", "module", "-o", "a.html"],
-            "--by and --top are for .txt and .csv, not for a.html",
+            "--by and --top are for .csv and .txt, not for a.html",
         ),
         (
             ["peak", "--by", "stack", "-o", "a.csv"],
