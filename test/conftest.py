@@ -7,6 +7,7 @@ import gc
 import operator
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -57,6 +58,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if mark is not None:
             (reason,) = mark.args
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+_NEW_PROCESS = "PYTORCH_MEMLAB_TEST_IN_NEW_PROCESS"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that leaves something behind in a new process, where nothing comes after it."""
+    if pyfuncitem.get_closest_marker("new_process") is None or _NEW_PROCESS in os.environ:
+        return None
+    blind = ["--blind"] if pyfuncitem.config.getoption("--blind") else []
+    file, *names = pyfuncitem.nodeid.split("::")
+    test = "::".join([str(pyfuncitem.config.rootpath / file), *names])
+    finished = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *blind, test],
+        cwd=pyfuncitem.config.rootpath,
+        env={**os.environ, _NEW_PROCESS: "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 0, finished.stdout
+    return True
 
 
 # Each core runs a test: more threads of a test would wait for those of the others.
@@ -173,6 +196,15 @@ def _recordings() -> int:
     return 0 if module is None else module.program._users
 
 
+def _references(argument: object) -> int:
+    return sys.getrefcount(argument)
+
+
+def _references_in_a_call() -> int:
+    """One more than usual while another frame evaluator than Python's runs functions."""
+    return _references(object())
+
+
 @pytest.fixture(autouse=True)
 def everything_is_given_back() -> Iterator[None]:
     """Tracer, modes, patched names and peaks are after a test what they were before it."""
@@ -181,6 +213,7 @@ def everything_is_given_back() -> Iterator[None]:
     default_device = torch.empty(0).device
     watching = uncaught._watching
     ctrl_c = signal.getsignal(signal.SIGINT)
+    references = _references_in_a_call()
     yield
     from pytorch_memlab.line_profiler.profile import global_line_profiler
 
@@ -199,3 +232,4 @@ def everything_is_given_back() -> Iterator[None]:
     assert torch.empty(0).device == default_device
     assert _changed(names) == []
     assert torch.zeros(1).device.type == "cpu"
+    assert _references_in_a_call() == references or _NEW_PROCESS in os.environ

@@ -18,6 +18,7 @@ def matrices() -> tuple[torch.Tensor, torch.Tensor]:
     return one, torch.zeros(INNER, COLUMNS, device="cuda", dtype=torch.bfloat16)
 
 
+@pytest.mark.new_process("torch.compile keeps its frame evaluator once a compiler has failed")
 def test_padding_is_turned_off_where_timing_a_product_does_not_fit() -> None:
     # Copies of both matrices, the second in a segment of whole 2 MiB, and the product, for which
     # there is no room.

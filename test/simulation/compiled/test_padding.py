@@ -116,6 +116,7 @@ def test_random_numbers_are_those_of_a_program_that_measures_nothing() -> None:
     assert torch.equal(numbers(1001), numbers(1008))
 
 
+@pytest.mark.new_process("torch.compile keeps its frame evaluator once a compiler has failed")
 def test_what_does_not_fit_while_it_is_measured_is_an_error_of_the_compiler() -> None:
     with simulate("64MiB", compute=False):
         one = torch.zeros(1024, 1024, device="cuda", dtype=torch.bfloat16)
