@@ -144,7 +144,7 @@ def batch_number(
             same = [
                 other for other in named if (other.value, other.file) == (number.value, number.file)
             ]
-            return _at(*sorted(same, key=lambda other: other is not number))
+            return _at(*same)
     used = list(numbers.used(1 if is_second else 0))
     for length in dimensions:
         same = [number for number in used if number.value == length]

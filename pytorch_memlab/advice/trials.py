@@ -212,7 +212,8 @@ def _advise(request: _Request) -> Advice:
     os.environ.update(program.environment)
     program.target.show_sources()
     trials = _Trials(program, has_error=oom is not None)
-    with _interrupted_at(min(time.time() + request.seconds, request.latest)):
+    deadline = min(time.time() + request.seconds, request.latest)
+    with suppress(KeyboardInterrupt), _interrupted_at(deadline):
         if oom is None:
             trials.run({0: None})
             oom = trials.facts_at_peak()
@@ -237,11 +238,13 @@ def _whole(program: TrialProgram) -> TrialProgram:
 
 @contextmanager
 def _interrupted_at(deadline: float) -> Iterator[None]:
+    """Raise KeyboardInterrupt at that time; already on entry, if it is over."""
     timer = threading.Timer(max(0.0, deadline - time.time()), _thread.interrupt_main)
     timer.daemon = True
-    timer.start()
-    with suppress(KeyboardInterrupt):
+    try:
+        timer.start()
         yield
+    finally:
         timer.cancel()
 
 
