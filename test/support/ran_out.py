@@ -13,10 +13,10 @@ import torch
 
 from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
+from pytorch_memlab.advice.attention.written_call import FusedAttention
 from pytorch_memlab.advice.batch_size import SmallerBatch
 from pytorch_memlab.advice.cause import Remedy
 from pytorch_memlab.advice.changes import EditedSource
-from pytorch_memlab.advice.written_attention import FusedAttention
 from pytorch_memlab.history.out_of_memory import OutOfMemory
 
 _PLACE = re.compile(r"# \S+\.py (in place of|before|after) lines? [\d to]+:")

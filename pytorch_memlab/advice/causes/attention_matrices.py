@@ -7,10 +7,10 @@ from collections import Counter
 from ..._common.text.prose_size import prose_size
 from ...history.out_of_memory import BlockInUse, OutOfMemory, ProgramLine
 from ..around_program import Edit
+from ..attention.fused_attention import fused_attention
 from ..cause import Cause, Remedy, Results, at_line
 from ..changes import edited_source
 from ..evidence import LARGE_VOCABULARY, is_much, is_score_matrix, places
-from ..written_attention import fused_attention
 
 _FUSED = "scaled_dot_product_attention"
 

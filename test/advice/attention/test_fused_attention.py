@@ -8,7 +8,7 @@ import textwrap
 import pytest
 import torch
 
-from pytorch_memlab.advice.written_attention import fused_attention
+from pytorch_memlab.advice.attention.fused_attention import fused_attention
 
 HEAD = """\
 import math
