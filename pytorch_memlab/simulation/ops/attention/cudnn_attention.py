@@ -90,7 +90,8 @@ def _backward_memory(call: OpCall) -> None:
 # of gradients of scores, if that has at most CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT (256 MiB).
 # What an engine accumulates with these is bounded by one number of 32 bits for each element of
 # queries, keys, values and of the output, with sizes of heads and lengths rounded up to whole
-# tiles.
+# tiles. The engines are closed, so that tiles of 128 are an estimate: those of FlashAttention's
+# backward pass (``mha_bwd`` in ``flash_attn/flash_api.cpp``).
 
 _SCORES_LIMIT: Final = 256 << 20
 _TILE: Final = 128

@@ -128,7 +128,9 @@ def scan(count: int, size: int) -> int:
 
     Tiles are those of ``Policy600``: 128 threads with 15 words of 4 bytes each.
     """
-    return _states(count, 128 * max(1, min(60 // size, 30)), 2 * size)
+    # ``TxnWord`` of ``ScanTileState`` in ``single_pass_scan_operators.cuh``: a status as wide as
+    # the element and the element, in a word that has 4 bytes also where both have 1.
+    return _states(count, 128 * max(1, min(60 // size, 30)), max(4, 2 * size))
 
 
 @decision

@@ -219,11 +219,11 @@ _UNSORTED: Final = 3072
 """Most indices whose gradients are added up without sorting them:
 ``embedding_dense_backward_cuda`` in ``Embedding.cu``."""
 
-# ``NROWS_PER_THREAD`` in ``EmbeddingBackwardKernel.cu``, and ``MAX_BLOCK_SIZE`` in
-# ``SortingCommon.cuh``.
+# ``NROWS_PER_THREAD`` and ``MAX_ATOMIC_ACCUM_BLOCKS_PER_SM`` in ``EmbeddingBackwardKernel.cu``,
+# and ``MAX_BLOCK_SIZE`` in ``SortingCommon.cuh``.
 _ROWS_PER_THREAD: Final = 10
-_MOST_THREADS: Final = 1024
 _MOST_BLOCKS_PER_PROCESSOR: Final = 4
+_MOST_THREADS: Final = 1024
 _MAX: Final = 2
 """Mode of an embedding bag that takes the largest of each column."""
 

@@ -53,6 +53,18 @@ def test_a_scan_by_key_has_a_state_and_a_key_for_each_tile(gpu, size, tile):
         assert cub.scan_by_key(PRESETS[gpu], count, size) == expected
 
 
+def test_a_scan_keeps_4_bytes_for_a_tile_also_of_elements_of_1_byte():
+    tiles = 100
+    of_one, of_two, of_four, of_eight = (
+        cub.scan(128 * items * tiles, size) for size, items in ((1, 30), (2, 30), (4, 15), (8, 7))
+    )
+    assert (of_one, of_two) == (768 + 255, 768 + 255)  # 132 states of 4 bytes are 528
+    assert (of_four, of_eight) == (1280 + 255, 2304 + 255)
+    small = torch.zeros(128 * 30 * tiles, dtype=torch.int8)
+    scanned = events(lambda x: torch.cumsum(x, 0, dtype=torch.int8), small.cuda)
+    assert scanned == [len(small), 768 + 255, -768 - 255]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.uint8])
 def test_small_keys_are_sorted_by_blocks_before_hopper(dtype):
     key = dtype.itemsize
