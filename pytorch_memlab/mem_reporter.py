@@ -319,10 +319,8 @@ def _reference_from_python(tensors: list[torch.Tensor]) -> None:
 
 
 def _printed_to(file: str | os.PathLike[str] | IO[str] | None) -> AbstractContextManager[object]:
-    """Let ``print`` write to a file: what a subclass of the reporter prints goes there too.
-
-    What no text can be printed to is refused at once.
-    """
+    """Let ``print`` write to a file: what a subclass of the reporter prints goes there too."""
+    # What no text can be printed to is refused at once.
     if file is None:
         return nullcontext()
     if isinstance(file, (str, os.PathLike)):

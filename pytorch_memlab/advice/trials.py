@@ -309,10 +309,8 @@ class _Trials:
             self._ended[number] = end
 
     def _run_beside_unchanged(self) -> None:
-        """Try all remedies; the program as it is runs first, and beside them, if it did not yet.
-
-        The trials end with it if it does not end as it did before.
-        """
+        """Try all remedies; the program as it is runs first, and beside them, if it did not yet."""
+        # The trials end with it if it does not end as it did before.
         changes: dict[int, Change | None] = {} if 0 in self._ended else {0: None}
         if changes or self._reproduces:
             changes |= {index: remedy.change for index, remedy in enumerate(self._tried, 1)}

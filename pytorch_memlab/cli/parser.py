@@ -75,10 +75,8 @@ class CommandParser(argparse.ArgumentParser):
         return options
 
     def _with_values(self, arguments: Sequence[str]) -> list[str]:
-        """The words with an empty value for options of ``optional_values`` that have none.
-
-        Words from the first operand on are those of a program, perhaps, and stay as they are.
-        """
+        """The words with an empty value for options of ``optional_values`` that have none."""
+        # Words from the first operand on are those of a program, perhaps, and stay as they are.
         words, position = list(arguments), 0
         while position < len(words) and words[position].startswith("-"):
             word = words[position]

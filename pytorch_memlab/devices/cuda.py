@@ -34,10 +34,8 @@ class CudaDevice(Device):
         self.name = f"cuda:{index}"
 
     def _properties(self) -> Any:
-        """Its name and size; None while CUDA is not initialised, or does not answer.
-
-        They are kept: a process whose GPU has failed cannot ask again, nor can a forked child.
-        """
+        """Its name and size; None while CUDA is not initialised, or does not answer."""
+        # They are kept: a process whose GPU has failed cannot ask again, nor can a forked child.
         if self._known_properties is None and torch.cuda.is_initialized():
             with suppress(Exception):
                 self._known_properties = torch.cuda.get_device_properties(self._index)

@@ -207,11 +207,9 @@ class _CannotTrain:
 
 
 def _can_train() -> bool:
-    """True if autograd works in this fork.
-
-    Where it has its own threads, such as one for each GPU, it refuses to work in a fork of a
-    process that has run a backward pass. There is no other way to ask.
-    """
+    """True if autograd works in this fork."""
+    # Where it has its own threads, such as one for each GPU, it refuses to work in a fork of a
+    # process that has run a backward pass. There is no other way to ask.
     torch = sys.modules.get("torch")
     if torch is not None:
         try:

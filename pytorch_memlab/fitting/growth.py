@@ -128,10 +128,7 @@ def _stays(log: EventLog, loop: Repeated, until: int) -> bool:
 
 
 def _even_steps(log: EventLog, repeated: Repeated) -> tuple[int, list[_Step], Counter[int]] | None:
-    """The steps of a cycle, the last cycles, and what each leaves; None if they do not grow alike.
-
-    What it leaves is by stacks.
-    """
+    """The steps of a cycle, the last cycles, and what each leaves by stack; None if uneven."""
     times = repeated.ends
     longest = min(LONGEST_CYCLE, (len(times) - 2) // _STEPS_IN_A_ROW)
     for cycle in range(1, longest + 1):  # each so many steps are one

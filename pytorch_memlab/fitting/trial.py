@@ -279,10 +279,8 @@ def _trial(request: TrialRequest) -> Trial:
 
 
 def _leave_simulations() -> Machine | None:
-    """End the simulations that were on where this process was forked; the innermost machine.
-
-    Two simulations at a time would both follow what the program does.
-    """
+    """End the simulations that were on where this process was forked; the innermost machine."""
+    # Two simulations at a time would both follow what the program does.
     machine = active.machine
     active.end_simulations()
     return machine
@@ -562,10 +560,8 @@ def _traceback(error: BaseException) -> str:
 
 
 def _is_out_of_memory(error: BaseException, *, is_limited: bool) -> bool:
-    """True if an exception is, or comes from, an out-of-memory error of a GPU.
-
-    A GPU without limit has what this machine can map.
-    """
+    """True if an exception is, or comes from, an out-of-memory error of a GPU."""
+    # A GPU without limit has what this machine can map.
     kinds = (torch.OutOfMemoryError, *(() if is_limited else (HostMemoryError,)))
     return any(isinstance(chained_error, kinds) for chained_error in chain(error, suppressed=True))
 

@@ -32,10 +32,9 @@ def is_recorded() -> bool:
 
 
 class _Switch:
-    """PyTorch's history, on for as long as one of us wants it.
+    """PyTorch's history, on for as long as one of us wants it."""
 
-    A history that the program records already is left as it is.
-    """
+    # A history that the program records already is left as it is.
 
     def __init__(self) -> None:
         self._users = 0

@@ -124,11 +124,9 @@ class ModulePaths:
 
 
 def _registration_hook(registered: Callable[[torch.nn.Module], object]) -> Call:
-    """A hook of PyTorch that the compiler traces as nothing.
-
-    A program that slices a ``ModuleList`` in compiled code makes a module there. The hook has the
-    file of PyTorch's own modules: files of this package are not traced under simulation.
-    """
+    """A hook of PyTorch that the compiler traces as nothing."""
+    # A program that slices a ``ModuleList`` in compiled code makes a module there. The hook has the
+    # file of PyTorch's own modules: files of this package are not traced under simulation.
 
     def is_registered(outer: torch.nn.Module, _name: str, _part: object) -> None:
         if not torch.compiler.is_compiling():

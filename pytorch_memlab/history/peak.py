@@ -274,10 +274,8 @@ def serves_small(segment: Segment) -> bool:
 
 
 def _block_size(size: int, rest: int, splits_all: bool, settings: AllocatorSettings) -> int:
-    """The bytes of a block where the free range has a rest that may be too small to be split off.
-
-    Every block is split in the small pool, and while segments expand.
-    """
+    """The bytes of a block where the rest of the free range may be too small to be split off."""
+    # Every block is split in the small pool, and while segments expand.
     if splits_all:
         is_split = rest >= MIN_BLOCK_SIZE
     else:

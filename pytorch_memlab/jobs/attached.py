@@ -217,10 +217,9 @@ def in_main_thread(work: Callable[[], None]) -> None:
 
 
 class _Request:
-    """Work for the main thread, which Python lets in between any two of its instructions.
+    """Work for the main thread, which Python lets in between any two of its instructions."""
 
-    That is no moment for it while the program is within this package.
-    """
+    # That is no moment for it while the program is within this package.
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work

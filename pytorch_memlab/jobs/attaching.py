@@ -60,11 +60,7 @@ def folder_of(process: int) -> str | None:
 
 
 def _let_listen(process: int) -> None:
-    """Let a process of Python 3.14 import what answers.
-
-    Raises:
-        UsageError: no such process, or no way into it.
-    """
+    """Let a process of Python 3.14 import what answers."""
     if not _runs(process):
         raise UsageError(f"there is no process {process} of this user")
     run_in = getattr(sys, "remote_exec", None)

@@ -256,10 +256,8 @@ def are_results(path: str) -> bool:
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of the callers, then those that exceptions still hold; innermost first.
-
-    These are the exception that is handled now, and the one that Python's prompt showed last.
-    """
+    """The frames of the callers, then those that exceptions still hold; innermost first."""
+    # These are the exception that is handled now, and the one that Python's prompt showed last.
     calling = []
     while frame is not None:
         calling.append(frame)

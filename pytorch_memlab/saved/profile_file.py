@@ -207,10 +207,8 @@ def with_masked_arguments(run: Run) -> Run:
 
 
 def _of_version_2(data: dict[str, Any]) -> dict[str, Any]:
-    """A file of version 2, in which lines and calls have the sums of all hits.
-
-    What a hit kept and freed is the least that they can be, with that difference.
-    """
+    """A file of version 2, in which lines and calls have the sums of all hits."""
+    # What a hit kept and freed is the least that they can be, with that difference.
     lines = []
     for line in a_list("lines", data.get("lines", ())):
         *place, hits, time, total, row_of_line = row("lines", line, 7)

@@ -85,12 +85,10 @@ def can_point_elsewhere(tensor: Any) -> bool:
 
 
 def _has_living_accumulator(tensor: torch.Tensor) -> bool:
-    """True if a graph that waits for backward, or a hook of DDP, references the accumulator.
-
-    PyTorch gives a leaf a new accumulator when its device changes, and the old one would never
-    run. An accumulator without other references is gone at once, and with it the mark in its
-    metadata.
-    """
+    """True if a graph that waits for backward, or a hook of DDP, references the accumulator."""
+    # PyTorch gives a leaf a new accumulator when its device changes, and the old one would never
+    # run. An accumulator without other references is gone at once, and with it the mark in its
+    # metadata.
     if not tensor.requires_grad or not tensor.is_leaf:
         return False
     _notes(tensor)[_MARK] = True

@@ -85,11 +85,9 @@ def _tensors_of(node: Any, name: str) -> list[torch.Tensor]:
 
 
 def _packed_in(saved: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a saved tensor, or those that hooks packed in its place.
-
-    In place of all tensors of a region, checkpointing (torch/utils/checkpoint.py) keeps the
-    region's inputs, which only its hook knows.
-    """
+    """The tensors of a saved tensor, or those that hooks packed in its place."""
+    # In place of all tensors of a region, checkpointing (torch/utils/checkpoint.py) keeps the
+    # region's inputs, which only its hook knows.
     packed = saved.data
     yield from _tensors_in(packed)
     if not issubclass(type(packed), torch.Tensor):

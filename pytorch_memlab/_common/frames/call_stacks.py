@@ -139,10 +139,8 @@ class CallStacks:
     def _numbers(
         self, frames: Sequence[dict[str, Any]], place_numbers: dict[int, int]
     ) -> list[int]:
-        """The numbers of a stack's places, those of the package left out.
-
-        A function of torch calls the function mode, which calls it again: that is one frame.
-        """
+        """The numbers of a stack's places, those of the package left out."""
+        # A function of torch calls the function mode, which calls it again: that is one frame.
         numbers: list[int] = []
         called_by_mode = -1
         for frame in frames:

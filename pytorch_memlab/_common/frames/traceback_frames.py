@@ -97,10 +97,8 @@ def clear_internal_frames(error: BaseException) -> None:
 
 
 def _is_expected(error: BaseException, places: list[TracebackType]) -> bool:
-    """False for what may be a mistake in this package, in the last frame of a traceback.
-
-    A ``raise`` there is on purpose. Where it is the only frame, C++ refused the arguments.
-    """
+    """False for what may be a mistake in this package, in the last frame of a traceback."""
+    # A ``raise`` there is on purpose. Where it is the only frame, C++ refused the arguments.
     if isinstance(error, _EXPECTED) or len(places) == 1:
         return True
     last = places[-1]
@@ -117,10 +115,8 @@ _OF_LOADING: Final = tuple(
 
 
 def _without_internals(places: list[TracebackType], ours: list[bool]) -> list[TracebackType]:
-    """Neither own frames, nor those of torch that these called and that called no program.
-
-    Those of ``torch.load`` stay.
-    """
+    """Neither own frames, nor those of torch that these called and that called no program."""
+    # Those of ``torch.load`` stay.
     end = len(places)
     while end and not _is_of_program(places[end - 1].tb_frame.f_code.co_filename):
         end -= 1

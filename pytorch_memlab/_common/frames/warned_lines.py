@@ -24,10 +24,8 @@ def install(patches: Patches) -> None:
 
 
 def _meant(frame: FrameType | None, filename: str, line: int) -> FrameType | None:
-    """The frame at the level of the one that was named, modes left out; None if it is no mode's.
-
-    A function of torch calls the function mode, which calls it again: that is one frame.
-    """
+    """The frame at the level of the one that was named, modes left out; None if it is no mode's."""
+    # A function of torch calls the function mode, which calls it again: that is one frame.
     visible: list[FrameType] = []
     named_level = passed = 0
     called_by_mode = None

@@ -190,10 +190,8 @@ def _referable(error: BaseException) -> Any:
 
 
 def _origin(error: BaseException) -> BaseException | None:
-    """The out-of-memory error in the chain of an error, the one that was raised last.
-
-    One of PyTorch comes before one of a library.
-    """
+    """The out-of-memory error in the chain of an error, the one that was raised last."""
+    # One of PyTorch comes before one of a library.
     torch: Any = sys.modules.get("torch")
     kind = getattr(torch, "OutOfMemoryError", None)
     if kind is None:

@@ -91,14 +91,7 @@ def with_fused_call(
 def _lines_of_unread_masks(
     tree: ast.Module, lines: range, replaced: set[int], new: Sequence[str]
 ) -> set[int]:
-    """Lines that make a mask which nothing reads any more, such as a triangle of ones.
-
-    Args:
-        tree: the module.
-        lines: numbers of the lines to look at.
-        replaced: numbers of lines that the edit replaces.
-        new: the lines that come in their place.
-    """
+    """Lines that make a mask which nothing reads any more, such as a triangle of ones."""
     read = set(re.findall(r"\w+", " ".join(new)))
     read |= {
         part.id

@@ -102,10 +102,8 @@ def _has_columns(oom: OutOfMemory, batch: int) -> bool:
 
 
 def _second_dimension(oom: OutOfMemory) -> list[int]:
-    """The batch of a recurrent layer whose tensors have it behind the length, if there is one.
-
-    Its states have the batch there too. With ``batch_first`` what it reads has not.
-    """
+    """The batch of a recurrent layer whose tensors have it behind the length, if there is one."""
+    # Its states have the batch there too. With ``batch_first`` what it reads has not.
     shapes = {
         block.shape
         for block in oom.blocks

@@ -59,10 +59,8 @@ class EvaluationPredictions(Cause):
 
 
 def _on_host(oom: OutOfMemory) -> tuple[bool, EditedSource | None]:
-    """True if the program writes its arguments down, and the change of them.
-
-    No change for arguments that have it already.
-    """
+    """True if the program writes its arguments down, and the change of them."""
+    # No change for arguments that have it already.
     for file, call in training_arguments(oom):
         set_keywords(file, call, **{_OPTION: "1"})
         return True, changed_source(file)

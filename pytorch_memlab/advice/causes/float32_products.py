@@ -197,11 +197,9 @@ class Float32Products(Cause):
 
 
 def _casts_of_weights(oom: OutOfMemory) -> int:
-    """The bytes of weights in bfloat16 that autocast may add at a time.
-
-    It keeps those of leaves that require a gradient until it ends, and makes others for a call:
-    ``cached_cast`` in ``aten/src/ATen/autocast_mode.cpp``.
-    """
+    """The bytes of weights in bfloat16 that autocast may add at a time."""
+    # It keeps those of leaves that require a gradient until it ends, and makes others for a call:
+    # ``cached_cast`` in ``aten/src/ATen/autocast_mode.cpp``.
     weights = [
         block.size
         for block in oom.blocks

@@ -278,10 +278,8 @@ def _prepared(
     parser: CommandParser | None,
     call: Callable[[], object] | None,
 ) -> Callable[[], int]:
-    """Check everything for a program, or for a call in a process that its program started.
-
-    Such a process has no parser, is simulated already, and cannot run its part once more.
-    """
+    """Check everything for a program, or for a call in a process that its program started."""
+    # Such a process has no parser, is simulated already, and cannot run its part once more.
     from ...jobs.attached import AttachedProcess
     from ...line_profiler.columns import checked_columns
     from ..run.files import OutOfMemoryReport, RunFiles
@@ -434,11 +432,9 @@ def _before_exit(process: ExitStack, finish: Callable[[int], int]) -> None:
 
 
 def _before_exec(process: ExitStack, finish: Callable[[int], int]) -> None:
-    """Let ``os.exec*`` of this process call a function first: the program does not come back.
-
-    All of them call ``os.execv`` or ``os.execve``, some for each folder of ``PATH`` until one has
-    the program.
-    """
+    """Let ``os.exec*`` of this process call a function first: the program does not come back."""
+    # All of them call ``os.execv`` or ``os.execve``, some for each folder of ``PATH`` until one has
+    # the program.
     own_process = os.getpid()
 
     def replace_program(original: Callable[..., NoReturn], path: Any, *args: Any) -> NoReturn:

@@ -407,13 +407,11 @@ class CachingAllocator:
         self._adopt(pool, address, stream, parts, registration, segment)
 
     def _alloc_block(self, pool: BlockPool, stream: int, size: int, requested: int) -> Block:
-        """Get a block that is in no pool.
-
-        First the GPU is asked. When it has too little left: the MemPools with ``use_on_oom``; the
-        GPU after just enough oversize segments were given back, if there is a ``max_split_size``;
-        at last, unless in a capture, after everything that is free was given back, which alone
-        counts as a retry.
-        """
+        """Get a block that is in no pool."""
+        # First the GPU is asked. When it has too little left: the MemPools with ``use_on_oom``; the
+        # GPU after just enough oversize segments were given back, if there is a ``max_split_size``;
+        # at last, unless in a capture, after everything that is free was given back, which alone
+        # counts as a retry.
         segments, stats = self._segments, self._stats
         if segments.allowed is not None and self.settings.garbage_collection_threshold:
             segments.collect_garbage(self._large, segments.allowed)

@@ -165,11 +165,9 @@ class RequestReplay:
         return self.result
 
     def _adopt(self, recording: AllocationTrace) -> list[int]:
-        """Give the allocator the segments from before, and return where expandable ones begin.
-
-        The ranges of one stream and pool are taken for one expandable segment. A recording does not
-        tell where its addresses begin: at the lowest that has memory before or during it.
-        """
+        """Give the allocator the segments from before, and return where expandable ones begin."""
+        # The ranges of one stream and pool are taken for one expandable segment. A recording does
+        # not tell where its addresses begin: at the lowest that has memory before or during it.
         allocator = self.allocator
         expandable: dict[tuple[int, bool, PoolId | None], list[RecordedSegment]] = {}
         for segment in recording.initial:
@@ -381,11 +379,7 @@ class ReplayComparison(RequestReplay):
         return [step for step in self.driver.expected if step is not None]
 
     def _malloc(self, index: int, size: int, stream: int) -> int:
-        """Allocate, and compare what the allocator asked the driver for.
-
-        Raises:
-            DeviceOutOfMemoryError: as the recording has it, or else the allocator differs from it.
-        """
+        """Allocate, and compare what the allocator asked the driver for."""
         driver = self.driver
         self.result.segments_checked += len(self._expected())
         driver.freed.clear()

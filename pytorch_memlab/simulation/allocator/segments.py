@@ -243,10 +243,8 @@ class Segments:
         return grown
 
     def _expandable_at(self, pool: BlockPool, address: int | None) -> ExpandableSegment:
-        """An expandable segment at an address, None for a free one.
-
-        It has an eighth more than the GPU: pages in the middle may have to lie idle.
-        """
+        """An expandable segment at an address, None for a free one."""
+        # It has an eighth more than the GPU: pages in the middle may have to lie idle.
         page_size = SMALL_SEGMENT_SIZE if pool.is_small else self.settings.large_segment_size
         total = self._driver.total
         pages = -(-(total + total // 8) // page_size)

@@ -120,11 +120,9 @@ def _power_of_two(key: str, value: str, *, or_zero: bool = False, most: int = NO
 
 
 def _divisions(key: str, value: str) -> tuple[int, ...]:
-    """Read one number for all sizes, or ``[boundary in MB:number,...,>:number]``.
-
-    PyTorch 2.13 gives the first number to all sizes below its boundary too, ``>`` to all above the
-    last boundary, and leaves sizes between two boundaries that are not neighbours at 0.
-    """
+    """Read one number for all sizes, or ``[boundary in MB:number,...,>:number]``."""
+    # PyTorch 2.13 gives the first number to all sizes below its boundary too, ``>`` to all above
+    # the last boundary, and leaves sizes between two boundaries that are not neighbours at 0.
     if not value.startswith("["):
         return (_power_of_two(key, value),) * ROUNDUP_INTERVALS
     if not value.endswith("]"):

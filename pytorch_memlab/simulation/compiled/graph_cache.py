@@ -43,11 +43,9 @@ def folder_for(gpu: GPU) -> str:
 
 
 def _fresh_folder() -> str | None:
-    """The folder of ``fresh_cache()``, if the program is within one.
-
-    The function is a plain one that a program may have imported before: what it leaves in the
-    environment tells, a new temporary folder for both caches.
-    """
+    """The folder of ``fresh_cache()``, if the program is within one."""
+    # The function is a plain one that a program may have imported before: what it leaves in the
+    # environment tells, a new temporary folder for both caches.
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
     is_temporary = os.path.basename(folder).startswith(tempfile.gettempprefix())
     of_kernels = os.environ.get("TRITON_CACHE_DIR")
@@ -156,10 +154,8 @@ def _touch(folder: str) -> None:
 
 
 def _prune(root: str, most: int) -> None:
-    """Remove the oldest files below a folder until no more than so many bytes are left.
-
-    Other processes may write and remove files at the same time.
-    """
+    """Remove the oldest files below a folder until no more than so many bytes are left."""
+    # Other processes may write and remove files at the same time.
     files = []
     for folder, _, names in os.walk(root):
         for name in names:

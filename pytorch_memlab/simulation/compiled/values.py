@@ -99,11 +99,10 @@ def _as_traced(value: Any, node: Node) -> Any:
 
 
 class _Shapes(DryRunExecutor):
-    """Runs ops on tensors whose values mean nothing, whatever they are.
+    """Runs ops on tensors whose values mean nothing, whatever they are."""
 
-    Where a size or a number depends on values, it is what the graph has computed: Inductor's
-    wrapper calls these ops in the order of the graph.
-    """
+    # Where a size or a number depends on values, it is what the graph has computed: Inductor's
+    # wrapper calls these ops in the order of the graph.
 
     def execute(self, func: Any, run: Any, args: Args, kwargs: Kwargs, on_gpu: bool) -> Any:
         results: Results | None = getattr(_run, "results", None)

@@ -165,10 +165,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
         return call.run()
 
     def _view(self, info: OpInfo, args: Args, kwargs: Kwargs) -> Any:
-        """A view of a tensor on a GPU, as half of all ops make one; None where more is asked.
-
-        It takes no memory, and is where that tensor is.
-        """
+        """A view of a tensor on a GPU, as half of all ops make one; None where more is asked."""
+        # It takes no memory, and is where that tensor is.
         machine, tensor = self._machine, args[0]
         thread = machine.thread
         if kwargs or machine.captures.underway or thread.output_device is not None:
@@ -262,10 +260,8 @@ def _with_device_by_name(
 
 
 def _with_tensors(func: Any, args: Args) -> tuple[Any, ...]:
-    """An op's arguments, with tensors where PyTorch put numbers that the op does not take.
-
-    ``torch.jit.trace`` keeps tensors of numbers (``t + 1``); modes get the numbers instead.
-    """
+    """An op's arguments, with tensors where PyTorch put numbers that the op does not take."""
+    # ``torch.jit.trace`` keeps tensors of numbers (``t + 1``); modes get the numbers instead.
     if func is not _EQUAL and any(isinstance(arg, torch.Tensor) for arg in args):
         return args  # of arithmetic, which takes them
     return tuple(

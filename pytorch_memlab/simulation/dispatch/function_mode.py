@@ -81,10 +81,9 @@ def _has_gpu_tensor(args: Args, kwargs: Kwargs) -> bool:
 
 
 def _belongs_to_another(outer: Any, args: Args) -> bool:
-    """True if a class of tensors passes on an op of a call that is under way, or of autograd's.
-
-    C++ filled in the op's device then: that of its tensors, which it takes for tensors of the CPU.
-    """
+    """True if a class of tensors passes on an op of a call that is under way, or of autograd's."""
+    # C++ filled in the op's device then: that of its tensors, which it takes for tensors of the
+    # CPU.
     if outer is None and torch._C._current_autograd_node() is None:
         return False
     return any(isinstance(value, torch.Tensor) for value in args)

@@ -110,10 +110,9 @@ class OutputDevices:
         return next((tensor for tensor in written if self._machine.gpu_of(tensor) is None), None)
 
     def _is_from_program(self, tensor: torch.Tensor) -> bool:
-        """True if a CPU tensor comes from the program, not from inside a composite op.
-
-        What a composite op computed comes from the program too if that gave it tensors of the CPU.
-        """
+        """True if a CPU tensor comes from the program, not from inside a composite op."""
+        # What a composite op computed comes from the program too if that gave it tensors of the
+        # CPU.
         call = self._machine.thread.call
         if call is None:
             return torch._C._current_autograd_node() is None

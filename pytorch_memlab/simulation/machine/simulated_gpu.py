@@ -51,11 +51,10 @@ _busy = threading.Lock()
 
 
 class _Alone:
-    """Holds ``_busy``, and makes no object to take it.
+    """Holds ``_busy``, and makes no object to take it."""
 
-    From Python 3.12 on, a collection that an object brings about begins after the next call. That
-    is the one below which asks whether collections are on, with the lock held.
-    """
+    # From Python 3.12 on, a collection that an object brings about begins after the next call. That
+    # is the one below which asks whether collections are on, with the lock held.
 
     __enter__ = staticmethod(_busy.__enter__)
     __exit__ = staticmethod(_busy.__exit__)

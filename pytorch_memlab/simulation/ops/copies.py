@@ -32,10 +32,8 @@ def _overwrite(call: OpCall) -> None:
 def _alloc_staging(
     call: OpCall, target: torch.Tensor, source: torch.Tensor, non_blocking: bool
 ) -> None:
-    """The copies that ``copy_kernel_cuda`` stages on the GPU; the CPU stages the rest.
-
-    A copy converts on the GPU if it need not wait.
-    """
+    """The copies that ``copy_kernel_cuda`` stages on the GPU; the CPU stages the rest."""
+    # A copy converts on the GPU if it need not wait.
     from_host = call.is_on_cpu(source)
     if from_host == call.is_on_cpu(target):
         return

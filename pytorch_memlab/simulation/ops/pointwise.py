@@ -57,11 +57,9 @@ def _max(call: OpCall) -> None:
 
 
 def _collect(call: OpCall, width: int) -> None:
-    """Allocate a partial result for each chunk.
-
-    Until torch 2.14 every tensor has as many as the largest. Since then each has its own number,
-    and offsets tell where those of a tensor begin.
-    """
+    """Allocate a partial result for each chunk."""
+    # Until torch 2.14 every tensor has as many as the largest. Since then each has its own number,
+    # and offsets tell where those of a tensor begin.
     chunks = [-(-tensor.numel() // _CHUNK) for tensor in call.args[0]]
     if RELEASE < _COMPACT_SINCE:
         call.alloc_temp(len(chunks) * max(chunks) * width)

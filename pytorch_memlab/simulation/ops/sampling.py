@@ -36,10 +36,8 @@ _DUPLICATES: Final = 0.9
 
 @estimated("aten::multinomial", source=_DISTRIBUTIONS)
 def _multinomial(call: OpCall) -> None:
-    """The largest of random quotients, or with replacement a search in sums.
-
-    The rules are those of ``aten/src/ATen/native/Distributions.cpp``.
-    """
+    """The largest of random quotients, or with replacement a search in sums."""
+    # The rules are those of ``aten/src/ATen/native/Distributions.cpp``.
     call.alloc_outputs()
     source: torch.Tensor = call.args[0]
     samples: int = call.args[1]

@@ -44,12 +44,10 @@ def _all_distinct(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _coalesced(tensor: torch.Tensor) -> torch.Tensor:
-    """Equal elements are added in single precision, and leave no room.
-
-    ``coalesceValuesKernel`` of ``SparseCUDAApplyUtils.cuh`` adds in ``acc_type``; the CPU rounds
-    each sum, and has no kernel for complex half. The CPU leaves room for elements that were equal;
-    CUDA does so for one row of indices only (``SparseCUDATensor.cu``).
-    """
+    """Equal elements are added in single precision, and leave no room."""
+    # ``coalesceValuesKernel`` of ``SparseCUDAApplyUtils.cuh`` adds in ``acc_type``; the CPU rounds
+    # each sum, and has no kernel for complex half. The CPU leaves room for elements that were
+    # equal; CUDA does so for one row of indices only (``SparseCUDATensor.cu``).
     dtype, added = tensor.dtype, tensor
     if dtype in _SINGLE:
         values = tensor._values().to(_SINGLE[dtype])

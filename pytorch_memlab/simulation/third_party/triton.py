@@ -128,10 +128,8 @@ class _Launches:
         return run(autotuner, *args, **kwargs)
 
     def _bench(self, call: Callable[[], Any], **options: Any) -> list[float]:
-        """Run once before, and once with the buffer; all configurations are equally fast.
-
-        A compiled graph's values are computed with the first one, and without the memory.
-        """
+        """Run once before, and once with the buffer; all configurations are equally fast."""
+        # A compiled graph's values are computed with the first one, and without the memory.
         fastest = [0.0] * len(options.get("quantiles") or (0.5,))
         if self._machine.thread.sees_host_addresses:
             return fastest

@@ -201,10 +201,8 @@ class _Libdevice:
 
 
 def _install_bfloat16(interpreter: Any, patches: Patches) -> None:
-    """Let the interpreter compute with bfloat16, which it has as 16-bit integers and adds those.
-
-    Every operation widens its operands to float32 and rounds its result, as the GPU does.
-    """
+    """Let the interpreter compute with bfloat16, which it has as 16-bit integers and adds those."""
+    # Every operation widens its operands to float32 and rounds its result, as the GPU does.
     language = import_module("triton.language")
     numbers = _Numbers(interpreter.TensorHandle, language)
     builder = interpreter.interpreter_builder

@@ -259,10 +259,8 @@ def _fill(result: torch.Tensor, tensors: Tensors, dim: int) -> torch.Tensor:
 
 
 def _chunks(tensors: Tensors, limit: int) -> Iterator[list[torch.Tensor]]:
-    """Groups of tensors of one type, as ``torch/csrc/utils/tensor_flatten.cpp`` makes them.
-
-    A group is full when another tensor as large as its last one would reach the limit.
-    """
+    """Groups of tensors of one type, as ``torch/csrc/utils/tensor_flatten.cpp`` makes them."""
+    # A group is full when another tensor as large as its last one would reach the limit.
     groups: dict[str, tuple[list[torch.Tensor], int]] = {}
     for tensor in tensors:
         kind = tensor.type()

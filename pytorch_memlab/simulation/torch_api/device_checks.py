@@ -102,10 +102,8 @@ def _same_device(name: str, result: Any, input: Any, role: str = "result") -> No
 
 
 def _sum(verb: str, tensors: Any, other: Any, *_rest: Any, alpha: Any = 1, **_named: Any) -> None:
-    """``foreach_binary_op`` of ``aten/src/ATen/native/cuda/ForeachBinaryOpScalarTensor.cu``.
-
-    One kernel for all tensors takes no number of the CPU; a kernel for each of them does.
-    """
+    """``foreach_binary_op`` of ``aten/src/ATen/native/cuda/ForeachBinaryOpScalarTensor.cu``."""
+    # One kernel for all tensors takes no number of the CPU; a kernel for each of them does.
     if not (tensors and _are_all(tensors) and _are_tensors(other) and tensors[0].is_cuda):
         return
     kinds = {(tensor.device, tensor.dtype, is_dense(tensor)) for tensor in tensors}

@@ -86,20 +86,17 @@ class _Recorder:
             self.entries.append(_Entry(*event, block, pool_id))
 
     def _leave_segment(self, block: Block) -> None:
-        """Forget the stack of a segment whose first block was split just now.
-
-        The stack stays with the old ``Block`` of CUDACachingAllocator.cpp, which is then the free
-        rest; merging the two keeps what the first one has: none. A snapshot reads the first one's.
-        """
+        """Forget the stack of a segment whose first block was split just now."""
+        # The stack stays with the old ``Block`` of CUDACachingAllocator.cpp, which is then the free
+        # rest; merging the two keeps what the first one has: none. A snapshot reads the first
+        # one's.
         rest = block.next
         if block.prev is None and rest is not None and rest.mapped and rest.is_free:
             del self.segments[block.address]
 
     def _stack_of(self, action: str, address: int) -> TakenStack | None:
-        """The stack that belongs to an event: for a free, by default, that of the allocation.
-
-        What goes back to the GPU to make room for a request has the stack of the request.
-        """
+        """The stack that belongs to an event: for a free, by default, that of the allocation."""
+        # What goes back to the GPU to make room for a request has the stack of the request.
         level, stack = self._history.level, call_stacks.take
         if action in ("alloc", "segment_alloc", "segment_map"):
             if level < _LEVELS["state"]:

@@ -190,10 +190,8 @@ def _refuse_nested(tensors: Iterable[Any]) -> None:
 
 
 def _keeps_padding(machine: Machine, tensors: Iterable[Any]) -> bool:
-    """True if an encoder's input stays padded, which is noted where a GPU gets a nested tensor.
-
-    Its layers then run as with ``enable_nested_tensor=False``.
-    """
+    """True if an encoder's input stays padded, which is noted where a GPU gets a nested tensor."""
+    # Its layers then run as with ``enable_nested_tensor=False``.
     source, *weights = tensors
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (source, *weights)):
         return True

@@ -120,10 +120,9 @@ def _install_copies(values: TensorValues, patches: Patches) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Handle:
-    """The handle by which another process opens the memory of a storage.
+    """The handle by which another process opens the memory of a storage."""
 
-    It is a file in memory, by its descriptor, or by the names of the file and of what manages it.
-    """
+    # It is a file in memory, by its descriptor, or by the names of the file and of what manages it.
 
     nbytes: int
     descriptor: Any = None

@@ -347,11 +347,9 @@ def _parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[
 
 
 def _install_fake_tensors(patches: Patches) -> None:
-    """Let PyTorch make fake tensors of a GPU on a machine without one.
-
-    Where ``torch.cuda.is_available()`` says yes, it makes a tensor on the GPU first, and leaves
-    out the guard that autograd needs in a build with CUDA, which stays.
-    """
+    """Let PyTorch make fake tensors of a GPU on a machine without one."""
+    # Where ``torch.cuda.is_available()`` says yes, it makes a tensor on the GPU first, and leaves
+    # out the guard that autograd needs in a build with CUDA, which stays.
     guard = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
     if guard is not None:
         _start_autograd()
@@ -367,20 +365,16 @@ def _install_fake_tensors(patches: Patches) -> None:
 
 @functools.cache
 def _start_autograd() -> None:
-    """Run a first backward pass, which starts a thread for each GPU that the process has.
-
-    That guard claims GPUs that are not there. With threads for them, no fork could train.
-    """
+    """Run a first backward pass, which starts a thread for each GPU that the process has."""
+    # That guard claims GPUs that are not there. With threads for them, no fork could train.
     with torch.inference_mode(False), torch.enable_grad():
         torch.ones((), device="cpu", requires_grad=True).backward()
 
 
 def _wrapper_maker(machine: Machine) -> Any:
-    """Makes tensors that wrap others: labelled, without memory.
-
-    PyTorch lets their classes name any device. C++ would take a GPU's name at its word, and its
-    autograd would look for CUDA; so for C++ they are on the CPU, like all others.
-    """
+    """Makes tensors that wrap others: labelled, without memory."""
+    # PyTorch lets their classes name any device. C++ would take a GPU's name at its word, and its
+    # autograd would look for CUDA; so for C++ they are on the CPU, like all others.
     original = torch.Tensor._make_wrapper_subclass
 
     def make(*args: Any, **kwargs: Any) -> torch.Tensor:

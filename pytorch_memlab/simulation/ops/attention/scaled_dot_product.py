@@ -168,11 +168,7 @@ def _choice(
 
 
 def _is_nested(*tensors: torch.Tensor) -> bool:
-    """True if one is nested, and the kernels that take such tensors are switched off.
-
-    Raises:
-        UnsupportedCUDACallError: one is nested, and a fused kernel may take them.
-    """
+    """True if one is nested, and the kernels that take such tensors are switched off."""
     if not any(tensor.is_nested for tensor in tensors):
         return False
     if is_any_enabled() and is_any_fused_enabled():
@@ -285,10 +281,8 @@ define(
     meta=lambda scores, *_others: torch.empty_like(scores),
 )
 def _masked_softmax_memory(call: OpCall) -> None:
-    """Beyond registers, a softmax of scores filled with minus infinity.
-
-    Its output takes the place of the one that was made first.
-    """
+    """Beyond registers, a softmax of scores filled with minus infinity."""
+    # Its output takes the place of the one that was made first.
     scores: torch.Tensor = call.args[0]
     if _fits_registers(call, scores):
         return

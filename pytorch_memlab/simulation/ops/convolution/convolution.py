@@ -229,11 +229,9 @@ def _up(count: int, multiple: int) -> int:
 
 
 def _is_plain_product(convolution: Convolution) -> bool:
-    """True for the product of pixels and a matrix, which takes no workspace.
-
-    A recording of a network of 1x1 convolutions shows it for single precision, forward
-    (https://github.com/octree-nca/octree-nca-groupeq, commit 3e8aa21).
-    """
+    """True for the product of pixels and a matrix, which takes no workspace."""
+    # A recording of a network of 1x1 convolutions shows it for single precision, forward
+    # (https://github.com/octree-nca/octree-nca-groupeq, commit 3e8aa21).
     return (
         convolution.tensor.dtype == torch.float32
         and not torch.backends.cudnn.benchmark

@@ -190,11 +190,7 @@ def _compares_all_devices(op: Any) -> bool:
 
 
 def _has_no_workspace(op: Any) -> bool:
-    """True if the kernels of an op are known to allocate its outputs only.
-
-    Args:
-        op: a ``torch._ops.OpOverload``; one that writes to ``out=`` is as the one without.
-    """
+    """True if the kernels of an op are known to allocate its outputs only."""
     if is_out(op):
         return any(
             _has_no_workspace(overload) for overload in overloads_of(op) if not is_out(overload)

@@ -306,10 +306,8 @@ def _bag_outputs(
     include_last_offset: bool = False,
     *_padding_idx: int,
 ) -> tuple[torch.Tensor, ...]:
-    """The bags, the bag of each index, the size of each bag, and the largest elements' indices.
-
-    A CPU makes the second only where its kernels read it, and the last for each mode.
-    """
+    """The bags, the bag of each index, the size of each bag, and the largest elements' indices."""
+    # A CPU makes the second only where its kernels read it, and the last for each mode.
     bags = offsets.shape[0] - include_last_offset
     index = torch.promote_types(indices.dtype, offsets.dtype)
     output = weight.new_empty(bags, weight.shape[1])

@@ -188,9 +188,7 @@ def _cudnn_ctc_loss(call: OpCall) -> None:
 
 
 def _cudnn_bound(probabilities: torch.Tensor) -> int:
-    """Probabilities of each label forward and backward, and a copy of those that are given.
-
-    Targets have 255 labels at most (``LossCTC.cpp``), with blanks between them.
-    """
+    """Probabilities of each label forward and backward, and a copy of those that are given."""
+    # Targets have 255 labels at most (``LossCTC.cpp``), with blanks between them.
     steps, batch, _classes = probabilities.shape
     return FLOAT * (2 * steps * batch * (2 * _MOST_LABELS + 1) + probabilities.numel())

@@ -180,12 +180,10 @@ _BLOCKS_OF_32: Final = 3
     source="aten/src/ATen/native/cuda/ScaledBlas.cpp, aten/src/ATen/cuda/CUDABlas.cpp",
 )
 def _scaled_mm_memory(call: OpCall) -> None:
-    """The workspace of cuBLASLt, and the product of two scales of whole matrices.
-
-    The operands are never copied: one that is not row-major, or column-major in the second's case,
-    is an error. With a scale for each row, or with numbers of 4 bits in blocks of 32, another
-    library may multiply, whose workspace only it knows.
-    """
+    """The workspace of cuBLASLt, and the product of two scales of whole matrices."""
+    # The operands are never copied: one that is not row-major, or column-major in the second's
+    # case, is an error. With a scale for each row, or with numbers of 4 bits in blocks of 32,
+    # another library may multiply, whose workspace only it knows.
     if (call.model.major, call.model.minor) < _OLDEST:
         raise RuntimeError(
             "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 "

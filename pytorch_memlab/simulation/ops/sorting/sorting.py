@@ -177,10 +177,8 @@ define("aten::isin.Tensor_Scalar", source=_SOURCE)
 
 @estimated("aten::isin.Tensor_Tensor", source=_SOURCE)
 def _isin(call: OpCall) -> None:
-    """All comparisons, and what is true of any.
-
-    Many elements are sorted instead: the distinct ones, of which only the values tell how many.
-    """
+    """All comparisons, and what is true of any."""
+    # Many elements are sorted instead: the distinct ones, of which only the values tell how many.
     call.alloc_outputs()
     elements, among = call.args[:2]
     if not elements.numel():

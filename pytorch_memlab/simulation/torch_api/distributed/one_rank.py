@@ -246,12 +246,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return _Receipts(receipts) if receipts else _done([])
 
     def _connect(self, tensor: torch.Tensor, *peers: int) -> None:
-        """Make the communicator of the GPU that holds a tensor, with its buffers.
-
-        Args:
-            tensor: what it sends or receives.
-            peers: the ranks that it exchanges tensors with; none for a collective.
-        """
+        """Make the communicator of the GPU that holds a tensor, with its buffers."""
         gpu = active.gpu_of(tensor) or _gpu_of_call()
         if gpu is None:
             return
@@ -480,10 +475,8 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return False  # nothing waits for collectives to end
 
     def _reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> None:
-        """Of equal tensors the mean, the least and the greatest are what they were.
-
-        So are sums and products of truth values: NCCL takes the greatest and the least.
-        """
+        """Of equal tensors the mean, the least and the greatest are what they were."""
+        # So are sums and products of truth values: NCCL takes the greatest and the least.
         operation = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
         with torch.no_grad():
             for tensor in tensors:
@@ -586,11 +579,9 @@ class _Received(vars(_c10d)["Work"]):  # type: ignore[misc]
 
 
 def _gpu_of_call() -> SimulatedGPU | None:
-    """The GPU of the tensors that the program gives to the call that runs; None without any.
-
-    Functional collectives (``_c10d_functional``) give the group what C++ has made in the call: the
-    result, of which it is not yet known that a GPU holds it.
-    """
+    """The GPU of the tensors that the program gives to the call that runs; None without any."""
+    # Functional collectives (``_c10d_functional``) give the group what C++ has made in the call:
+    # the result, of which it is not yet known that a GPU holds it.
     machine = active.machine
     if machine is None or machine.thread.call is None:
         return None
@@ -603,10 +594,8 @@ def _kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _is_sent(tensor: torch.Tensor) -> bool:
-    """True if the values of a tensor go from rank to rank: of a large one in a dry run they do not.
-
-    Sender and receiver decide by what both know, the number of elements and the dtype.
-    """
+    """True if the values of a tensor go from rank to rank: in a dry run, of small ones only."""
+    # Sender and receiver decide by what both know, the number of elements and the dtype.
     return not _is_dry() or is_small(tensor.numel(), tensor.dtype)
 
 
@@ -665,10 +654,8 @@ def _warn_at_program(message: str) -> None:
 
 
 def _let_tokens_choose_evenly() -> None:
-    """Give the choices of experts values: those of all ranks decide what each one receives.
-
-    Not where reading values that are not there is an error, or where a load is given.
-    """
+    """Give the choices of experts values: those of all ranks decide what each one receives."""
+    # Not where reading values that are not there is an error, or where a load is given.
     values = active.values()
     if values is not None and values.routing is None and not values.reads.strict:
         values.routing = ExpertRouting(is_default=True)

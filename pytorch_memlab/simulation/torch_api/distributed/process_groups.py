@@ -119,11 +119,9 @@ def _install_parts_of_dtensors(patches: Patches, module: Any) -> None:
 
 
 def _install_traced_pipelines(patches: Patches, module: Any) -> None:
-    """Let ``pipeline`` trace a model on a GPU, in a build of PyTorch without CUDA too.
-
-    Gradients of the trace's fake tensors would end the process in such a build
-    (``fake_tensors.check``), so it has none: no stage depends on them.
-    """
+    """Let ``pipeline`` trace a model on a GPU, in a build of PyTorch without CUDA too."""
+    # Gradients of the trace's fake tensors would end the process in such a build
+    # (``fake_tensors.check``), so it has none: no stage depends on them.
     trace = module.Pipe._trace_with_export
 
     @functools.wraps(trace)
@@ -167,10 +165,8 @@ def _number(name: str, argument: str | None) -> int:
 
 
 def _install_checkpoints(patches: Patches, planner: Any) -> None:
-    """Let this rank write what it holds to a distributed checkpoint.
-
-    The others are taken to hold the same, so the shards that only they have are missing.
-    """
+    """Let this rank write what it holds to a distributed checkpoint."""
+    # The others are taken to hold the same, so the shards that only they have are missing.
 
     @patches.around(planner, "dedup_save_plans")
     def own_plan(deduplicate: Callable[..., Any], all_plans: list[Any], *options: Any) -> Any:

@@ -26,11 +26,9 @@ def install(patches: Patches, api: Any, is_simulated: Callable[[], bool]) -> Non
 
 
 def _of_each_rank(gathered: list[Any]) -> list[Any]:
-    """The metadata of all ranks, made of copies of this one's.
-
-    Ranks hold equal parts of one dimension in their order, the last ones less or nothing, as
-    ``FullyShardedDataParallel`` and ``chunk`` make them. What is otherwise is left as it is.
-    """
+    """The metadata of all ranks, made of copies of this one's."""
+    # Ranks hold equal parts of one dimension in their order, the last ones less or nothing, as
+    # ``FullyShardedDataParallel`` and ``chunk`` make them. What is otherwise is left as it is.
     own, ranks = gathered[0], len(gathered)
     if own is None or len(own.shards_metadata) != 1:
         return gathered

@@ -31,10 +31,9 @@ _RECORD = MARK.decode()
 
 
 class _Writer:
-    """Stands for ``_open_zipfile_writer`` of PyTorch.
+    """Stands for ``_open_zipfile_writer`` of PyTorch."""
 
-    It keeps the records until it is known whether they may be written.
-    """
+    # It keeps the records until it is known whether they may be written.
 
     def __init__(self, target: Any, values: TensorValues, kept: Overlay, open_writer: Any) -> None:
         self._target = target
@@ -178,11 +177,9 @@ def install(values: TensorValues, kept: Overlay, imports: AfterImport, patches: 
 
 
 def _keep_checkpoints(values: TensorValues, kept: Overlay, patches: Patches, files: Any) -> None:
-    """Keep checkpoints of ``torch.distributed.checkpoint`` with tensors without values.
-
-    A checkpoint is a folder: where one tensor has no values, no file of it is written, also not the
-    one that describes the others.
-    """
+    """Keep checkpoints of ``torch.distributed.checkpoint`` with tensors without values."""
+    # A checkpoint is a folder: where one tensor has no values, no file of it is written, also not
+    # the one that describes the others.
     writer = getattr(files, "_FileSystemWriter", None) or files.FileSystemWriter
 
     @patches.around(writer, "write_data")
