@@ -1,5 +1,8 @@
 """Inductor's wrapper as text, and what a simulation asks its allocator for when the wrapper runs.
 
+Kernels that are timed at their first launch take memory of which the text tells nothing. It counts
+as a difference unless all of it is freed before the kernel runs.
+
 The text is read line by line. Nothing is used of Python but names, ``del``, arithmetic, and which
 line runs: a name holds a block from the line that binds it until the last name of it is deleted.
 """
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -20,6 +23,7 @@ import torch
 
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.compiled import wrapper
+from pytorch_memlab.simulation.compiled.kernel_timing import KernelTiming
 
 Event = tuple[int, int]
 """Address of a block, and its bytes; negative where it is freed."""
@@ -327,6 +331,7 @@ def recorded_graphs() -> Iterator[list[Graph]]:
     running: list[list[Event]] = []
     sizes: dict[int, int] = {}
     malloc, free, load = CachingAllocator.malloc, CachingAllocator.free, wrapper.load
+    take = KernelTiming.take
 
     def spied_malloc(self: CachingAllocator, size: int, *place: Any) -> int:
         address = malloc(self, size, *place)
@@ -341,6 +346,17 @@ def recorded_graphs() -> Iterator[list[Graph]]:
             running[-1].append((address, -size))
         free(self, address)
 
+    def spied_take(self: KernelTiming, *args: Any) -> None:
+        gpus = self.machine.gpus
+        _settle(gpus)
+        start = len(running[-1]) if running else 0
+        try:
+            take(self, *args)
+        finally:
+            _settle(gpus)
+            if running and not sum(size for _, size in running[-1][start:]):
+                del running[-1][start:]
+
     def spied_load(machine: Any, text: str, *args: Any) -> Callable[[list[Any]], Any]:
         call = load(machine, text, *args)
 
@@ -350,19 +366,15 @@ def recorded_graphs() -> Iterator[list[Graph]]:
             lines: list[tuple[int, int]] = []
             events: list[Event] = []
 
-            def settle() -> None:
-                for gpu in machine.gpus:
-                    gpu.locked(_nothing)
-
             def trace(frame: FrameType, event: str, _: Any) -> Any:
                 if frame.f_code.co_filename != wrapper.__file__ or frame.f_code.co_name != "call":
                     return None
                 if event == "line":
-                    settle()
+                    _settle(machine.gpus)
                     lines.append((frame.f_lineno, len(events)))
                 return trace
 
-            settle()
+            _settle(machine.gpus)
             running.append(events)
             before = sys.gettrace()
             sys.settrace(trace)
@@ -370,7 +382,7 @@ def recorded_graphs() -> Iterator[list[Graph]]:
                 result = call(inputs)
             finally:
                 sys.settrace(before)
-                settle()
+                _settle(machine.gpus)
                 running.pop()
             ends = [start for _, start in lines[1:]] + [len(events)]
             for (line, start), end in zip(lines, ends, strict=True):
@@ -386,8 +398,15 @@ def recorded_graphs() -> Iterator[list[Graph]]:
         patch.object(CachingAllocator, "malloc", spied_malloc),
         patch.object(CachingAllocator, "free", spied_free),
         patch.object(wrapper, "load", spied_load),
+        patch.object(KernelTiming, "take", spied_take),
     ):
         yield graphs
+
+
+def _settle(gpus: Iterable[Any]) -> None:
+    """Let each GPU free what died."""
+    for gpu in gpus:
+        gpu.locked(_nothing)
 
 
 def _nothing() -> None: ...

@@ -50,13 +50,11 @@ _CONFIG = {
 CUDA_GRAPHS = "triton.cudagraphs"
 """The option that records CUDA graphs."""
 
-_LEFT_OUT = (
-    "max_autotune",
-    "max_autotune_gemm",
-    "max_autotune_pointwise",
-    "coordinate_descent_tuning",
-)
-"""Options that choose by time."""
+_LEFT_OUT = ("max_autotune", "max_autotune_gemm")
+"""Options that choose libraries or templates by time."""
+
+_MORE_CONFIGURATIONS = "max_autotune_pointwise"
+"""All that ``max_autotune`` is for kernels without a library: only their timing takes memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +154,15 @@ class _Templates:
 
 
 def without_timing(backend: Any) -> tuple[Any, bool]:
-    """An Inductor backend that chooses no kernels by time, and records graphs as a whole.
+    """An Inductor backend that chooses no library by time, and records graphs as a whole.
 
     Returns:
         the backend, and True if the one given would choose so.
     """
     left_out = frozenset(name for name in _LEFT_OUT if backend.config.get(name))
     options = {name: value for name, value in backend.config.items() if name not in left_out}
+    if "max_autotune" in left_out:
+        options[_MORE_CONFIGURATIONS] = True
     if options.get(CUDA_GRAPHS, config.triton.cudagraphs):
         options["graph_partition"] = False
     if options != backend.config:

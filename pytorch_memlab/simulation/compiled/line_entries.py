@@ -31,6 +31,24 @@ class LineEntries:
         caller = _entry(_CALLS, len(self._calls) - 1)
         return ast.Call(caller, [call.func, *call.args], call.keywords)
 
+    def place(self, frames: Frames, name: str) -> ast.expr:
+        """An expression: a function that arrives at a line, and calls another one as it does.
+
+        Args:
+            frames: of the line; without any, it is that of the caller.
+            name: of what the other one does. It shows below the line.
+        """
+        call = in_frames((*(frame for frame in frames if frame[0]), ("", 1, name)))
+        arrive = compiled_code.at(frames)
+
+        def call_there(function: Callable[..., Any], *args: Any) -> Any:
+            if frames:
+                arrive()
+            return call(function, *args)
+
+        self._calls.append(call_there)
+        return _entry(_CALLS, len(self._calls) - 1)
+
     def names(self) -> dict[str, Any]:
         """The names that the statements use."""
         return {_CALLS: self._calls, _ARRIVALS: self._arrivals}

@@ -18,19 +18,16 @@ from typing import Any
 import torch
 from torch._inductor import utils
 from torch._inductor.fx_passes import pad_mm
-from torch._inductor.runtime import benchmarking
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..._common.patching.patches import Patches
 from ..dispatch.device_mode import SimulatedDeviceMode
 from ..dispatch.function_mode import SimulatedFunctionMode
 from ..machine.machine import Machine
+from .kernel_timing import bytes_to_flush
 
 _STAND_IN = "NVIDIA A100"
 """A GPU without a data sheet in PyTorch has this one's balance of cores and memory."""
-
-_TRITONS_CACHE = 256 * 2**20
-"""Bytes that Triton takes for its own cache (``get_empty_cache_for_benchmark``)."""
 
 
 def install(machine: Machine, patches: Patches) -> None:
@@ -80,7 +77,7 @@ def _time_products(machine: Machine, patches: Patches) -> None:
     def run(call: Callable[[], Any], **_options: Any) -> float:
         """Take what ``benchmark_gpu`` takes, which calls it oftener."""
         call()
-        flushed = torch.empty(_bytes_to_flush() // 4, dtype=torch.int, device="cuda")
+        flushed = torch.empty(bytes_to_flush() // 4, dtype=torch.int, device="cuda")
         call()
         del flushed
         return 0.0
@@ -101,14 +98,6 @@ def _time_products(machine: Machine, patches: Patches) -> None:
         ("set_cached_base_mm_benchmark_time", plain.__setitem__),
     ):
         patches.set(pad_mm, name, value)
-
-
-def _bytes_to_flush() -> int:
-    """Of the buffer that is written between two calls, so that they find nothing in the cache."""
-    if isinstance(benchmarking.benchmarker, benchmarking.InductorBenchmarker):
-        size: int = torch.cuda.get_device_properties().L2_cache_size
-        return size
-    return _TRITONS_CACHE
 
 
 def _is_padded_faster(matrix: torch.Tensor, other: torch.Tensor) -> bool:

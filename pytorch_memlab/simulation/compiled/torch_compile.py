@@ -162,6 +162,7 @@ class _Compilation:
                 graph_cache,
                 graph_flops,
                 inductor,
+                kernel_timing,
                 labelled_fakes,
                 values,
             )
@@ -173,6 +174,8 @@ class _Compilation:
         folder = graph_cache.folder_for(machine.gpus[0].model)
         graph_flops.install(patches)
         inductor.install(machine, patches, folder, self._program, self._instead)
+        self._timings = kernel_timing.Timings(machine)
+        self._timings.install(patches)
         if machine.values is None:
             values.install(machine)
         self.replace_callbacks(eval_frame)
@@ -258,7 +261,7 @@ class _Compilation:
         source, is_hit = lowered.source, not lowered.is_backward
         lines = program_frames.frames_of_ops(source.graph)
         flops = cache(partial(graph_flops.flops_of, source.graph))
-        call = wrapper.load(machine, lowered.text, lowered.lines, lowered.constants)
+        call = wrapper.load(machine, lowered.text, lowered.lines, lowered.constants, self._timings)
         graph = values.GraphValues(machine, source)
         eagerly: Run | None = None
 
@@ -269,7 +272,7 @@ class _Compilation:
                 if eagerly is None:
                     with compiled_code.running(lines, is_hit, flops):
                         return call(args)
-            except (MemlabError, torch.OutOfMemoryError):
+            except (MemlabError, torch.OutOfMemoryError, torch.AcceleratorError):
                 raise
             except Exception as error:
                 eagerly = self._instead(error.with_traceback(None), source, is_hit)

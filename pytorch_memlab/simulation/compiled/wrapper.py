@@ -2,13 +2,13 @@
 
 Its statements run as they are, in order: what it allocates is allocated, what it deletes is freed,
 and library calls run as they do eagerly. Kernels that Inductor writes itself take no memory but
-what the wrapper gives them; they do nothing here.
+what the wrapper gives them, and what times them at their first launch; they do nothing here.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from weakref import ref
@@ -17,6 +17,7 @@ import torch
 
 from ..._common.frames.compiled_code import Frames
 from ..machine.machine import Machine
+from .kernel_timing import KernelTiming, Timings
 from .line_entries import LineEntries
 
 _GUARDS: Final = "assert_"
@@ -30,6 +31,8 @@ _WITH_TRITON: Final = (
     "torch._inductor.async_compile",
     "torch._inductor.runtime.triton_heuristics",
 )
+_PLACE: Final = "place"
+"""The argument that is added to a launch: a function that calls another one from its line."""
 _ALIGNMENT: Final = 16
 """Bytes; Inductor's ``ALIGNMENT``."""
 
@@ -42,14 +45,17 @@ class _NoKernel:
     run = __call__
 
 
-class _CapturedKernel(_NoKernel):
-    """A kernel of a GPU: a capture that is underway has its launch."""
+class _TritonKernel(_NoKernel):
+    """A kernel of a GPU: its first launch times it, and a capture that is underway has each."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, timing: KernelTiming) -> None:
         self._machine = machine
+        self._timing = timing
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         machine = self._machine
+        if self._timing.is_due:
+            kwargs.pop(_PLACE)(self._timing.take, args, kwargs)
         index = machine.current_gpu().index
         capture = machine.current_capture(index)
         if capture is not None:
@@ -57,7 +63,11 @@ class _CapturedKernel(_NoKernel):
 
 
 def load(
-    machine: Machine, text: str, origins: Mapping[str, Frames], constants: Mapping[str, Any]
+    machine: Machine,
+    text: str,
+    origins: Mapping[str, Frames],
+    constants: Mapping[str, Any],
+    timings: Timings,
 ) -> Callable[[list[Any]], Any]:
     """The function ``call`` of a wrapper, which takes its memory on simulated GPUs.
 
@@ -66,6 +76,7 @@ def load(
         text: of the wrapper.
         origins: the lines of the program that each buffer comes from, by its name.
         constants: the module's attributes that are tensors.
+        timings: of kernels that were launched before.
     """
     tree = ast.parse(text)
     tree.body = [statement for statement in tree.body if _is_run(statement)]
@@ -73,7 +84,7 @@ def load(
     code = compile(ast.fix_missing_locations(lines.visit(tree)), __file__, "exec")
     names: dict[str, Any] = {
         "__name__": __name__,
-        _KERNELS: _Kernels(machine),
+        _KERNELS: _Kernels(machine, timings),
         **lines.entries.names(),
     }
     exec(code, names)  # noqa: S102 - PyTorch's compiler wrote it
@@ -126,13 +137,15 @@ def _is_run(statement: ast.stmt) -> bool:
 class _Kernels:
     """Stands for Inductor's ``AsyncCompile``."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, timings: Timings) -> None:
         self._machine = machine
+        self._timings = timings
+
+    def triton(self, _name: str, source: str, *_args: Any, **_kwargs: Any) -> _NoKernel:
+        return _TritonKernel(self._machine, self._timings.of(source))
 
     def __getattr__(self, language: str) -> Callable[..., _NoKernel]:
-        is_captured = language == "triton"
-        kernel = _CapturedKernel(self._machine) if is_captured else _NoKernel()
-        return lambda *_args, **_kwargs: kernel
+        return lambda *_args, **_kwargs: _NoKernel()
 
 
 class _Lines(ast.NodeTransformer):
@@ -148,6 +161,11 @@ class _Lines(ast.NodeTransformer):
             return node
         if isinstance(call.func, ast.Name) and call.func.id.startswith(_GUARDS):
             return ast.copy_location(ast.Pass(), node)
+        if _is_launch(call):
+            name = f"timing of {ast.unparse(call.func).removesuffix('.run')}"
+            place = self.entries.place(self._frames_of_last(call.args), name)
+            call.keywords.append(ast.keyword(_PLACE, place))
+            return node
         outs = [keyword.value for keyword in call.keywords if keyword.arg == "out"]
         node.value = self._from_line(call, outs or call.args)
         return node
@@ -162,20 +180,35 @@ class _Lines(ast.NodeTransformer):
 
     def _from_line(self, call: ast.Call, written: Sequence[ast.expr]) -> ast.Call:
         name = call.func.id if isinstance(call.func, ast.Name) else ""
-        is_launch = isinstance(call.func, ast.Attribute) and call.func.attr == "run"
         frames = self._frames(written)
-        if not frames or name in _OWN or is_launch:
+        if not frames or name in _OWN or _is_launch(call):
             return call
         return self.entries.call(frames, call)
 
     def _frames(self, written: Sequence[ast.expr]) -> Frames:
-        names = (
-            part.id
-            for statement in written
-            for part in ast.walk(statement)
-            if isinstance(part, ast.Name)
-        )
-        return next((self._origins[name] for name in names if name in self._origins), ())
+        return next((self._origins[name] for name in self._known(written)), ())
+
+    def _frames_of_last(self, args: Sequence[ast.expr]) -> Frames:
+        """Those of the buffer with the highest number: results have higher ones than inputs."""
+        last = max(self._known(args), key=_number, default=None)
+        return () if last is None else self._origins[last]
+
+    def _known(self, expressions: Sequence[ast.expr]) -> Iterator[str]:
+        """The names of buffers in expressions."""
+        for expression in expressions:
+            for part in ast.walk(expression):
+                if isinstance(part, ast.Name) and part.id in self._origins:
+                    yield part.id
+
+
+def _is_launch(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "run"
+
+
+def _number(name: str) -> int:
+    """That of a buffer's name."""
+    digits = name[len(name.rstrip("0123456789")) :]
+    return int(digits or -1)
 
 
 class _Allocation:
