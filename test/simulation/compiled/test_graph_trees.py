@@ -24,6 +24,7 @@ DRAWN = 1024  # the seed and the offset of a graph that draws: two blocks
 SEEDS = 0 if RELEASE >= (2, 14) else DRAWN  # of one that does not
 MIB = 2**20
 WORKSPACE = 32 * MIB
+FLUSHED = 50 * MIB  # the second cache of an H100
 
 
 def memory_of_steps(step: Callable[[torch.Tensor], Any], *, steps: int = 4) -> list[int]:
@@ -42,8 +43,9 @@ def memory_of_steps(step: Callable[[torch.Tensor], Any], *, steps: int = 4) -> l
 def test_warm_up_recording_and_execution(compute: bool) -> None:
     """The tree's empty graph and the recorded one have seeds; a replay's output has no owner.
 
-    The pool keeps a segment for small blocks, with the copy of the input and the output, and the
-    workspace of cuBLAS for the stream that records: it is freed after the recording.
+    The pool keeps a segment for small blocks, with the copy of the input and the output, the
+    workspace of cuBLAS for the stream that records, which is freed after the recording, and the
+    buffer with which the warm-up has timed a kernel.
     """
     with simulate("h100", compute=compute) as machine:
         layer = nn.Linear(WIDTH, WIDTH).cuda().requires_grad_(requires_grad=False)
@@ -54,9 +56,9 @@ def test_warm_up_recording_and_execution(compute: bool) -> None:
             2 * SEEDS,
             2 * SEEDS,
         ]
-        assert torch.cuda.memory_reserved() == 2 * MIB + 2 * MIB + WORKSPACE
+        assert torch.cuda.memory_reserved() == 2 * MIB + 2 * MIB + WORKSPACE + FLUSHED
         private = machine.gpus[0].allocator.private_memory()
-        assert private.reserved == 2 * MIB + WORKSPACE
+        assert private.reserved == 2 * MIB + WORKSPACE + FLUSHED
         assert not machine.approximations[0].uncounted
 
 

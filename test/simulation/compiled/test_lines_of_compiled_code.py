@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.untimed import untimed_kernels
 from torch import nn
 from torch.nn import functional
 
@@ -62,7 +63,7 @@ def table_of(profiler: LineProfiler, function: Any) -> Table:
 @pytest.mark.parametrize("compute", [True, False])
 def test_lines_of_a_block_have_its_forward_and_backward_pass(compute: bool) -> None:
     """The first use of cuBLAS in the backward pass takes its workspace: 16 MiB for each hit."""
-    with simulate("h100", compute=compute):
+    with untimed_kernels(), simulate("h100", compute=compute):
         block, x = Block().cuda(), torch.ones(2, 32, 64, device="cuda")
         torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
         step = torch.compile(block)
@@ -120,7 +121,11 @@ def broken(x: torch.Tensor) -> torch.Tensor:
 
 def test_lines_before_and_after_a_graph_break() -> None:
     seen.clear()
-    with simulate("h100", compute=False), LineProfiler(broken, inner) as profiler:
+    with (
+        untimed_kernels(),
+        simulate("h100", compute=False),
+        LineProfiler(broken, inner) as profiler,
+    ):
         step = torch.compile(broken)
         x = torch.ones(1024, device="cuda")
         outs = [step(x) for _ in range(2)]
@@ -145,7 +150,7 @@ def sized(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_recompiled_function_has_the_hits_of_all_calls() -> None:
-    with simulate("h100", compute=False):
+    with untimed_kernels(), simulate("h100", compute=False):
         torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
         step = torch.compile(sized)
         step(torch.ones(8, 8, device="cuda"))  # compiled before the profiler is on
@@ -178,7 +183,11 @@ def fused(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_fused_buffer_names_its_other_lines() -> None:
-    with simulate("h100", compute=False), LineProfiler(fused) as profiler:
+    with (
+        untimed_kernels(),
+        simulate("h100", compute=False),
+        LineProfiler(fused) as profiler,
+    ):
         out = torch.compile(fused)(torch.ones(1024, device="cuda"))
         holders = profiler.peak_holders()
         del out

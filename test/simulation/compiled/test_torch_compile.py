@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.untimed import untimed_kernels
 from torch import nn
 from torch.nn import functional
 
@@ -284,7 +285,7 @@ def test_calls_of_modules_that_are_followed_are_one_graph() -> None:
 
 
 def test_the_program_reads_its_own_peak_while_it_is_measured() -> None:
-    with simulate("h100", compute=False):
+    with untimed_kernels(), simulate("h100", compute=False):
         x = torch.empty(2**20, dtype=torch.uint8, device="cuda")
         del x
         with PeakScope():
@@ -474,7 +475,7 @@ def test_the_compiler_is_not_imported_before_something_is_compiled() -> None:
 
 def test_a_simulation_inside_of_another_one_says_that_it_does_not_compile() -> None:
     """The outer one compiles as ever once the inner one has ended."""
-    with simulate("h100", compute=False) as outer:
+    with untimed_kernels(), simulate("h100", compute=False) as outer:
         with simulate("a100", compute=False) as inner:
             with pytest.warns(UserWarning, match="inside of another one.*end the outer") as caught:
                 compiled = torch.compile(lambda x: x.sin() + 1)
