@@ -229,6 +229,9 @@ def _kernel(source: str, registers: int | None = None) -> Any:
     meta = options["inductor_meta"]
     meta["force_disable_caches"] = True
     meta.pop("profile_bandwidth", None)
+    signature = options["triton_meta"]["signature"]
+    for argument in function.args.args:  # without Triton, the text is that for an old one
+        signature.setdefault(argument.arg, "constexpr")
     decorate = value(heuristic.func)(*map(value, heuristic.args), **options)
     with _triton_cache_named():
         kernel = decorate(_jit_function(function, source))

@@ -97,6 +97,22 @@ def test_coordinate_descent_times_a_kernel_with_one_configuration() -> None:
         assert not machine.approximations[0].uncounted
 
 
+@pytest.mark.skipif(RELEASE < (2, 13), reason="older releases have one block for all parts")
+def test_a_kernel_of_several_parts_times_the_blocks_of_each() -> None:
+    """The base, one more block size for each part, and one more number of warps."""
+
+    def step(x: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sin() + 1, other.exp() * 2
+
+    options = {"combo_kernels": True, "combo_kernel_per_subkernel_blocks": True}
+    with config.patch(options), simulate("a100", compute=False) as machine:
+        other = torch.ones(77, 88, 3, device="cuda")
+        most, allocations = taken(torch.compile(step), tensor(), other)
+        assert most == SIZE + -(-other.nbytes // 512) * 512 + FLUSHED
+        assert allocations == 2 + 1 + 2 + 1
+        assert not machine.approximations[0].uncounted
+
+
 def test_one_kernel_of_two_functions_is_timed_once() -> None:
     with simulate("a100", compute=False):
         assert taken(torch.compile(wave), tensor()) == (SIZE + FLUSHED, 3)
