@@ -297,7 +297,7 @@ def test_functions_that_call_each_other_are_followed_once(tmp_path):
     )
     path = tmp_path / "program.py"
     path.write_text(text)
-    assert not reaches_backward(str(path), 8)
+    assert not reaches_backward(str(path), 7)
     assert reaches_backward(str(path), 9)
 
 
