@@ -1,4 +1,4 @@
-"""What a job's processes do at their starts and ends, each rule by itself and in this process."""
+"""Rules of the processes of a job at their starts and ends, each by itself and in process."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_another_process_of_the_job_stays_what_it_is(words, monkeypatch):
 
 
 def python(*words: str, path: tuple[Path, ...] = (), **environment: str) -> str:
-    """What a new Python prints."""
+    """The output of a new Python."""
     folders = os.pathsep.join(map(str, path))
     env = {**os.environ, **environment, "PYTHONPATH": folders}
     command = [sys.executable, *words]

@@ -87,7 +87,7 @@ def test_the_shards_of_other_ranks_follow_those_of_one_dimension_and_no_others()
     ]
     assert [part.placement.rank() for part in parts] == [0, 1, 2]
     of_two = [shard([4, 2], [0, 0], [8, 4]), None]
-    assert _of_each_rank(of_two) is of_two  # how these lie nobody knows
+    assert _of_each_rank(of_two) is of_two  # their order is not known
 
 
 # Errors
@@ -109,7 +109,7 @@ def test_a_call_that_fails_keeps_no_tensor_while_its_error_lives():
 
 def test_a_line_is_that_of_a_function_by_its_file_its_name_and_its_number():
     def one() -> int:
-        print("a line of its own")
+        print("another line")
         return 1
 
     code, first = one.__code__, one.__code__.co_firstlineno
