@@ -17,7 +17,8 @@ import torch.distributed as dist
 
 from ...._common.patching.patches import Patches
 from ....errors import UnsupportedCUDACallError
-from .one_rank import SimulatedGroup, in_flight
+from .exchanged_values import in_flight
+from .one_rank import SimulatedGroup
 from .peers import Peers, peers
 
 _HOW: Final = (

@@ -1,4 +1,4 @@
-"""The process groups and the stores of one simulated rank.
+"""The process group of one simulated rank.
 
 Note [One rank for many]
 A process group has the size that the program asks for, and one process. The other ranks are assumed
@@ -7,8 +7,8 @@ of ranks, and a gather repeats. A receive comes from the rank that sends, if tha
 [Ranks side by side]. Otherwise it is what this rank sends of the same shape, as in a ring. What
 only another rank can know has no value in a dry run, and is refused where tensors have values. Of
 the parts of a DTensor, which each rank makes of the whole one, it takes its own. NCCL's
-buffers come from the driver and are not counted; a warning says so. What the classes here for NCCL
-take is PyTorch's own.
+buffers come from the driver and are not counted; a warning says so. What the classes for NCCL in
+`nccl` take is PyTorch's own.
 
 ``FakeProcessGroup`` of PyTorch is no replacement. It leaves sums as they were, so that the mean of
 gradients, which ``DistributedDataParallel`` makes of a sum, is a fraction of them.
@@ -18,84 +18,38 @@ from __future__ import annotations
 
 import functools
 import os
-import pickle
 import sys
-import threading
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as _c10d
-from torch.futures import Future
 
 from ...._common.frames.program_lines import is_of_program
-from ....errors import UnsupportedCUDACallError
 from ...hardware.nccl import Communicator
 from ...machine import active
 from ...machine.expert_routing import ExpertGroup, ExpertRouting
 from ...machine.op_arguments import tensors_in
 from ...machine.simulated_gpu import SimulatedGPU
-from ...machine.tensor_values import is_small
+from .exchanged_values import (
+    Tensors,
+    copy_into,
+    in_flight,
+    is_sent,
+    kind_of,
+    leave_unknown,
+    packed,
+    unpack,
+    unversioned,
+)
 from .peers import peers
+from .stores import HashStore
+from .works import Receipt, Receipts, Received, finished_work
 
-Tensors = list[torch.Tensor]
-
-_HashStore: Any = vars(dist)["HashStore"]
 _ProcessGroup: Any = dist.ProcessGroup  # what its stubs say differs between versions of PyTorch
-
-
-class _InFlight(threading.local):
-    """Objects that a function of PyTorch is about to receive, as `objects` exchanges them."""
-
-    objects: deque[bytes] | None = None  # None while no such function runs
-    # what this rank would scatter as the root, while a DTensor is made; else None
-    parts: Tensors | None = None
-
-    def __init__(self) -> None:
-        # The sizes of the objects, for each call of the function that receives some.
-        self.sizes: deque[Sequence[int]] = deque()
-
-    @contextmanager
-    def receiving(self, sizes: Sequence[Sequence[int]], objects: Sequence[bytes]) -> Iterator[None]:
-        self.objects, self.sizes = deque(objects), deque(sizes)
-        try:
-            yield
-        finally:
-            self.objects = None
-
-    def fill(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Fill tensors that are received; False where no objects are."""
-        if self.objects is None:
-            return False
-        if tensors[0].dtype == torch.int64 and self.sizes:
-            numbers = torch.tensor(self.sizes.popleft())
-            parts = numbers.split([tensor.numel() for tensor in tensors])
-            _fill(
-                tensors,
-                [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)],
-            )
-        return True
-
-
-in_flight = _InFlight()
-
-
-def scatter_own_parts(
-    original: Callable[..., Any], output: Any, parts: Tensors, *args: Any, **options: Any
-) -> Any:
-    """``mesh_scatter`` of PyTorch: each rank has all parts, also one that is not the root."""
-    in_flight.parts = parts
-    try:
-        return original(output, parts, *args, **options)
-    finally:
-        in_flight.parts = None
 
 
 class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
@@ -131,7 +85,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         self._size = size
         self._name: str | None = None
         self._options = options or self.Options()
-        self._coalesced: list[_Receipt] | None = None
+        self._coalesced: list[Receipt] | None = None
         self._key = object()
         # The communicators of NCCL that it has made, by GPU: whether one ran a collective, and the
         # other ranks that it is connected to for send and recv.
@@ -208,7 +162,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return part
 
     def get_group_store(self) -> Any:
-        return _HashStore()
+        return HashStore()
 
     def _do_nothing(self, *_args: Any, **_options: Any) -> None:
         """Nothing runs that waits, that could be ended or that others have to arrive at."""
@@ -235,7 +189,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     def barrier(self, *_args: Any, **_options: Any) -> Any:
         """All ranks are here."""
-        return _done([])
+        return finished_work([])
 
     def _start_coalescing(self, *_device: Any) -> None:
         self._coalesced = []
@@ -243,7 +197,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
     def _end_coalescing(self, *_device: Any) -> Any:
         """One work for all calls since the start."""
         receipts, self._coalesced = self._coalesced or [], None
-        return _Receipts(receipts) if receipts else _done([])
+        return Receipts(receipts) if receipts else finished_work([])
 
     def _connect(self, tensor: torch.Tensor, *peers: int) -> None:
         """Make the communicator of the GPU that holds a tensor, with its buffers."""
@@ -275,7 +229,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         """All ranks get the sum, or what ``opts`` wants."""
         self._connect(tensors[0])
         self._reduce(tensors, opts)
-        return _done(tensors)
+        return finished_work(tensors)
 
     allreduce_coalesced = allreduce
 
@@ -284,21 +238,21 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         self._connect(tensors[0])
         if opts.rootRank == self._rank:
             self._reduce(tensors, opts)
-        return _done(tensors)
+        return finished_work(tensors)
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:
         """All ranks get the root's, which are this one's."""
         self._connect(tensors[0])
         if opts is None or opts.rootRank != self._rank:
             in_flight.fill(tensors)
-        return _done(tensors)
+        return finished_work(tensors)
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         self._connect(inputs[0])
         for output, tensor in zip(outputs, inputs, strict=True):
             if not in_flight.fill(output):
-                _fill(output, [tensor] * self._size)
-        return _done(outputs)
+                copy_into(output, [tensor] * self._size)
+        return finished_work(outputs)
 
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
@@ -306,8 +260,8 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         """All ranks get all inputs, each in one tensor."""
         self._connect(inputs[0])
         for output, tensor in zip(outputs, inputs, strict=True):
-            _fill(output.view(self._size, -1).unbind(), [tensor.reshape(-1)] * self._size)
-        return _done(outputs)
+            copy_into(output.view(self._size, -1).unbind(), [tensor.reshape(-1)] * self._size)
+        return finished_work(outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -323,15 +277,15 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         """The root gets all inputs."""
         self._connect(inputs[0], *self._others(opts.rootRank))
         if opts.rootRank == self._rank:
-            _fill(outputs[0], [inputs[0]] * self._size)
-        return _done(outputs)
+            copy_into(outputs[0], [inputs[0]] * self._size)
+        return finished_work(outputs)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Any:
         """Each rank gets one of the root's tensors, if the root runs beside it."""
         self._connect(outputs[0], *self._others(opts.rootRank))
         (output,), root = outputs, opts.rootRank
         if root == self._rank:
-            _fill(outputs, [inputs[0][self._rank]])
+            copy_into(outputs, [inputs[0][self._rank]])
             for rank, tensor in enumerate(inputs[0]):
                 if rank != root:
                     self._send_beside(tensor, rank, "scatter")
@@ -340,17 +294,17 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
             if fill is not None:
                 fill()
             elif in_flight.parts is not None:
-                _fill(outputs, [in_flight.parts[self._rank]])
+                copy_into(outputs, [in_flight.parts[self._rank]])
             else:
-                _leave_unknown(output, f"scatter from rank {self._global(root)}")
-        return _done(outputs)
+                leave_unknown(output, f"scatter from rank {self._global(root)}")
+        return finished_work(outputs)
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Any:
         """Each rank gets its part of the sum, or of what ``opts`` wants."""
         self._connect(outputs[0])
-        _fill(outputs, [tensors[self._rank] for tensors in inputs])
+        copy_into(outputs, [tensors[self._rank] for tensors in inputs])
         self._reduce(outputs, opts)
-        return _done(outputs)
+        return finished_work(outputs)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
@@ -358,9 +312,9 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         """The same with the parts of each input in one tensor."""
         self._connect(outputs[0])
         for output, tensor in zip(outputs, inputs, strict=True):
-            _fill([output.view(-1)], [tensor.reshape(self._size, -1)[self._rank]])
+            copy_into([output.view(-1)], [tensor.reshape(self._size, -1)[self._rank]])
         self._reduce(outputs, opts)
-        return _done(outputs)
+        return finished_work(outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -375,8 +329,8 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """Each rank gets what the others have for it."""
         self._connect(outputs[0], *range(self._size))
-        _fill(outputs, [inputs[self._rank]] * self._size)
-        return _done(outputs)
+        copy_into(outputs, [inputs[self._rank]] * self._size)
+        return finished_work(outputs)
 
     def all_to_all_single(
         self,
@@ -407,16 +361,16 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         """The other rank receives it, if it runs."""
         self._connect(tensors[0], to)
         for tensor in tensors:
-            self._sent[_kind_of(tensor)] = weakref.ref(tensor)
+            self._sent[kind_of(tensor)] = weakref.ref(tensor)
             self._send_beside(tensor, to, tag)
-        return _done(tensors)
+        return finished_work(tensors)
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
         """The values that another rank sends are there after ``wait()``."""
         self._connect(tensors[0], source)
         if in_flight.fill(tensors):
-            return _done(tensors)
-        receipt = _Receipt([self._receiving(tensor, source, tag) for tensor in tensors])
+            return finished_work(tensors)
+        receipt = Receipt([self._receiving(tensor, source, tag) for tensor in tensors])
         if self._coalesced is not None:
             self._coalesced.append(receipt)
         return receipt
@@ -425,7 +379,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         """The same of any rank: it was the next one."""
         source = (self._rank + 1) % self._size
         self.recv(tensors, source, tag).wait()
-        return _Received(source)
+        return Received(source)
 
     def _receiving(self, tensor: torch.Tensor, source: int, tag: int) -> Callable[[], None]:
         """A function that fills a tensor with what another rank sends."""
@@ -436,9 +390,9 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         """Send a tensor to a rank that runs beside this one, if it can have the values."""
         others, rank = peers(), self._global(to)
         is_there = others is not None and rank in others.beside
-        if is_there and in_flight.objects is None and _is_sent(tensor):
+        if is_there and in_flight.objects is None and is_sent(tensor):
             assert others is not None
-            others.send(self._channel(self._global(self._rank), rank, tag), _packed(tensor))
+            others.send(self._channel(self._global(self._rank), rank, tag), packed(tensor))
 
     def _from_beside(
         self, tensor: torch.Tensor, source: int, tag: int | str
@@ -447,21 +401,21 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         others, rank = peers(), self._global(source)
         if others is None or rank not in others.beside:
             return None
-        if not _is_sent(tensor):
-            return functools.partial(_leave_unknown, tensor, "")
+        if not is_sent(tensor):
+            return functools.partial(leave_unknown, tensor, "")
         channel = self._channel(rank, self._global(self._rank), tag)
         number = others.claim(channel)
         call = f"{'recv' if isinstance(tag, int) else tag} from rank {rank}"
-        return lambda: _unpack(others.receive(channel, number, rank, call), tensor, call)
+        return lambda: unpack(others.receive(channel, number, rank, call), tensor, call)
 
     def _take_own(self, tensor: torch.Tensor, rank: int) -> None:
         """The other rank is taken to send what this one sends of the same shape."""
-        reference = self._sent.get(_kind_of(tensor))
+        reference = self._sent.get(kind_of(tensor))
         sent = None if reference is None else reference()
         if sent is None:
-            _leave_unknown(tensor, f"recv from rank {rank}")
+            leave_unknown(tensor, f"recv from rank {rank}")
         elif sent is not tensor:
-            _fill([tensor], [sent])
+            copy_into([tensor], [sent])
 
     def _global(self, rank: int) -> int:
         """The number that a rank of this group has among all."""
@@ -483,99 +437,9 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
                 if tensor.dtype == torch.bool:
                     continue
                 if operation == dist.ReduceOp.SUM:
-                    _unversioned(tensor).mul_(self._size)
+                    unversioned(tensor).mul_(self._size)
                 elif operation == dist.ReduceOp.PRODUCT:
-                    _unversioned(tensor).pow_(self._size)
-
-
-class SimulatedNCCL(SimulatedGroup):
-    """A group with NCCL, as torch makes it by default until 2.14 (``ProcessGroupNCCL.cpp``).
-
-    A list of equal tensors goes through one tensor of all of them, and a barrier reduces a float.
-    """
-
-    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Any:
-        """All ranks get all inputs."""
-        flat = _flattened(outputs)
-        work = super().allgather(outputs, inputs, opts)
-        del flat
-        return work
-
-    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Any:
-        """Each rank gets its part of the sum, or of what ``opts`` wants."""
-        flat = _flattened(inputs)
-        work = super().reduce_scatter(outputs, inputs, opts)
-        del flat
-        return work
-
-    def barrier(self, opts: Any = None) -> Any:
-        """All ranks are here."""
-        _take_float(self.bound_device_id)()
-        return super().barrier(opts)
-
-
-class SimulatedNCCL2(SimulatedGroup):
-    """A group with NCCL on one GPU, as torch 2.15 makes it by default.
-
-    Its first barrier takes a float, which it keeps for the others (``nccl2/ProcessGroupNCCL.cpp``).
-    """
-
-    _free_float: Callable[[], object] | None = None
-
-    def barrier(self, opts: Any = None) -> Any:
-        """All ranks are here."""
-        if self._free_float is None:
-            self._free_float = weakref.finalize(self, _take_float(self.bound_device_id))
-        return super().barrier(opts)
-
-    def abort(self, *args: Any, **options: Any) -> None:
-        """The communicator ends, and with it what it keeps."""
-        if self._free_float is not None:
-            self._free_float()
-        super().abort(*args, **options)
-
-
-class SimulatedGloo(SimulatedGroup):
-    """A group with Gloo, or with Gloo for the CPU and NCCL for GPUs."""
-
-
-class _Receipt(vars(_c10d)["Work"]):  # type: ignore[misc]
-    """Tensors that are filled when the program waits for them."""
-
-    def __init__(self, fills: Sequence[Callable[[], object]]) -> None:
-        super().__init__()
-        self._fills = deque(fills)
-
-    def wait(self, timeout: Any = None) -> bool:
-        while self._fills:
-            self._fills.popleft()()
-        return True
-
-    is_completed = is_success = wait
-    synchronize = wait
-
-
-class _Receipts(_Receipt):
-    """Several of them, which one call waits for."""
-
-    def __init__(self, receipts: Sequence[_Receipt]) -> None:
-        super().__init__([receipt.wait for receipt in receipts])
-
-
-class _Received(vars(_c10d)["Work"]):  # type: ignore[misc]
-    """A receipt that has come from some rank."""
-
-    def __init__(self, source: int) -> None:
-        super().__init__()
-        self._source = source
-
-    def wait(self, timeout: Any = None) -> bool:
-        return True
-
-    is_completed = wait
-
-    def _source_rank(self) -> int:
-        return self._source
+                    unversioned(tensor).pow_(self._size)
 
 
 def _gpu_of_call() -> SimulatedGPU | None:
@@ -587,55 +451,6 @@ def _gpu_of_call() -> SimulatedGPU | None:
         return None
     gpus = map(machine.gpu_of, tensors_in(*machine.thread.call))
     return next((gpu for gpu in gpus if gpu is not None), None)
-
-
-def _kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return (*tensor.shape, tensor.dtype)
-
-
-def _is_sent(tensor: torch.Tensor) -> bool:
-    """True if the values of a tensor go from rank to rank: in a dry run, of small ones only."""
-    # Sender and receiver decide by what both know, the number of elements and the dtype.
-    return not _is_dry() or is_small(tensor.numel(), tensor.dtype)
-
-
-def _is_dry() -> bool:
-    return active.values() is not None
-
-
-def _packed(tensor: torch.Tensor) -> bytes:
-    """A tensor with its values, if it has any, as a message."""
-    values = active.values()
-    data = None
-    if values is None or values.is_known(tensor):
-        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            unlabelled = tensor.detach().clone(memory_format=torch.contiguous_format)
-            data = unlabelled.view(-1).view(torch.uint8).numpy().tobytes()
-    return pickle.dumps((tensor.numel(), tensor.dtype, data))
-
-
-def _unpack(message: bytes, tensor: torch.Tensor, call: str) -> None:
-    """Fill a tensor with the values of a message."""
-    count, dtype, data = pickle.loads(message)  # noqa: S301 - a rank of the same program sent it
-    if count != tensor.numel():
-        raise ValueError(f"{call}: it sends {count} elements, and {tensor.numel()} are expected")
-    if data is None:
-        _leave_unknown(tensor, call)
-    elif data:
-        received = torch.frombuffer(bytearray(data), dtype=dtype).view(tensor.shape)
-        _fill([tensor], [received])
-
-
-def _leave_unknown(tensor: torch.Tensor, call: str) -> None:
-    """Take the values from a tensor that another rank fills; refused where tensors have values."""
-    values = active.values()
-    if values is None:
-        raise UnsupportedCUDACallError(
-            f"{call}: what another rank sends is not known, because this rank is simulated alone;"
-            " simulate the ranks together (pytorch-memlab fit --ranks all, or pytorch-memlab run"
-            " -- torchrun), or shapes only (--dry-run)"
-        )
-    values.forget_values(tensor)
 
 
 def _say_that_the_others_are_not_there(size: int) -> None:
@@ -659,107 +474,3 @@ def _let_tokens_choose_evenly() -> None:
     values = active.values()
     if values is not None and values.routing is None and not values.reads.strict:
         values.routing = ExpertRouting(is_default=True)
-
-
-def _fill(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None]) -> None:
-    """Copy inputs to outputs; zeros for those that are unknown, or not alike."""
-    with torch.no_grad():
-        for output, tensor in zip(outputs, inputs, strict=True):
-            if tensor is not None and output.shape == tensor.shape:
-                _unversioned(output).copy_(tensor)
-            else:
-                _unversioned(output).zero_()
-
-
-def _unversioned(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor to write to unseen by autograd, which does not learn of what NCCL and Gloo write."""
-    return tensor.data
-
-
-def _take_float(device: torch.device | None) -> Callable[[], None]:
-    """Take a float from the allocator of a GPU, by default the current one; what frees it."""
-    machine = active.machine
-    gpu = None if machine is None else machine.find_gpu(device)
-    if machine is None or gpu is None:
-        return lambda: None
-    allocation = gpu.allocate(4, machine.current_stream(gpu.index))
-    return functools.partial(gpu.release, allocation)
-
-
-def _flattened(lists: list[Tensors]) -> Tensors:
-    """A new tensor for each list of equally shaped tensors."""
-    return [
-        tensor_list[0].new_empty((len(tensor_list), *tensor_list[0].shape))
-        for tensor_list in lists
-        if len({tensor.shape for tensor in tensor_list}) == 1
-    ]
-
-
-def _done(tensors: Any) -> Any:
-    future: Future[Any] = Future()
-    future.set_result(tensors)
-    return vars(_c10d)["_create_work_from_future"](future)
-
-
-class SimulatedStore(_HashStore):  # type: ignore[misc]
-    """A store of this process alone, in which nothing waits for another process."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        super().set_timeout(timedelta(seconds=1))  # for C++, which does not ask ``get``
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """No other process sets keys, so a wait has no use."""
-
-    def get(self, key: str) -> bytes:
-        self.wait([key])
-        value: bytes = super().get(key)
-        return value
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        self.wait(keys)
-        values: list[bytes] = super().multi_get(keys)
-        return values
-
-    def wait(self, keys: list[str], *timeout: Any) -> None:
-        """Return at once, if this process has set all keys."""
-        missing = [key for key in keys if not self.check([key])]
-        if missing:
-            raise UnsupportedCUDACallError(
-                f"this process waits for {', '.join(missing)} of a store, which another process"
-                " would set: one rank alone is simulated"
-            )
-
-
-class _Replacement(SimulatedStore):
-    """A kind of store, which modules that are imported while simulating keep."""
-
-    real: ClassVar[Any]
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """A real store where no GPU is simulated."""
-        if active.machine is None:
-            return cls.real(*args, **kwargs)
-        return super().__new__(cls)
-
-
-class SimulatedTCPStore(_Replacement):
-    """``torch.distributed.TCPStore`` without a server; its arguments are those of the real one."""
-
-    real = vars(dist)["TCPStore"]
-
-    def __init__(self, host_name: str, port: int = 29500, *_args: Any, **_options: Any) -> None:
-        super().__init__()
-        self.host = host_name
-        self.port = port or 29500
-        self.libuvBackend = True  # the attribute's name in PyTorch
-
-
-class SimulatedFileStore(_Replacement):
-    """``torch.distributed.FileStore`` without a file; its arguments are those of the real one."""
-
-    real = vars(dist)["FileStore"]
-
-    def __init__(self, file_name: str, *_args: Any, **_options: Any) -> None:
-        super().__init__()
-        self.path = file_name

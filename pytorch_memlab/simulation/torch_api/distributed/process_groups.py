@@ -36,13 +36,8 @@ def install(machine: Machine, patches: Patches) -> None:
     if not dist.is_available():
         return
     from . import objects, peers, spawned
-    from .one_rank import (
-        SimulatedFileStore,
-        SimulatedGloo,
-        SimulatedNCCL,
-        SimulatedNCCL2,
-        SimulatedTCPStore,
-    )
+    from .nccl import SimulatedGloo, SimulatedNCCL, SimulatedNCCL2
+    from .stores import SimulatedFileStore, SimulatedTCPStore
 
     c10d = dist.distributed_c10d
     for module in (dist, c10d):
@@ -112,7 +107,7 @@ _OF_SYMMETRIC_MEMORY = (
 
 
 def _install_parts_of_dtensors(patches: Patches, module: Any) -> None:
-    from .one_rank import scatter_own_parts
+    from .exchanged_values import scatter_own_parts
 
     if hasattr(module, "mesh_scatter"):
         patches.around(module, "mesh_scatter")(scatter_own_parts)
@@ -144,7 +139,7 @@ def _rendezvous(
     url: str, rank: int = -1, world_size: int = -1, **_options: Any
 ) -> Iterator[tuple[Any, int, int]]:
     """A store, the rank and the number of ranks, for ``init_process_group``."""
-    from .one_rank import SimulatedStore
+    from .stores import SimulatedStore
 
     query = dict(parse_qsl(urlparse(url).query))
     yield (
