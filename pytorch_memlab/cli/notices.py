@@ -103,14 +103,9 @@ def tell_next_steps(outputs: Sequence[str], script: str = "") -> None:
     else:
         hint = hint_on(str(error), "run", script)
         if hint:
-            _add_hint(error, hint)
+            error.add_note(f"pytorch-memlab: {hint}")  # below a traceback that may be long
         if machine is not None and machine.data_dependent_reads:
             tell_assumed_values("run without --dry-run")
-
-
-def _add_hint(error: BaseException, hint: str) -> None:
-    """Say what to do about an error below its traceback, which may be long."""
-    error.add_note(f"pytorch-memlab: {hint}")
 
 
 def hint_on(message: str, command: str, script: str) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from .child_processes.start import (
         more_gpus_for_processes as more_gpus_for_processes,
+        not_simulated as not_simulated,
     )
     from .hardware import decisions as decisions
     from .hardware.gpu import DEFAULT_GPU as DEFAULT_GPU, GPU as GPU
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from .hardware.sizes import checked_size as checked_size, read_size as read_size
     from .machine.adoption import adopt as adopt
     from .machine.allocation_log import LoggedBlock as LoggedBlock
-    from .machine.approximations import OpApproximations as OpApproximations, OpCount as OpCount
+    from .machine.approximations import OpApproximations as OpApproximations
     from .machine.assumed_sizes import SIZED_OPS as SIZED_OPS, AssumedSizes as AssumedSizes
     from .machine.cublas_workspaces import workspace_size as workspace_size
     from .machine.device_properties import DeviceProperties as DeviceProperties
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from .machine.machine import Machine as Machine
     from .machine.runtime_settings import settings_string as settings_string
     from .machine.simulated_gpu import (
-        Allocation as Allocation,
         MemoryOverhead as MemoryOverhead,
         SimulatedFailure as SimulatedFailure,
         SimulatedGPU as SimulatedGPU,
@@ -73,7 +73,7 @@ _HOMES = {
     "machine.adoption": ("adopt",),
     "machine.allocation_log": ("LoggedBlock",),
     "machine.assumed_sizes": ("AssumedSizes", "SIZED_OPS"),
-    "machine.approximations": ("OpApproximations", "OpCount"),
+    "machine.approximations": ("OpApproximations",),
     "machine.cublas_workspaces": ("workspace_size",),
     "machine.tensor_values": ("DataDependentReads",),
     "machine.device_properties": ("DeviceProperties",),
@@ -82,7 +82,6 @@ _HOMES = {
     "machine.machine": ("Machine",),
     "machine.runtime_settings": ("settings_string",),
     "machine.simulated_gpu": (
-        "Allocation",
         "MemoryOverhead",
         "SimulatedFailure",
         "SimulatedGPU",

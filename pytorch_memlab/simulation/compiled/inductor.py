@@ -34,12 +34,12 @@ from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import _triton
 
-from ..._common.frames.compiled_code import compiled_code
+from ..._common.frames.compiled_code import Frames, compiled_code
 from ..._common.patching.patches import Patches
 from ..machine.machine import Machine
 from . import graph_cache, padding
 from .labelled_fakes import OnCPU
-from .program_frames import Frames, frames_of, with_fused
+from .program_frames import frames_of, with_fused
 
 _CONFIG = {
     "compile_threads": 1,  # no kernel is compiled

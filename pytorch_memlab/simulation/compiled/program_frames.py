@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from torch.fx import Graph
 
-from ..._common.frames.compiled_code import Frame, Frames as Frames
+from ..._common.frames.compiled_code import Frame, Frames
 
 _FRAME: Final = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _CALLS: Final = "lambda function, *args, **kwargs: function(*args, **kwargs)"
