@@ -6,11 +6,7 @@ derive from are not there without CUDA, or need a GPU.
 
 from __future__ import annotations
 
-import functools
-import threading
-import types
 import warnings
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -25,19 +21,26 @@ from ..._common.torch.torch_release import RELEASE
 from ..allocator.blocks import DEFAULT_POOL, PoolId
 from ..allocator.checkpoints import (
     PoolState,
-    checkpoint_state,
-    live_allocations,
-    set_checkpoint_state,
 )
 from ..dispatch.captured_ops import OpRecording
-from ..dispatch.overwritten_outputs import mark_data, take_storage
 from ..machine.allocation_log import code_stack
 from ..machine.captures import ERROR_MODES, Capture
 from ..machine.cuda_errors import cuda_error
 from ..machine.cuda_generator import GeneratorState, SimulatedGenerator
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
-from ..machine.unsupported import refusal, unsupported
+from ..machine.unsupported import refusal
+from .memory_pools import (
+    MARKS_CAPTURES_SINCE,
+    PoolCalls,
+    SimulatedMemPool,
+    SimulatedMemPoolContext,
+    begin_pool,
+    end_pool,
+    mark_capture,
+    pool_id_of,
+)
+from .rebased_class import over
 
 _HOLDER = 8
 """Bytes of the seed, and of the offset, that the kernels of a graph read."""
@@ -48,9 +51,6 @@ _OWN_HOLDERS_SINCE = (2, 12)
 _CLEARS_WORKSPACES_SINCE = (2, 12)
 """Release whose ``CUDAGraph::reset`` gives back what cuBLAS took on the stream of the capture."""
 
-_MARKS_CAPTURES_SINCE = (2, 13)
-"""Release from which the allocator tells captures from ``use_mem_pool`` (``markCaptureBegin``),
-and a capture that failed takes no more requests (``CUDAGraph::capture_end``)."""
 
 _REGISTERS_DRAWS_SINCE = (2, 14)
 """Release from which a generator is registered by its first draw in a capture, its holders made
@@ -138,7 +138,7 @@ class SimulatedCUDAGraph:
         if pool_id == DEFAULT_POOL:
             pool_id = machine.new_pool_id(False)
         capture = Capture(gpu, stream, pool_id, capture_error_mode)
-        _begin(gpu, pool_id, capture.takes)
+        begin_pool(gpu, pool_id, capture.takes)
         graph.pools = [pool_id]
         if machine.values is None:
             capture.recording = OpRecording(machine)
@@ -148,7 +148,7 @@ class SimulatedCUDAGraph:
             for _ in graph.increments:
                 graph.holders += _holders(gpu, stream=0)
         machine.captures.begin(capture)
-        _mark(gpu, 1)
+        mark_capture(gpu, 1)
         if RELEASE < _REGISTERS_DRAWS_SINCE:
             for state in graph.increments:
                 state.captures[capture.id] = 0
@@ -197,11 +197,11 @@ class SimulatedCUDAGraph:
             machine.captures.end(capture)
         finally:
             if capture not in machine.captures.underway:
-                _mark(gpu, -1)
+                mark_capture(gpu, -1)
                 if capture.recording is not None:
                     capture.recording.restore()
-                if capture.is_valid or RELEASE >= _MARKS_CAPTURES_SINCE:
-                    _end(gpu, capture.pool_id)
+                if capture.is_valid or RELEASE >= MARKS_CAPTURES_SINCE:
+                    end_pool(gpu, capture.pool_id)
         for state in graph.increments:
             graph.increments[state] = state.captures.get(capture.id, 0)
         graph.has_ended = True
@@ -260,9 +260,9 @@ class SimulatedCUDAGraph:
             raise RuntimeError("CUDAGraph::retain_pool may only be called during capture.")
         if pool_id == DEFAULT_POOL:
             raise RuntimeError("CUDAGraph::retain_pool expected a non-default memory pool.")
-        if _pool_id(pool_id) not in graph.pools:
-            capture.gpu.locked(capture.gpu.allocator.private.use, _pool_id(pool_id))
-            graph.pools.append(_pool_id(pool_id))
+        if pool_id_of(pool_id) not in graph.pools:
+            capture.gpu.locked(capture.gpu.allocator.private.use, pool_id_of(pool_id))
+            graph.pools.append(pool_id_of(pool_id))
 
     @classmethod
     @without_frames
@@ -285,91 +285,11 @@ class SimulatedCUDAGraph:
     )
 
 
-class SimulatedMemPool:
-    """``torch._C._MemPool``."""
-
-    machine: Machine
-
-    @without_frames
-    def __init__(
-        self,
-        allocator: Any = None,
-        is_user_created: bool = True,
-        use_on_oom: bool = False,
-        no_split: bool = False,
-    ) -> None:
-        if allocator is not None:
-            raise unsupported("torch.cuda.MemPool(allocator=...)")
-        self._gpu = gpu = self.machine.current_gpu()
-        self._id = pool_id = self.machine.new_pool_id(is_user_created)
-        private = gpu.allocator.private
-        gpu.locked(private.use, pool_id)
-        private.of_id(pool_id).splits = not no_split
-        if use_on_oom:
-            private.served_on_oom[pool_id] = None
-        after_death(self, partial(_give_up, gpu, pool_id))
-
-    @property
-    def id(self) -> PoolId:
-        return self._id
-
-    @property
-    def allocator(self) -> None:
-        """None: that of PyTorch."""
-
-    @property
-    def device(self) -> int:
-        return self._gpu.index
-
-    @without_frames
-    def use_count(self) -> int:
-        return self._gpu.allocator.private.use_count(self._id)
-
-
-class SimulatedMemPoolContext:
-    """``torch._C._MemPoolContext`` of older releases, which ``use_mem_pool`` makes there."""
-
-    _active: ClassVar[list[SimulatedMemPool]] = []
-
-    def __init__(self, pool: SimulatedMemPool) -> None:
-        self._active.append(pool)
-        after_death(self, partial(self._active.remove, pool))
-
-    @classmethod
-    def active_pool(cls) -> SimulatedMemPool | None:
-        """The innermost pool in use; None outside of all."""
-        return cls._active[-1] if cls._active else None
-
-
 def _program_line() -> tuple[str, int]:
     """File and line of the program that runs now; of a library where no file is the program's."""
     frames = [(code.co_filename, line) for code, line in code_stack()]
     own = (frame for frame in frames if is_of_user(frame[0]))
     return next(own, frames[0] if frames else ("", 0))
-
-
-def _give_up(gpu: SimulatedGPU, pool_id: PoolId) -> None:
-    """Give up a MemPool, as its destructor does."""
-    gpu.allocator.private.served_on_oom.pop(pool_id, None)
-    gpu.locked(gpu.allocator.private.release, pool_id)
-    gpu.locked(gpu.allocator.empty_cache, pool_id)
-
-
-def _begin(gpu: SimulatedGPU, pool_id: PoolId, takes: Callable[[int], bool]) -> None:
-    gpu.locked(gpu.allocator.private.begin, pool_id, takes)
-    if RELEASE < _MARKS_CAPTURES_SINCE:
-        gpu.allocator.captures += 1
-
-
-def _end(gpu: SimulatedGPU, pool_id: PoolId) -> None:
-    gpu.locked(gpu.allocator.private.end, pool_id)
-    if RELEASE < _MARKS_CAPTURES_SINCE:
-        gpu.allocator.captures -= 1
-
-
-def _mark(gpu: SimulatedGPU, change: int) -> None:
-    if RELEASE >= _MARKS_CAPTURES_SINCE:
-        gpu.allocator.captures += change
 
 
 def _register(machine: Machine, graph: _Graph, state: GeneratorState) -> None:
@@ -407,185 +327,10 @@ def _release_holders(machine: Machine, graph: _Graph) -> None:
         holder.gpu.release(holder)
 
 
-class _PoolCalls:
-    """The calls of C++ that name a pool, or the memory of one."""
-
-    def __init__(self, machine: Machine, patches: Patches) -> None:
-        self._machine = machine
-        self._patches = patches
-        self._has_taken = False
-
-    def of_c(self) -> dict[str, Callable[..., Any]]:
-        return {
-            "_graph_pool_handle": lambda: self._machine.new_pool_id(True),
-            "_cuda_isCurrentStreamCapturing": self._is_capturing,
-            "_cuda_beginAllocateToPool": self._begin_all,
-            "_cuda_beginAllocateCurrentThreadToPool": self._begin_thread,
-            "_cuda_beginAllocateCurrentStreamToPool": self._begin_stream,
-            "_cuda_endAllocateToPool": self._end,
-            "_cuda_endAllocateCurrentStreamToPool": self._end,
-            "_cuda_releasePool": self._release,
-            "_cuda_getCheckpointState": self._checkpoint,
-            "_cuda_setCheckpointPoolState": self._set_checkpoint,
-            "_cuda_checkPoolLiveAllocations": self._has_live,
-            "_construct_storage_from_data_pointer": self._storage_at,
-            "_construct_CUDA_Tensor_From_Storage_And_Metadata": _tensor_over,
-            "_has_Standard_Deleter": lambda key: self._owner(key) is not None,
-            "_free_And_Remove_DeleterFn": self._free,
-            "_tensors_data_ptrs_at_indices_equal": _are_at,
-            "_set_storage_access_error_msg": self._take_storage,
-            "_set_storage_data_ptr_access_error_msg": self._mark_data,
-            "_cuda_get_conv_benchmark_empty_cache": lambda: True,
-            "_cudnn_set_conv_benchmark_empty_cache": _set_nothing,
-        }
-
-    def _is_capturing(self) -> bool:
-        return self._machine.current_capture(self._machine.thread.device) is not None
-
-    def _begin_all(self, device: int, pool_id: Sequence[int]) -> None:
-        self._begin(device, pool_id, lambda _stream: True)
-
-    def _begin_thread(self, device: int, pool_id: Sequence[int]) -> None:
-        thread = _cuda_thread()
-        self._begin(device, pool_id, lambda _stream: _cuda_thread() == thread)
-
-    def _begin_stream(self, device: int, pool_id: Sequence[int]) -> None:
-        current = self._machine.current_stream(self._machine.gpu(device).index)
-        self._begin(device, pool_id, lambda stream: stream == current)
-
-    def _begin(self, device: int, pool_id: Sequence[int], takes: Callable[[int], bool]) -> None:
-        machine = self._machine
-        gpu = machine.gpu(device)
-        _begin(gpu, _pool_id(pool_id), takes)
-        if machine.current_capture(gpu.index) is not None:
-            machine.captures.pools.add(_pool_id(pool_id))  # replays write there too
-
-    def _end(self, device: int, pool_id: Sequence[int]) -> None:
-        _end(self._machine.gpu(device), _pool_id(pool_id))
-
-    def _release(self, device: int, pool_id: Sequence[int]) -> None:
-        gpu = self._machine.gpu(device)
-        gpu.locked(gpu.allocator.private.release, _pool_id(pool_id))
-
-    def _checkpoint(self, device: int, pool_id: Sequence[int]) -> PoolState:
-        gpu = self._machine.gpu(device)
-        return gpu.locked(checkpoint_state, gpu.allocator, _pool_id(pool_id))
-
-    def _set_checkpoint(
-        self,
-        device: int,
-        state: PoolState,
-        stale_storages: Sequence[int],
-        storages_to_add_deleters_to: Sequence[int] = (),
-    ) -> None:
-        """Set the state of a pool, and which storages free its blocks when they die."""
-        gpu = self._machine.gpu(device)
-        stale = dict.fromkeys(stale_storages)
-        delta = gpu.locked(set_checkpoint_state, gpu.allocator, state)
-        if len(stale) < len(set(delta.freed) - set(delta.allocated)):
-            raise RuntimeError(
-                "Any stale tensors which are being manually freed must be passed to set checkpoint"
-            )
-        for key in stale:
-            owner = self._owner(key)
-            if owner is None or owner.address not in delta.freed:
-                raise RuntimeError(
-                    "Unexpected deleter function on storage, could not swap function"
-                )
-            self._set_owner(key, is_owner=False)
-        # Outputs that share a block name it more than once.
-        allocations = self._machine.allocations.known
-        keys = {allocations[key].address: key for key in storages_to_add_deleters_to}
-        for address in keys.keys() & set(delta.allocated):
-            if allocations[keys[address]].is_owner:
-                raise RuntimeError(" Not expecting deleter function")
-            self._set_owner(keys[address], is_owner=True)
-
-    def _has_live(self, device: int, pool_id: Sequence[int], expected: set[int]) -> bool:
-        gpu = self._machine.gpu(device)
-        return gpu.locked(live_allocations, gpu.allocator, _pool_id(pool_id)) == expected
-
-    def _storage_at(self, address: int, device: Any, nbytes: int) -> torch.UntypedStorage:
-        """A storage over memory of a pool, which does not free it when it dies."""
-        machine = self._machine
-        gpu = machine.find_gpu(device)
-        if gpu is None:
-            made: torch.UntypedStorage = _storage_on_cpu(address, device, nbytes)
-            return made
-        storage = None
-        if machine.values is None:
-            storage = machine.pool_memory[gpu.index].storage_at(address, nbytes)
-        if storage is None:
-            storage = torch.empty(nbytes, dtype=torch.uint8).untyped_storage()
-        machine.allocations.add(storage, Allocation(gpu, address, nbytes, is_owner=False))
-        return storage
-
-    def _owner(self, key: int) -> Allocation | None:
-        label = self._machine.allocations.known.get(key)
-        return label if label is not None and label.address and label.is_owner else None
-
-    def _set_owner(self, key: int, *, is_owner: bool) -> None:
-        allocations = self._machine.allocations.known
-        label = allocations[key]
-        allocations[key] = Allocation(label.gpu, label.address, label.nbytes, is_owner)
-
-    def _free(self, key: int) -> None:
-        owner = self._owner(key)
-        if owner is None:
-            raise RuntimeError("Expected standard deleter")
-        self._set_owner(key, is_owner=False)
-        owner.gpu.release(owner)
-
-    def _mark_data(self, key: int, message: str) -> None:
-        storage = torch.UntypedStorage._new_with_weak_ptr(key)
-        if storage is not None:
-            mark_data(self._machine, storage, message)
-
-    def _take_storage(self, tensor: torch.Tensor, message: str) -> None:
-        take_storage(self._machine, tensor, message)
-        if self._has_taken:
-            return
-        self._has_taken = True
-        check = self._machine.overwritten.check_tensor
-
-        @self._patches.around(torch.Tensor, "untyped_storage")
-        @without_frames
-        def untyped_storage(of: Callable[[torch.Tensor], Any], tensor: torch.Tensor) -> Any:
-            check(tensor, data=False)
-            return of(tensor)
-
-
-def _cuda_thread() -> tuple[int, bool]:
-    """This thread; on CUDA the nodes of a backward pass run in threads of their own."""
-    return threading.get_ident(), torch._C._current_autograd_node() is not None
-
-
-def _pool_id(pool_id: Sequence[int]) -> PoolId:
-    first, second = pool_id
-    return int(first), int(second)
-
-
-def _tensor_over(metadata: dict[str, Any], storage: torch.UntypedStorage) -> torch.Tensor:
-    made = torch.empty(0, dtype=metadata["dtype"], device=storage.device)
-    layout = (metadata["storage_offset"], metadata["size"], metadata["stride"])
-    return made.set_(storage, *layout)
-
-
-def _set_nothing(*_: Any) -> None:
-    """Set what changes no memory: the benchmarks of cuDNN."""
-
-
-def _are_at(tensors: Sequence[Any], addresses: Sequence[int], indices: Sequence[int]) -> bool:
-    return all(tensors[index].data_ptr() == addresses[index] for index in indices)
-
-
-_storage_on_cpu: Callable[[int, Any, int], Any] = torch._C._construct_storage_from_data_pointer
-
-
 def install(machine: Machine, patches: Patches) -> None:
     """Let graphs and pools be simulated, until undone."""
     calls = {
-        name: without_frames(call) for name, call in _PoolCalls(machine, patches).of_c().items()
+        name: without_frames(call) for name, call in PoolCalls(machine, patches).of_c().items()
     }
     bases = {"_CUDAGraph": SimulatedCUDAGraph, "_MemPool": SimulatedMemPool}
     for base in bases.values():
@@ -604,41 +349,9 @@ def install(machine: Machine, patches: Patches) -> None:
     ):
         original = vars(module).get(name)
         if original is not None:
-            made = _over(original, base)
+            made = over(original, base)
             patches.set(module, name, made)
             patches.set(torch.cuda, name, made)
     patches.set(SimulatedGenerator, "capture_on", staticmethod(machine.current_capture))
     # a stream of the GPU that was simulated before
     patches.set(torch.cuda.graphs.graph, "default_capture_stream", None)
-
-
-@functools.cache
-def _over(original: type, base: type) -> type:
-    """A class of torch with another base; ``super()`` in its methods finds that."""
-    cell = types.CellType()
-    members = {
-        name: _in_class(value, cell)
-        for name, value in vars(original).items()
-        if name not in ("__dict__", "__weakref__")
-    }
-    made = type(original.__name__, (base,), members)
-    cell.cell_contents = made
-    return made
-
-
-def _in_class(value: Any, cell: types.CellType) -> Any:
-    """A member of a class as that of another, whose ``__class__`` is in the cell."""
-    if isinstance(value, (staticmethod, classmethod)):
-        return type(value)(_in_class(value.__func__, cell))
-    if isinstance(value, property):
-        return property(_in_class(value.fget, cell), doc=value.__doc__)
-    if not isinstance(value, types.FunctionType) or "__class__" not in value.__code__.co_freevars:
-        return value
-    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-    closure = tuple(cell if name == "__class__" else held for name, held in cells)
-    copy = types.FunctionType(
-        value.__code__, value.__globals__, value.__name__, value.__defaults__, closure
-    )
-    copy.__kwdefaults__ = value.__kwdefaults__
-    vars(copy).update(vars(value))
-    return copy

@@ -22,7 +22,7 @@ from ..allocator.events import HISTORY_ACTIONS, RELEASES
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
 from ..machine.streams import handle_of
-from .cuda_graphs import SimulatedMemPoolContext
+from .memory_pools import SimulatedMemPoolContext
 
 _LEVELS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
