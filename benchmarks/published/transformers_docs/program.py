@@ -82,12 +82,52 @@ def train(
 
 
 def _optimizer(name: str, model: Any) -> Any:
+    groups = _groups(model)
     if name == "Adafactor":
         from transformers.optimization import Adafactor
 
-        return Adafactor(model.parameters(), lr=5e-5, scale_parameter=False, relative_step=False)
+        return Adafactor(groups, lr=5e-5, scale_parameter=False, relative_step=False)
     if name == "Adam8bit":
         from bitsandbytes.optim import Adam8bit
 
-        return Adam8bit(model.parameters(), lr=5e-5)
-    return torch.optim.AdamW(model.parameters(), lr=5e-5, foreach=False)
+        return Adam8bit(groups, lr=5e-5)
+    return _AdamW(groups, {"lr": 5e-5})
+
+
+def _groups(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """Weights before biases and norms, as the Trainer orders them, whose weights alone decay."""
+    norms = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, torch.nn.LayerNorm)
+        for parameter in module.parameters()
+    }
+    ordered: tuple[list[Any], list[Any]] = ([], [])
+    for name, parameter in model.named_parameters():
+        ordered[id(parameter) in norms or "bias" in name].append(parameter)
+    return [{"params": parameters} for parameters in ordered]
+
+
+class _AdamW(torch.optim.Optimizer):
+    """AdamW of transformers, the Trainer's default of 2022, which corrects the rate alone.
+
+    See https://github.com/huggingface/transformers/blob/v4.21.0/src/transformers/optimization.py.
+    """
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["count"] = 0
+                    state["mean"] = torch.zeros_like(parameter)
+                    state["square"] = torch.zeros_like(parameter)
+                state["count"] += 1
+                gradient, mean, square = parameter.grad, state["mean"], state["square"]
+                mean.mul_(0.9).add_(gradient, alpha=0.1)
+                square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+                root = square.sqrt().add_(1e-6)
+                corrections = 1 - 0.999 ** state["count"], 1 - 0.9 ** state["count"]
+                rate = group["lr"] * corrections[0] ** 0.5 / corrections[1]
+                parameter.addcdiv_(mean, root, value=-rate)

@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import patch
+
 import torch
 from torch import nn
+
+
+def _shares(parameters: Sequence[torch.Tensor], ranks: int) -> list[list[torch.Tensor]]:
+    """Give each parameter in order to the rank with the least numbers."""
+    shares: list[list[torch.Tensor]] = [[] for _ in range(ranks)]
+    for parameter in parameters:
+        least = min(shares, key=lambda share: sum(tensor.numel() for tensor in share))
+        least.append(parameter)
+    return shares
+
+
+def _in_order(optimizer: Any, _given: Any = None) -> Any:
+    """The groups of parameters of each rank, as of PyTorch 1.8; today's are sorted by size."""
+    if not optimizer._partition_parameters_cache:
+        (group,) = optimizer.param_groups
+        optimizer._partition_parameters_cache += [
+            [{**group, "params": share}] for share in _shares(group["params"], optimizer.world_size)
+        ]
+    return optimizer._partition_parameters_cache
 
 
 def train(sharded: bool) -> dict[str, int]:
@@ -17,9 +40,10 @@ def train(sharded: bool) -> dict[str, int]:
     model = nn.parallel.DistributedDataParallel(local, device_ids=[0])
     peaks["ddp"] = torch.cuda.max_memory_allocated()
     if sharded:
-        optimizer: torch.optim.Optimizer = ZeroRedundancyOptimizer(
-            model.parameters(), optimizer_class=torch.optim.Adam, lr=0.01, foreach=False
-        )
+        with patch.object(ZeroRedundancyOptimizer, "_partition_parameters", _in_order):
+            optimizer: torch.optim.Optimizer = ZeroRedundancyOptimizer(
+                model.parameters(), optimizer_class=torch.optim.Adam, lr=0.01, foreach=False
+            )
     else:
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01, foreach=False)
     outputs = model(torch.randn(20, 2000).cuda())
