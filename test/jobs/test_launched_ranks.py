@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from support.python_process import run_python
 from support.run_command import ROOT
+
+from pytorch_memlab.cli.main import main
 
 needs_torchrun = pytest.mark.skipif(
     not dist.is_available(), reason="this torch has no torch.distributed"
@@ -33,8 +36,10 @@ torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 kept = work(2)
 if rank == 1:
     more = work(62)
+    if sys.argv[1] != "ends":  # the others are told of their end once they can write it
+        for other in range(int(os.environ["WORLD_SIZE"])):
+            until(f"job.memlab/rank{other}.attempt{os.environ['TORCHELASTIC_RESTART_COUNT']}.json")
     if sys.argv[1] == "killed":
-        until("job.memlab/rank1.attempt0.json")
         os.kill(os.getpid(), 9)
     if sys.argv[1] == "fails":
         raise ValueError("bad batch")
@@ -46,10 +51,8 @@ elif sys.argv[1] != "ends":
 def launched(folder, *words, options=("-o", "job.memlab", "--save-every", "1")):
     (folder / "train.py").write_text(PROGRAM)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytorch_memlab", "run", "--gpu", "24GiB", *options, *words]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    command = ["-m", "pytorch_memlab", "run", "--gpu", "24GiB", *options, *words]
+    return run_python(command, cwd=folder, env=environment)
 
 
 def ends(folder):
@@ -73,10 +76,9 @@ ranks 0, 2: 2.0 MiB
 
 
 @needs_torchrun
-@pytest.mark.parametrize("program", ["torchrun", "-m torch.distributed.run"])
-def test_all_ranks_that_torchrun_starts_are_profiled(program, tmp_path):
-    words = ["-m", "--", "torch.distributed.run"] if program.startswith("-m") else ["--", program]
-    done = launched(tmp_path, *words, "--nproc-per-node", "3", "train.py", "ends", options=())
+def test_all_ranks_that_torchrun_starts_are_profiled(tmp_path):
+    words = ("--", "torchrun", "--nproc-per-node", "3", "train.py", "ends")
+    done = launched(tmp_path, *words, options=())
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(ANSWER)
@@ -94,8 +96,8 @@ def test_a_killed_rank_leaves_its_last_file_and_the_others_their_end(tmp_path):
 
 
 @needs_torchrun
-def test_each_attempt_of_a_job_that_starts_again_is_kept(tmp_path):
-    torchrun = ("--", "torchrun", "--nproc-per-node", "2", "--max-restarts", "1")
+def test_each_attempt_of_a_job_that_a_module_starts_again_is_kept(tmp_path):
+    torchrun = ("-m", "--", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1")
     done = launched(tmp_path, *torchrun, "train.py", "fails")
 
     assert done.returncode == 1
@@ -105,6 +107,8 @@ def test_each_attempt_of_a_job_that_starts_again_is_kept(tmp_path):
         (1, 0, 1, "ValueError: bad batch"),
         (1, 1, 1, "ValueError: bad batch"),
     ]
+    start = "job.memlab: 2 ranks of train.py, started by torchrun, attempt 2\n"
+    assert done.stdout.startswith(start)
     for attempt in (1, 2):
         assert f"attempt {attempt}: rank 1 failed first, at " in done.stdout
 
@@ -166,54 +170,41 @@ ranks = [start(0), start(1)]
 sys.exit(max(rank.wait() for rank in ranks))
 """
 
-VARIABLES = {
-    "srun": "{'SLURM_PROCID': int, 'SLURM_LOCALID': int, 'SLURM_NTASKS': lambda r: 2,"
-    " 'SLURM_JOB_ID': lambda r: 5}",
-    "mpirun": "{'OMPI_COMM_WORLD_RANK': int, 'OMPI_COMM_WORLD_LOCAL_RANK': int,"
-    " 'OMPI_COMM_WORLD_SIZE': lambda r: 2, 'OMPI_COMM_WORLD_LOCAL_SIZE': lambda r: 2}",
-    "deepspeed": "{'RANK': int, 'LOCAL_RANK': int, 'WORLD_SIZE': lambda r: 2,"
-    " 'LOCAL_SIZE': lambda r: 2, 'CROSS_RANK': lambda r: 0, 'CROSS_SIZE': lambda r: 1}",
-}
+VARIABLES = (
+    "{'OMPI_COMM_WORLD_RANK': int, 'OMPI_COMM_WORLD_LOCAL_RANK': int,"
+    " 'OMPI_COMM_WORLD_SIZE': lambda r: 2, 'OMPI_COMM_WORLD_LOCAL_SIZE': lambda r: 2}"
+)
 
 
-@pytest.mark.parametrize("name", VARIABLES)
-def test_ranks_of_other_launchers_are_told_by_their_variables(name, tmp_path):
-    """The launchers are not installed: a program of their name sets what they set."""
-    launcher = tmp_path / name
-    launcher.write_text(LAUNCHER.format(python=sys.executable, variables=VARIABLES[name]))
+def test_ranks_of_another_launcher_are_told_by_its_variables_and_what_they_start_is_none(tmp_path):
+    """It is not installed: a program of its name sets what it sets."""
+    launcher = tmp_path / "mpirun"
+    launcher.write_text(LAUNCHER.format(python=sys.executable, variables=VARIABLES))
     launcher.chmod(0o755)
     (tmp_path / "own.py").write_text(
-        "import torch\nkept = torch.ones(1 << 18, device='cuda:1')\n"  # one GPU for each rank
+        "import os, subprocess, sys, torch\n"
+        "kept = torch.ones(1 << 18, device='cuda:1')\n"  # one GPU for each rank
+        "assert 'PYTORCH_MEMLAB_RUN' not in os.environ\n"
+        "subprocess.run([sys.executable, 'tool.py'], check=True)\n"
     )
+    (tmp_path / "tool.py").write_text("import sys; print(sys.argv, 'torch' in sys.modules)\n")
 
     done = launched(tmp_path, "--", str(launcher), sys.executable, "-u", "own.py")
 
     assert done.returncode == 0, done.stderr
     assert ends(tmp_path) == [(0, 0, 0, ""), (1, 0, 0, "")]
     assert "2 ranks of own.py" in done.stdout
-
-
-def test_a_launcher_that_is_not_there_is_an_error(tmp_path):
-    done = launched(tmp_path, "--", "deepspeed", "train.py")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("error: there is no command deepspeed on the PATH\n")
-
-
-def test_processes_that_a_rank_starts_are_no_ranks(tmp_path):
-    (tmp_path / "own.py").write_text(
-        "import os, subprocess, sys, torch\n"
-        "assert 'PYTORCH_MEMLAB_RUN' not in os.environ\n"
-        "subprocess.run([sys.executable, 'tool.py'], check=True)\n"
-    )
-    (tmp_path / "tool.py").write_text("import sys; print(sys.argv, 'torch' in sys.modules)\n")
-    launcher = tmp_path / "mpirun"
-    launcher.write_text(LAUNCHER.format(python=sys.executable, variables=VARIABLES["mpirun"]))
-    launcher.chmod(0o755)
-
-    done = launched(tmp_path, "--", str(launcher), sys.executable, "own.py")
-
     assert done.stdout.count("['tool.py'] False\n") == 2
     assert len(list(Path(tmp_path, "job.memlab").glob("rank*"))) == 2
+
+
+def test_a_launcher_that_is_not_there_is_an_error(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "--gpu", "24GiB", "-o", "job.memlab", "--", "deepspeed", "train.py"]
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.endswith("error: there is no command deepspeed on the PATH\n")
 
 
 TALKING = """\

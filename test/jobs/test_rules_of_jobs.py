@@ -79,6 +79,25 @@ def test_the_process_of_a_rank_becomes_one_of_run_and_those_that_it_starts_do_no
     assert "_pytorch_memlab_ranks" not in sys.modules
 
 
+@pytest.mark.parametrize(
+    ("variables", "launcher"),
+    [
+        ({"SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NTASKS": "2"}, "srun"),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, "Open MPI"),
+        ({"RANK": "1", "WORLD_SIZE": "2", "CROSS_SIZE": "1"}, "deepspeed"),
+    ],
+)
+def test_a_rank_of_any_launcher_becomes_one_of_run(variables, launcher, monkeypatch):
+    module, became = child_site(monkeypatch, "-u", "own.py")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    module._become_rank([])
+    run = [str(CHILD_SITE / "run_rank.py"), "run", "--", "own.py"]
+    assert became == [[sys.executable, "-u", *run]]
+    rank = box()._rank_now()
+    assert (rank.launcher, rank.rank, rank.world_size) == (launcher, 1, 2)
+
+
 @pytest.mark.parametrize("words", [("train.py",), ("-m", "torch.distributed.run", "x.py"), ("-",)])
 def test_another_process_of_the_job_stays_what_it_is(words, monkeypatch):
     module, became = child_site(monkeypatch, *words)
