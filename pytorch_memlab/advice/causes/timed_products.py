@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..._common.text.prose_size import prose_size
-from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, already_used, applied
 from ..cause import Cause, Remedy, Results, saves
+from ..evidence import unnamed_at
 
 _CODE = (
     "import torch._inductor.config",
@@ -49,12 +49,7 @@ class TimedProducts(Cause):
         is_timed = any(name == function and path.endswith(file) for name, path in oom.functions)
         if not is_timed or not oom.frames:
             return None
-        place = oom.frames[0].place
-        size = oom.request.requested + sum(
-            block.size
-            for block in oom.blocks
-            if block.place == place and block.category is Category.OTHERS and not block.name
-        )
+        size = oom.request.requested + unnamed_at(oom, oom.frames[0].place)
         return self.found(
             size,
             f"Inductor takes {prose_size(size)} to time a product that it may pad",
