@@ -65,6 +65,9 @@ CONTROL_FLOW = (RestartAnalysis, SkipFrame, Unsupported, *exceptions_allowed_to_
 TRACING_ERRORS = (InternalTorchDynamoError, TorchRuntimeError)
 """Errors that a frame raises which a real GPU compiles, if the simulation is at fault."""
 
+_IN_CAPTURE = "cannot JIT compile during CUDA graph capture"
+"""Part of the error of ``convert_frame.trace_frame``, from PyTorch 2.14 on."""
+
 
 def make_tables() -> None:
     """Let Dynamo make what it makes once, of functions of torch by their identity.
@@ -260,7 +263,7 @@ class Callback:
                 compiled_code.replace(original, generated, is_start=original is code)
             return converted
         except TRACING_ERRORS as error:
-            if isinstance(error, ResumePrologueTracingError):
+            if isinstance(error, ResumePrologueTracingError) or _IN_CAPTURE in str(error):
                 raise
             self._on_error(error)
             return ConvertFrameReturn()
