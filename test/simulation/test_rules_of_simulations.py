@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -93,10 +94,11 @@ def test_the_shards_of_other_ranks_follow_those_of_one_dimension_and_no_others()
 # Errors
 
 
-def test_a_call_that_fails_keeps_no_tensor_while_its_error_lives():
+@pytest.mark.parametrize("within", [nullcontext, torch._C.DisableTorchFunction])
+def test_a_call_that_fails_keeps_no_tensor_while_its_error_lives(within):
     with simulate("1GiB", compute=False):
         x = torch.empty(MIB, device="cuda")
-        with pytest.raises(RuntimeError) as caught:
+        with pytest.raises(RuntimeError) as caught, within():
             torch.mm(x, x)
         assert torch.cuda.memory_allocated() == 4 * MIB
         del x
