@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Final
 
 from ..history.out_of_memory import OutOfMemory, ProgramFrame
+from .rewriting import name_of_call
 
 _TRAINS: Final = frozenset(
     {"backward", "manual_backward", "zero_grad", "GradScaler", "set_grad_enabled", "enable_grad"}
@@ -216,9 +217,8 @@ class _Source:
                 pairs = zip(targets, values, strict=True)
                 parts = [target for target, value in pairs if _uses(value, used)]
                 return set[str]().union(*map(_names_of_target, parts))
-            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call(func=function)):
-                name = getattr(function, "attr", getattr(function, "id", ""))
-                chosen = self._chosen_results(name, len(targets))
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call() as call):
+                chosen = self._chosen_results(name_of_call(call), len(targets))
                 parts = [target for index, target in enumerate(targets) if index not in chosen]
                 return set[str]().union(*map(_names_of_target, parts))
         return _targets(node)
@@ -289,8 +289,7 @@ class _Source:
         calls = [
             node
             for node in ast.walk(self._tree)
-            if isinstance(node, ast.Call)
-            and getattr(node.func, "attr", getattr(node.func, "id", "")) == function
+            if isinstance(node, ast.Call) and name_of_call(node) == function
         ]
         statements = [self.statement_at(call.lineno) for call in calls]
         flows = [
@@ -406,11 +405,7 @@ def _is_chosen(
 
 def _turns_gradients_off(node: ast.With) -> bool:
     calls = (item.context_expr for item in node.items)
-    return any(
-        isinstance(call, ast.Call)
-        and getattr(call.func, "attr", getattr(call.func, "id", "")) in _NO_GRADIENTS
-        for call in calls
-    )
+    return any(name_of_call(call) in _NO_GRADIENTS for call in calls)
 
 
 def _trains(node: ast.AST) -> bool:
@@ -421,8 +416,7 @@ def _trains(node: ast.AST) -> bool:
     for call in ast.walk(node):
         if not isinstance(call, ast.Call):
             continue
-        function = call.func
-        name = getattr(function, "attr", getattr(function, "id", ""))
+        function, name = call.func, name_of_call(call)
         owner = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
         if name in _GRADIENTS and ("autograd" in owner or "func" in owner):
             return True

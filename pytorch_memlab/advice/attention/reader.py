@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
+from ..rewriting import name_of_call
 from .definitions import Definitions
 from .masks import OF_SAME_VALUES, is_causal, is_causal_bias, is_lowest, kept
 from .products import operands_of_product, untransposed
@@ -146,7 +147,7 @@ class AttentionReader:
         return None
 
     def _called(self, node: ast.Call) -> AttentionScores | None:
-        name = self._name_of(node.func)
+        name = self._name_of(node)
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
         is_method = owner is not None and self._scores_of(owner) is not None
         arguments = [owner, *node.args] if is_method and owner is not None else list(node.args)
@@ -180,12 +181,12 @@ class AttentionReader:
             return self._combined(scores, ast.Add(), arguments[1])
         return None
 
-    def _name_of(self, function: ast.expr) -> str:
-        """The name of a function; ``softmax`` for a module that is one."""
-        module = self._definitions.resolved(function)
+    def _name_of(self, call: ast.Call) -> str:
+        """The name of a called function; ``softmax`` for a module that is one."""
+        module = self._definitions.resolved(call.func)
         if isinstance(module, ast.Call) and ast.unparse(module.func).endswith("Softmax"):
             return "softmax"
-        return str(getattr(function, "attr", getattr(function, "id", "")))
+        return name_of_call(call)
 
     def _masked(
         self, scores: AttentionScores | None, mask: ast.expr, *, keeps: bool

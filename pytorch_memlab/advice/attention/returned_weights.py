@@ -6,6 +6,7 @@ import ast
 import re
 from dataclasses import dataclass, replace
 
+from ..rewriting import name_of_call
 from .program_function import function_at
 from .written_call import FusedAttention
 
@@ -67,13 +68,13 @@ def _are_unused(tree: ast.Module, function: ast.FunctionDef, places: list[int], 
             for node in ast.walk(tree)
             if isinstance(node, ast.Assign)
             and isinstance(node.value, ast.Call)
-            and _last_name(node.value.func) in {definition.name for definition in classes}
+            and name_of_call(node.value) in {definition.name for definition in classes}
             for target in node.targets
         }
     calls = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and _last_name(node.func) in names - {""}
+        if isinstance(node, ast.Call) and name_of_call(node) in names - {""}
     ]
     unpacked: dict[int, list[ast.expr]] = {}
     for node in ast.walk(tree):
