@@ -57,15 +57,6 @@ def is_score_matrix(block: BlockInUse) -> bool:
     return len(shape) >= 3 and min(shape[-2:]) >= LONG_SEQUENCE
 
 
-def unnamed_at(oom: OutOfMemory, place: ProgramLine) -> int:
-    """Bytes of blocks from a line that no variable holds, and whose kind is not known."""
-    return sum(
-        block.size
-        for block in oom.blocks
-        if block.place == place and block.category is Category.OTHERS and not block.name
-    )
-
-
 def place_with(oom: OutOfMemory, pattern: str) -> tuple[str, int]:
     """The last line of a running function that matches; an empty file and 0 if none does."""
     for frame in oom.frames:

@@ -122,7 +122,7 @@ def test_what_a_spawned_rank_runs_out_of_is_explained(tmp_path):
     done = run(tmp_path, "train.py", "fails", "spawn", program=program)
 
     assert done.returncode == 1
-    assert "64.0 MiB" in done.stderr.partition("held by")[2]
+    assert "held at the error by 64.0 MiB other tensors" in done.stderr
     assert "OutOfMemoryError" in done.stdout
 
 

@@ -106,7 +106,6 @@ class KernelTiming:
         except _OTHER_RELEASE:
             self._count_uncounted()
         self.is_due = False
-        self._source = ""
 
     def _count_uncounted(self) -> None:
         machine = self.machine

@@ -48,12 +48,11 @@ class _NoKernel:
 class _TritonKernel(_NoKernel):
     """A kernel of a GPU: its first launch times it, and a capture that is underway has each."""
 
-    def __init__(self, machine: Machine, timing: KernelTiming) -> None:
-        self._machine = machine
+    def __init__(self, timing: KernelTiming) -> None:
         self._timing = timing
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        machine = self._machine
+        machine = self._timing.machine
         if self._timing.is_due:
             kwargs.pop(_PLACE)(self._timing.take, args, kwargs)
         index = machine.current_gpu().index
@@ -84,7 +83,7 @@ def load(
     code = compile(ast.fix_missing_locations(lines.visit(tree)), __file__, "exec")
     names: dict[str, Any] = {
         "__name__": __name__,
-        _KERNELS: _Kernels(machine, timings),
+        _KERNELS: _Kernels(timings),
         **lines.entries.names(),
     }
     exec(code, names)  # noqa: S102 - PyTorch's compiler wrote it
@@ -137,12 +136,11 @@ def _is_run(statement: ast.stmt) -> bool:
 class _Kernels:
     """Stands for Inductor's ``AsyncCompile``."""
 
-    def __init__(self, machine: Machine, timings: Timings) -> None:
-        self._machine = machine
+    def __init__(self, timings: Timings) -> None:
         self._timings = timings
 
     def triton(self, _name: str, source: str, *_args: Any, **_kwargs: Any) -> _NoKernel:
-        return _TritonKernel(self._machine, self._timings.of(source))
+        return _TritonKernel(self._timings.of(source))
 
     def __getattr__(self, language: str) -> Callable[..., _NoKernel]:
         return lambda *_args, **_kwargs: _NoKernel()
