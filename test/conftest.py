@@ -7,7 +7,6 @@ import gc
 import operator
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,7 +17,7 @@ import pytest
 import torch
 from hypothesis import settings
 from support.blind import hide_simulations
-from support.python_process import ForkedPython
+from support.python_process import ForkedPython, run_python
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -71,12 +70,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     blind = ["--blind"] if pyfuncitem.config.getoption("--blind") else []
     file, *names = pyfuncitem.nodeid.split("::")
     test = "::".join([str(pyfuncitem.config.rootpath / file), *names])
-    finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *blind, test],
+    finished = run_python(
+        ["-m", "pytest", "-q", *blind, test],
         cwd=pyfuncitem.config.rootpath,
         env={**os.environ, _NEW_PROCESS: "1"},
-        capture_output=True,
-        text=True,
     )
     assert finished.returncode == 0, finished.stdout
     return True
