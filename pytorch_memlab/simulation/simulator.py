@@ -34,8 +34,7 @@ from . import third_party
 from .autocast import autocast
 from .child_processes import start as child_processes
 from .compiled import torch_compile
-from .dispatch.device_mode import SimulatedDeviceMode
-from .dispatch.function_mode import SimulatedFunctionMode
+from .dispatch.modes import simulated_modes
 from .dry_run.files import installed as overlay
 from .hardware.gpu import DEFAULT_GPU, GPU
 from .hardware.presets import find_gpu
@@ -363,11 +362,7 @@ def _installed(machine: Machine) -> Iterator[None]:
 @contextmanager
 def _modes(machine: Machine) -> Iterator[None]:
     """Simulate in this thread: CUDA's autocast, and the two modes."""
-    with (
-        autocast.autocast_key_included(),
-        SimulatedDeviceMode(machine),
-        SimulatedFunctionMode(machine),
-    ):
+    with autocast.autocast_key_included(), simulated_modes(machine):
         yield
 
 

@@ -45,8 +45,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..._common.frames.compiled_code import compiled_code
 from ..._common.frames.user_code import OWN_FOLDER
 from ..._common.patching.patches import Patches
-from ..dispatch.device_mode import SimulatedDeviceMode
 from ..dispatch.function_mode import SimulatedFunctionMode
+from ..dispatch.modes import simulated_modes
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs
 
@@ -173,21 +173,16 @@ def _guard_gpus(machine: Machine, patches: Patches) -> None:
 def _simulate_optimizers(machine: Machine, patches: Patches) -> None:
     """Let optimizers make their state on the simulated GPUs: Dynamo runs that while it traces."""
 
-    @contextmanager
-    def modes() -> Iterator[None]:
-        with SimulatedDeviceMode(machine), SimulatedFunctionMode(machine):
-            yield
-
     @patches.around(optimizer.OptimizerVariable, "move_step_if_cpu")
     def move_step(original: Any, self: Any) -> None:
-        with modes():
+        with simulated_modes(machine):
             original(self)
 
     @patches.around(optimizer.OptimizerVariable, "call_method")
     def call_method(original: Any, self: Any, tx: Any, name: str, *args: Any) -> Any:
         if name != "_init_group" or not hasattr(self.value, name):
             return original(self, tx, name, *args)
-        self.value._init_group = modes()(self.value._init_group)
+        self.value._init_group = simulated_modes(machine)(self.value._init_group)
         try:
             return original(self, tx, name, *args)
         finally:

@@ -21,8 +21,7 @@ from torch._inductor.fx_passes import pad_mm
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..._common.patching.patches import Patches
-from ..dispatch.device_mode import SimulatedDeviceMode
-from ..dispatch.function_mode import SimulatedFunctionMode
+from ..dispatch.modes import simulated_modes
 from ..machine.machine import Machine
 from .kernel_timing import bytes_to_flush
 
@@ -69,8 +68,7 @@ def _time_products(machine: Machine, patches: Patches) -> None:
         with (
             _disable_current_modes(),
             machine.thread.without_arithmetic(),
-            SimulatedDeviceMode(machine),
-            SimulatedFunctionMode(machine),
+            simulated_modes(machine),
         ):
             yield
 
