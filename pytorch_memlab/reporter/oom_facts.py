@@ -264,7 +264,7 @@ class _Search:
             if tensor is not None and not issubclass(type(tensor), torch.nn.Parameter):
                 group = _group_name(name)
                 members[group].append(tensor)
-                if group != _plain(name):
+                if "[" in name:  # others are variables, of several calls of one function too
                     containers.add(group)
         owned = {
             name: {_storage_address(tensor) for tensor in tensors}

@@ -16,7 +16,7 @@ from pytorch_memlab import explain_oom, simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab._common.text.prose_size import prose_size
 from pytorch_memlab.advice import causes
-from pytorch_memlab.advice.catalogue import all_causes, remedies
+from pytorch_memlab.advice.catalogue import all_causes, candidates, remedies
 from pytorch_memlab.history.model import Category
 
 pytestmark = pytest.mark.usefixtures("short_search")
@@ -255,3 +255,32 @@ def test_tensors_of_several_elements_are_detached(tmp_path):
     assert all(MODULES[remedy.cause] != "no_grad" for remedy in remedies(facts))
     [outputs] = [group for group in facts.groups if group.name == "outputs"]
     assert outputs.elements == 2048 * 256
+
+
+CALLS_WITH_X = """\
+import torch
+class Twice(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(256, 1024), torch.nn.Linear(1024, 256)
+    def forward(self, x):
+        return x + self.second(self.first(x).relu())
+class Outer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Twice()
+    def forward(self, x):
+        return x + self.inner(x.tanh())
+net = torch.nn.Sequential(*(Outer() for _ in range(8))).cuda()
+x = torch.randn(4096, 256, device="cuda")
+net(x).sum().backward()
+"""
+
+
+@knows_saved_tensors
+def test_a_variable_of_several_calls_is_no_list(tmp_path):
+    one = OomProgram("calls_with_x", {"gpu": "100MiB"}, CALLS_WITH_X, "")
+    facts = explained(one, tmp_path).facts
+    [group] = [group for group in facts.groups if group.name == "x"]
+    assert (group.tensors, group.is_variable) == (3, True)
+    assert "kept_graphs" not in [MODULES[cause.name] for cause, _ in candidates(facts)]
