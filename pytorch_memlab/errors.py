@@ -48,10 +48,9 @@ class HistoryError(UsageError):
 
 
 class UnsupportedCUDACallError(MemlabError, NotImplementedError, AttributeError):
-    """A CUDA call that the simulation does not cover; the message names it.
+    """A CUDA call that the simulation does not cover; the message names it."""
 
-    It is an ``AttributeError`` too, so that ``hasattr`` answers no.
-    """
+    # It is an ``AttributeError`` too, so that ``hasattr`` answers no.
 
 
 class StrictSimulationError(MemlabError):

@@ -150,12 +150,8 @@ def largest_bound(*bounds: int | None) -> int | None:
 def uncounted_at_most(
     approximations: Iterable[Approximation], *, is_needed: bool = False
 ) -> int | None:
-    """Bytes that a call takes at most and that are not counted; None if no bound is known.
-
-    Args:
-        approximations: of a GPU.
-        is_needed: only of memory without which the call fails.
-    """
+    """Bytes that a call takes at most and that are not counted; None if no bound is known."""
+    # Needed is memory without which the call fails.
     return largest_bound(
         *(
             approximation.at_most
@@ -177,12 +173,11 @@ def merge_approximations(approximations: Iterable[Approximation]) -> tuple[Appro
 def mark(approximations: Iterable[Approximation]) -> str:
     """The sign of a number, of what is least known of it.
 
-    ``*`` if it rests on values that are not there, ``?`` if something is not counted, so that it is
-    a lower bound, ``~`` if something is estimated.
-
     >>> mark([Approximation(ApproximationKind.ESTIMATED, "mean", 1, 512)])
     '~'
     """
+    # ``*`` if it rests on values that are not there, ``?`` if something is not counted, so that it
+    # is a lower bound, ``~`` if something is estimated.
     kinds = {approximation.kind for approximation in approximations}
     return "*" if kinds & OF_VALUES else "?" if kinds & NOT_COUNTED else "~" if kinds else ""
 

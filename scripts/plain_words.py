@@ -1,6 +1,7 @@
 """Refuse words that the glossary replaces, in documents, texts of the code, and names.
 
-A variable of the package says what it holds: its name is none of `VAGUE`.
+A variable of the package says what it holds: its name is none of `VAGUE`. The docstring of an
+internal name has one line; see `public_names`.
 
 `make lint` runs it. A folder of the code may have as many as `scripts/plain_words.toml` says: the
 numbers only become smaller (`--lower` writes them).
@@ -16,7 +17,8 @@ import sys
 import tokenize
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -71,6 +73,13 @@ VAGUE: Final = frozenset({"each", "found", "given", "known", "one", "shown"})
 OPENINGS: Final = ("How", "What", "Where", "Whether", "Which")
 """First words of docstrings that are no statement."""
 
+WORDS_TABLE: Final = "words"
+DOCSTRINGS_TABLE: Final = "docstrings"
+"""Tables of `ALLOWED`."""
+
+_DOCUMENTED: Final = re.compile(r"^(```|~~~).*?^\1$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+_MAGICS: Final = ("line_magic", "cell_magic", "line_cell_magic")
+
 _WORD: Final = re.compile(rf"\b(?:({'|'.join(WORDS)})|({'|'.join(JARGON)})s?)\b", re.IGNORECASE)
 _PART: Final = re.compile(rf"(?:^|_)({'|'.join(NAMES)})s?(?=_|$)")
 _CODE: Final = re.compile(
@@ -107,7 +116,7 @@ def in_program(source: str) -> list[Found]:
             found += words_in(token.string, token.start[0])
         elif token.type == tokenize.NAME and (part := _PART.search(_snake_case(token.string))):
             found.append(Found(token.start[0], f"name {token.string}: write {NAMES[part[1]]!r}"))
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(_parsed(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             found += words_in(node.value, node.lineno)
         elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -122,7 +131,7 @@ def in_program(source: str) -> list[Found]:
 
 def vague_variables(source: str) -> list[Found]:
     """The variables and parameters that do not say what they hold; fields of classes may."""
-    tree = ast.parse(source)
+    tree = _parsed(source)
     fields = {
         statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
         for node in ast.walk(tree)
@@ -146,6 +155,100 @@ def vague_variables(source: str) -> list[Found]:
         for line, name in sorted(variables)
         if name in VAGUE
     ]
+
+
+def public_names(trees: Iterable[ast.Module], documents: Iterable[str]) -> set[str]:
+    """The names of classes and functions whose docstrings are for users.
+
+    They are those that the package itself has, those in ``__all__`` of a module, and the classes
+    that documents for users name in code; with the bases of these, and the classes of their
+    results.
+    """
+    public: set[str] = set()
+    leads_to: dict[str, set[str]] = {}
+    classes = set()
+    for tree in trees:
+        public.update(_listed_names(tree))
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                leads_to.setdefault(node.name, set()).update(_bases_and_results(node))
+                if isinstance(node, ast.ClassDef):
+                    classes.add(node.name)
+    for document in documents:
+        for code in _DOCUMENTED.finditer(document):
+            public.update(classes.intersection(re.findall(r"\w+", code[0])))
+    to_follow = list(public)
+    while to_follow:
+        new = leads_to.get(to_follow.pop(), set()) & classes - public
+        public |= new
+        to_follow += new
+    return public
+
+
+def _bases_and_results(node: ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
+    """The names of the bases of a class, and of what its public methods or a function return."""
+    functions: list[ast.AST] = [node]
+    if isinstance(node, ast.ClassDef):
+        yield from map(ast.unparse, node.bases)
+        functions = [method for method in node.body if not _is_private(method)]
+    for function in functions:
+        if isinstance(function, ast.FunctionDef) and function.returns is not None:
+            yield from re.findall(r"\w+", ast.unparse(function.returns))
+
+
+def _is_private(node: ast.AST) -> bool:
+    return bool(re.match(r"_(?!_)", getattr(node, "name", "")))
+
+
+def _listed_names(tree: ast.Module) -> Iterator[str]:
+    """The strings in ``__all__`` of a module, and in the list of names of the package."""
+    for statement in tree.body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id="__all__" | "_NAMES")], value=ast.expr() as value)
+                | ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.expr() as value)
+            ):
+                for node in ast.walk(value):
+                    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                        yield node.value
+
+
+def long_docstrings(tree: ast.Module, public: set[str]) -> list[Found]:
+    """The docstrings of internal names that have more than one line and examples."""
+    return sorted(_long_docstrings(tree, public, is_public=False))
+
+
+def _long_docstrings(scope: ast.AST, public: set[str], *, is_public: bool) -> Iterator[Found]:
+    for node in ast.iter_child_nodes(scope):
+        of_users = is_public
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(scope, ast.ClassDef):
+                of_users = is_public and not _is_private(node)
+            else:
+                of_users = isinstance(scope, ast.Module) and node.name in public
+            of_users = of_users or _is_help(node)
+            _, *others = (ast.get_docstring(node) or "").split("\n", 1)
+            if others and not of_users and not _are_examples(others[0]):
+                line = node.body[0].lineno
+                message = f"docstring of {node.name}: write one line, and reasons as comments"
+                yield Found(line, message)
+        yield from _long_docstrings(node, public, is_public=of_users)
+
+
+def _are_examples(text: str) -> bool:
+    return all(part.startswith(">>> ") for part in re.split(r"\n\s*\n", text.strip()))
+
+
+def _is_help(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """True for the docstring of a command or a magic, which is its help."""
+    if isinstance(node, ast.ClassDef):
+        return node.name.endswith("Command")
+    return any(ast.unparse(decorator) in _MAGICS for decorator in node.decorator_list)
+
+
+@lru_cache(maxsize=1)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 def _snake_case(name: str) -> str:
@@ -184,9 +287,29 @@ def found_in(paths: Iterable[Path]) -> dict[Path, list[Found]]:
     for path in paths:
         text = path.read_text(encoding="utf-8")
         found[path] = in_document(text) if path.suffix == ".md" else in_program(text)
-        if path.suffix == ".py" and "pytorch_memlab" in path.relative_to(ROOT).parts[:1]:
+        if _is_of_package(path):
             found[path] += vague_variables(text)
     return {path: problems for path, problems in found.items() if problems}
+
+
+def docstrings_in(paths: Iterable[Path]) -> dict[Path, list[Found]]:
+    """The docstrings of the package that are too long, of files that have any."""
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    trees = {path: ast.parse(text) for path, text in texts.items() if _is_of_package(path)}
+    documents = [text for path, text in texts.items() if _is_for_users(path)]
+    public = public_names(trees.values(), documents)
+    found = {path: long_docstrings(tree, public) for path, tree in trees.items()}
+    return {path: problems for path, problems in found.items() if problems}
+
+
+def _is_of_package(path: Path) -> bool:
+    return path.suffix == ".py" and "pytorch_memlab" in path.relative_to(ROOT).parts[:1]
+
+
+def _is_for_users(path: Path) -> bool:
+    """True for a document that is no maintainer's."""
+    folder, *_ = path.relative_to(ROOT / "docs").parts if ROOT / "docs" in path.parents else ("",)
+    return path.suffix == ".md" and (folder in ("guides", "reference") or path.stem == "README")
 
 
 def main() -> int:
@@ -195,34 +318,62 @@ def main() -> int:
     parser.add_argument("--lower", action="store_true", help="write the smaller numbers")
     parser.add_argument("folder", nargs="*", help="show all of these folders")
     options = parser.parse_args()
-    found = found_in(files())
+    paths = list(files())
+    found = {WORDS_TABLE: found_in(paths), DOCSTRINGS_TABLE: docstrings_in(paths)}
+    allowed = tomllib.loads(ALLOWED.read_text(encoding="utf-8"))
+    if options.lower:
+        write_allowed(
+            {
+                table: {
+                    group: min(counts_of(found[table])[group], most)
+                    for group, most in allowed.get(table, {}).items()
+                }
+                for table in found
+            }
+        )
+        return 0
+    return max(
+        [show(found[table], table, allowed.get(table, {}), options.folder) for table in found]
+    )
+
+
+def counts_of(found: Mapping[Path, list[Found]]) -> Counter[str]:
+    """The number of refused places of each folder."""
     counts: Counter[str] = Counter()
     for path, problems in found.items():
         counts[group_of(path)] += len(problems)
-    allowed: dict[str, int] = tomllib.loads(ALLOWED.read_text(encoding="utf-8"))
-    if options.lower:
-        write_allowed({group: min(counts[group], most) for group, most in allowed.items()})
-        return 0
+    return counts
+
+
+def show(
+    found: Mapping[Path, list[Found]],
+    what: str,
+    allowed: Mapping[str, int],
+    folders: Iterable[str],
+) -> int:
+    """Show what is refused in folders that have too many, and in some others."""
+    counts = counts_of(found)
     too_many = {group for group, count in counts.items() if count > allowed.get(group, 0)}
     for path, problems in found.items():
-        group = group_of(path)
-        if group in too_many or group in options.folder:
+        if group_of(path) in too_many.union(folders):
             for problem in problems:
                 print(f"{path.relative_to(ROOT)}:{problem.line}: {problem.problem}")
     for group in sorted(too_many):
         name = group or "documents, scripts and top-level modules"
         most = allowed.get(group, 0)
-        print(f"{name}: {counts[group]} words to replace, at most {most} may be there")
+        print(f"{name}: {counts[group]} {what} to replace, at most {most} may be there")
     return 1 if too_many else 0
 
 
-def write_allowed(numbers: dict[str, int]) -> None:
-    """Write how many words a folder may have; a folder without any is left out."""
-    lines = [f'"{group}" = {most}\n' for group, most in sorted(numbers.items()) if most]
-    head = (
-        "# Words to replace in each folder: plain_words.py allows no more, --lower writes fewer.\n"
-    )
-    ALLOWED.write_text(head + "".join(lines), encoding="utf-8")
+def write_allowed(numbers: Mapping[str, Mapping[str, int]]) -> None:
+    """Write how many places a folder may have; a folder without any is left out."""
+    lines = [
+        "# Places to mend in each folder: plain_words.py allows no more, --lower writes fewer.\n"
+    ]
+    for table, of_folders in numbers.items():
+        lines.append(f"\n[{table}]\n")
+        lines += [f'"{group}" = {most}\n' for group, most in sorted(of_folders.items()) if most]
+    ALLOWED.write_text("".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -40,12 +40,10 @@ class AddingStatement:
 
 
 def adding_statement(oom: OutOfMemory, group: TensorGroup) -> AddingStatement | None:
-    """The statement that fills a container; None if it is not known which one that is.
-
-    It is the one whose container has the name that leads to the tensors. A container that has
-    another name there, such as a parameter, is filled by the only statement that keeps tensors.
-    Other modules are searched where no file of the program names it.
-    """
+    """The statement that fills a container; None if it is not known which one that is."""
+    # It is the one whose container has the name that leads to the tensors. A container that has
+    # another name there, such as a parameter, is filled by the only statement that keeps tensors.
+    # Other modules are searched where no file of the program names it.
     name = re.split(r"[.\[]", group.name)[-1] if group.name else ""
     keys = {key for path in _keys_of(oom, group) for key in path}
 

@@ -61,10 +61,8 @@ def most_likely(likely: Sequence[tuple[Cause, Remedy]]) -> list[Remedy]:
 def most_helpful(
     likely: Sequence[tuple[Cause, Remedy]], is_enough: Callable[[Remedy], bool]
 ) -> list[Remedy]:
-    """The remedies that a report names after trials.
-
-    Where none for a fault is enough alone, what helps any program is named too if it is.
-    """
+    """The remedies that a report names after trials."""
+    # Where none for a fault is enough alone, what helps any program is named too if it is.
     remedies = most_likely(likely)
     if not any(map(is_enough, remedies)):
         enough = [remedy for _, remedy in likely if is_enough(remedy)]

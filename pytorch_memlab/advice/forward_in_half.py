@@ -37,10 +37,8 @@ def uses_half(oom: OutOfMemory) -> bool:
 
 
 def refuses_autocast(oom: OutOfMemory) -> bool:
-    """True if the program has a loss that raises an error under autocast.
-
-    ``binary_cross_entropy_banned`` in ``aten/src/ATen/autocast_mode.cpp`` raises it.
-    """
+    """True if the program has a loss that raises an error under autocast."""
+    # ``binary_cross_entropy_banned`` in ``aten/src/ATen/autocast_mode.cpp`` raises it.
     return any(
         name_of_call(call) in ("BCELoss", "binary_cross_entropy")
         for file in all_rewritings(oom)

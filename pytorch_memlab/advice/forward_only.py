@@ -86,10 +86,8 @@ def reaches_backward(file: str, line: int) -> bool:
 
 
 def results_without_backward(file: str, name: str) -> Iterator[int]:
-    """Lines that give a variable the result of a call whose graph no statement reads.
-
-    A variable that several statements set is followed from each of them to the next.
-    """
+    """Lines that give a variable the result of a call whose graph no statement reads."""
+    # A variable that several statements set is followed from each of them to the next.
     yield from _Source.of(file).results_without_backward(name)
 
 

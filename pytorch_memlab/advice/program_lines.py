@@ -138,11 +138,9 @@ def before_statement(line: RunningLine, new: Sequence[str]) -> Edit | None:
 
 
 def after_assignment(line: RunningLine, name: str, new: Sequence[str]) -> Edit | None:
-    """New lines after the last statement before a line that makes the value of a variable.
-
-    A statement makes it if it calls something. One that only gives it another name, such as
-    ``net = self.net``, may run many times.
-    """
+    """New lines after the last statement before a line that makes the value of a variable."""
+    # A statement makes it if it calls something. One that only gives it another name, such as ``net
+    # = self.net``, may run many times.
     tree = _tree(line.file)
     scope = _scope(tree, line)
     if name.startswith("self."):

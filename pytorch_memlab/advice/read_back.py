@@ -14,10 +14,8 @@ _JOINS = ("cat", "stack", "concat", "concatenate", "vstack", "hstack")
 
 
 def read_on_gpu(adding: AddingStatement) -> bool:
-    """Move what the file reads from a container; False where a read is not understood.
-
-    A sample of a replay memory is moved, not the memory.
-    """
+    """Move what the file reads from a container; False where a read is not understood."""
+    # A sample of a replay memory is moved, not the memory.
     file, name = adding.file, last_name(adding.container)
     parents = {
         id(child): node for node in ast.walk(file.tree) for child in ast.iter_child_nodes(node)

@@ -102,11 +102,9 @@ def outermost(module: nn.Module) -> nn.Module:
 
 
 def repeated_blocks(model: nn.Module) -> list[Named]:
-    """Modules of one class that a model has several of, with their paths.
-
-    Those in lists come first, the outermost of them. Without any, other parts of one class count,
-    such as the stages of a U-Net.
-    """
+    """Modules of one class that a model has several of, with their paths."""
+    # Those in lists come first, the outermost of them. Without any, other parts of one class count,
+    # such as the stages of a U-Net.
     return _repeated(model, lambda _, parent: isinstance(parent, _containers())) or _repeated(
         model, lambda module, _: not type(module).__module__.startswith("torch.")
     )

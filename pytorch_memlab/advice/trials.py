@@ -337,10 +337,8 @@ class _Trials:
             self._ended.update(dict(self._ends(changes)))
 
     def run_together(self) -> None:
-        """Run the program with the first two remedies, or more, where none is enough alone.
-
-        Those for faults come first, also where what lowers the peak of any program is enough.
-        """
+        """Run the program with the first two remedies, or more, where none is enough alone."""
+        # Those for faults come first, also where what lowers the peak of any program is enough.
         advice = self.advice("")
         tried = {
             number: (remedy.change, result)

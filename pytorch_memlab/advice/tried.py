@@ -120,10 +120,8 @@ class Unrecognised(AroundProgram):
 
 
 def recognised(gpu: OneGPU, unchanged: Verdict, names: Sequence[str]) -> list[AroundProgram]:
-    """The edits of some causes, as they apply at the peak; without names, of all that do.
-
-    Without names, changes that ``fit --try`` has another name for are left out.
-    """
+    """The edits of some causes, as they apply at the peak; without names, of all that do."""
+    # Without names, changes that ``fit --try`` has another name for are left out.
     [stopped] = gpu.verdicts([FactsAtPeak(unchanged.active_peak)])
     facts: OutOfMemory | None = _found(stopped.trial)
     edits: dict[str, AroundProgram] = {name: Unrecognised(name) for name in names}
@@ -141,12 +139,10 @@ def try_remedies(
     ended: Callable[[], object] = lambda: None,
     causes: Sequence[str] | None = (),
 ) -> Remedies:
-    """A program as it is, and with each of some remedies.
-
-    The edits of some causes are tried too; with None, of all causes at its peak. Where it does
-    not fit and activation checkpointing is among the remedies, the fewest blocks are looked for
-    whose checkpointing makes it fit.
-    """
+    """A program as it is, and with each of some remedies."""
+    # The edits of some causes are tried too; with None, of all causes at its peak. Where it does
+    # not fit and activation checkpointing is among the remedies, the fewest blocks are looked for
+    # whose checkpointing makes it fit.
     surveys = (
         [BlockSurvey()] if any(isinstance(remedy, Checkpointing) for remedy in remedies) else []
     )

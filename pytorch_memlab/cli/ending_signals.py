@@ -82,10 +82,9 @@ class EndedBySignal(BaseException):
 
 
 class EndingSignals:
-    """Lets a report be made before a signal ends this process.
+    """Lets a report be made before a signal ends this process."""
 
-    See Note [Signals that end a program].
-    """
+    # See Note [Signals that end a program].
 
     def __init__(self, requests: Mapping[int, Callable[[], None]]) -> None:
         self._requests = requests

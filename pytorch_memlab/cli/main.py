@@ -15,11 +15,9 @@ from .process import CommandProcess
 
 
 def entry() -> NoReturn:
-    """Carry out ``sys.argv``, then end the process: the console script calls this.
-
-    What a command put in force stays so until the threads and exit handlers of the program that
-    it ran are done.
-    """
+    """Carry out ``sys.argv``, then end the process: the console script calls this."""
+    # What a command put in force stays so until the threads and exit handlers of the program that
+    # it ran are done.
     process = CommandProcess()
     atexit.register(process.end_late)  # the first that is registered is done last
     # Registered after a simulation has registered its own end, and so done before that.

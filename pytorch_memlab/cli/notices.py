@@ -87,10 +87,8 @@ def _has_option(source: str, name: str) -> bool:
 
 
 def tell_next_steps(outputs: Sequence[str], script: str = "") -> None:
-    """Say in a terminal what can be done next; after an error, whether values were assumed.
-
-    ``script`` is the path of the program, if it is one.
-    """
+    """Say in a terminal what can be done next; after an error, whether values were assumed."""
+    # ``script`` is the path of the program, if it is one.
     import torch
 
     from ..devices import simulated_machine
@@ -109,10 +107,8 @@ def tell_next_steps(outputs: Sequence[str], script: str = "") -> None:
 
 
 def hint_on(message: str, command: str, script: str) -> str:
-    """The hint on an error that a program often has; empty for any other.
-
-    ``script`` is the path of the program, empty for a module.
-    """
+    """The hint on an error that a program often has; empty for any other."""
+    # ``script`` is the path of the program, empty for a module.
     if "attempted relative import with no known parent package" in message and script:
         root, module = _module_of(script)
         where = "" if root == os.getcwd() else f", in the folder {root}"

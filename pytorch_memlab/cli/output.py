@@ -102,12 +102,10 @@ def results_of(
 def writer_to(
     paths: Sequence[str], *, force: bool = False, is_private: bool = False
 ) -> Callable[[RunResults], bool]:
-    """A function that writes results to files, or without any to standard output.
-
-    The files are checked now. Each process that ``torchrun`` started writes its own, and one of
-    them prints. If a file cannot be written after all, standard output gets the tables, and the
-    function returns False.
-    """
+    """A function that writes results to files, or without any to standard output."""
+    # The files are checked now. Each process that ``torchrun`` started writes its own, and one of
+    # them prints. If a file cannot be written after all, standard output gets the tables, and the
+    # function returns False.
     if not paths:
         return _to_terminal if prints() else lambda _results: True
     files = [

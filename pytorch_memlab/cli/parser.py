@@ -36,10 +36,9 @@ Add = Callable[..., argparse.Action]
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Says in one line what is wrong, without the usage before it.
+    """Says in one line what is wrong, without the usage before it."""
 
-    The description is the help: prose is filled to the width, indented lines stay.
-    """
+    # The description is the help: prose is filled to the width, indented lines stay.
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(

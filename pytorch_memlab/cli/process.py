@@ -30,10 +30,8 @@ class CommandProcess(WholeStack):
             super().leave(error)
 
     def end_late(self) -> None:
-        """End the process with the exit code that came after the command had ended.
-
-        The last exit handler is all that can change the exit code then.
-        """
+        """End the process with the exit code that came after the command had ended."""
+        # The last exit handler is all that can change the exit code then.
         if self.status == 0 and self.late_status:
             for stream in (sys.stdout, sys.stderr):
                 with suppress(Exception):

@@ -120,10 +120,8 @@ def unused_private_memory(device: torch.device) -> int:
 def workspaces_among(
     blocks: list[AllocatedBlock], device: torch.device
 ) -> tuple[list[AllocatedBlock], bool]:
-    """The cuBLAS workspaces of a CUDA device that is in use, and whether they are known.
-
-    PyTorch tells only their size: of a real GPU these are the blocks of that size.
-    """
+    """The cuBLAS workspaces of a CUDA device that is in use, and whether they are known."""
+    # PyTorch tells only their size: of a real GPU these are the blocks of that size.
     machine = simulated_machine()
     if machine is None:
         from ..simulation.inspect import workspace_size

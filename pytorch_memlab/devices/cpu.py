@@ -31,11 +31,10 @@ class Followed(NamedTuple):
 
 
 class CpuDevice(Device):
-    """The CPU: every storage that an op makes while there is a reader.
+    """The CPU: every storage that an op makes while there is a reader."""
 
-    It has no pools and no cache: reserved is what is allocated. Memory that ops take and give back
-    inside, and tensors made before, are not seen.
-    """
+    # It has no pools and no cache: reserved is what is allocated. Memory that ops take and give
+    # back inside, and tensors made before, are not seen.
 
     name = "cpu"
 

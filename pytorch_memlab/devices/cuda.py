@@ -14,10 +14,8 @@ from .program_view import CounterFunctions, counter_functions
 
 
 def is_used(index: int) -> bool:
-    """True if this process has made a context on a GPU; asking makes none.
-
-    Where torch cannot tell, every GPU counts once CUDA is initialised.
-    """
+    """True if this process has made a context on a GPU; asking makes none."""
+    # Where torch cannot tell, every GPU counts once CUDA is initialised.
     if not torch.cuda.is_initialized():
         return False
     has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)

@@ -9,28 +9,18 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """The memory of one GPU.
+    """The memory of one GPU."""
 
-    Args:
-        device: its index.
-        capacity: all bytes.
-        free: bytes that no process has.
-        reserved: bytes that PyTorch's allocator has.
-        cached: those of them that no tensor uses.
-    """
-
-    device: int
-    capacity: int
-    free: int
-    reserved: int
-    cached: int
+    device: int  # its index
+    capacity: int  # all bytes
+    free: int  # bytes that no process has
+    reserved: int  # bytes that PyTorch's allocator has
+    cached: int  # those of them that no tensor uses
 
 
 def free_memory() -> list[FreeMemory]:
-    """The memory of each GPU that this process uses; of none if the driver does not tell.
-
-    A GPU that no tensor is on counts if it is the current one.
-    """
+    """The memory of each GPU that this process uses; of none if the driver does not tell."""
+    # A GPU that no tensor is on counts if it is the current one.
     if not torch.cuda.is_initialized():
         return []
     try:

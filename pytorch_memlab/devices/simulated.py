@@ -110,10 +110,9 @@ class SimulatedDevice(Device):
 
 
 class SimulatedApproximations:
-    """The approximations of one simulated GPU so far, as records name them.
+    """The approximations of one simulated GPU so far, as records name them."""
 
-    Data-dependent reads are those of the whole simulation: all of its GPUs rest on them.
-    """
+    # Data-dependent reads are those of the whole simulation: all of its GPUs rest on them.
 
     def __init__(self, ops: OpApproximations, reads: DataDependentReads | None) -> None:
         self._ops = ops
@@ -157,11 +156,10 @@ class SimulatedApproximations:
 def _name(op: str) -> str:
     """An op without its overload, and without the namespace of torch's own.
 
-    Ops that take functions have neither.
-
     >>> _name("aten.linalg_qr.default"), _name("torchvision.nms.default"), _name("flex_attention")
     ('linalg_qr', 'torchvision::nms', 'flex_attention')
     """
+    # Ops that take functions have neither.
     namespace, dot, rest = op.partition(".")
     name = rest.partition(".")[0]
     return name if namespace == "aten" else f"{namespace}::{name}" if dot else op

@@ -8,10 +8,9 @@ from typing import Any
 
 
 class Change:
-    """One change of a program that is otherwise run as it is; this one changes nothing.
+    """One change of a program that is otherwise run as it is; this one changes nothing."""
 
-    Changes are pickled where processes cannot be forked, so they hold plain data.
-    """
+    # Changes are pickled where processes cannot be forked, so they hold plain data.
 
     name: str = "unchanged"
     """The name of the change in a table."""
@@ -30,15 +29,11 @@ class Change:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Make the change in the process of the trial, while the program runs.
-
-        GPUs are simulated when this is entered, and no line of the program has run.
-        """
+        """Make the change in the process of the trial, while the program runs."""
+        # GPUs are simulated when this is entered, and no line of the program has run.
         yield
 
     def finding(self) -> Any:
-        """The findings of the change in the program, as plain data.
-
-        This is called in the process of the trial, when the program has ended.
-        """
+        """The findings of the change in the program, as plain data."""
+        # This is called in the process of the trial, when the program has ended.
         return None

@@ -115,10 +115,8 @@ class Runs:
         *,
         is_limited: bool = False,
     ) -> Iterator[tuple[int, Trial]]:
-        """Run the program for some GPUs and changes; what it prints goes to files of some names.
-
-        With its own memory each, where that is asked for or the program asks how much there is.
-        """
+        """Run the program for some GPUs and changes; what it prints goes to files of some names."""
+        # With its own memory each, where that is asked for or the program asks how much there is.
         first = len(self._all)
         is_limited = is_limited or self.ask_for_memory
         requests = [

@@ -211,10 +211,8 @@ class _Content(io.BytesIO):
 def replaced_file(
     path: str, content: bytes, was_read: Callable[[], object] = lambda: None
 ) -> Iterator[None]:
-    """Let this process read something else where it reads a file, or imports it.
-
-    Who opens the file to write it, or opens it without Python's ``open``, gets the file itself.
-    """
+    """Let this process read something else where it reads a file, or imports it."""
+    # Who opens the file to write it, or opens it without Python's ``open``, gets the file itself.
     real = os.path.realpath(path)
     base = os.path.basename(real)
 

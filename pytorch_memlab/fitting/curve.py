@@ -78,13 +78,12 @@ def interpolated(points: Sequence[Point], value: int) -> float | None:
 def upper_line(points: Iterable[Point]) -> FittedLine | None:
     """The line of a curve at its upper end, where it decides what fits.
 
-    A curve may begin flat, where the step of an optimizer holds more than the activations. The
-    line goes through as many of the last points as lie within 0.5% of it.
-
     >>> line = upper_line([Point(1, 50), Point(2, 50), Point(20, 60), Point(30, 70)])
     >>> line.base, line.per_item, [point.value for point in line.points]
     (40.0, 1.0, [20, 30])
     """
+    # A curve may begin flat, where the step of an optimizer holds more than the activations. The
+    # line goes through as many of the last points as lie within 0.5% of it.
     ordered = sorted(set(points))
     best = None
     for count in range(2, len(ordered) + 1):
@@ -99,11 +98,10 @@ def upper_line(points: Iterable[Point]) -> FittedLine | None:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The memory that values need on GPUs where it is the same, or nearly so.
+    """The memory that values need on GPUs where it is the same, or nearly so."""
 
-    That is the least memory that PyTorch's allocator serves all requests with. With more, it keeps
-    more in its cache.
-    """
+    # That is the least memory that PyTorch's allocator serves all requests with. With more, it
+    # keeps more in its cache.
 
     names: tuple[str, ...]
     points: tuple[Point, ...]

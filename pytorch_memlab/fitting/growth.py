@@ -93,13 +93,11 @@ def growth_of(
 def growing_loops(
     history: AllocationHistory, device: int, loops: Sequence[Repeated]
 ) -> list[Repeated]:
-    """The loops that grow by themselves, each with the steps until its memory is freed.
-
-    Note [Loops within loops]
-    The loop within a loop ends early many times. What its steps leave may stay: then its first
-    end counts, for all steps of all loops. Or it is gone when it begins again, such as a list of
-    the losses of an epoch: then each end counts, for the rest of that loop alone.
-    """
+    """The loops that grow by themselves, each with the steps until its memory is freed."""
+    # Note [Loops within loops]
+    # The loop within a loop ends early many times. What its steps leave may stay: then its first
+    # end counts, for all steps of all loops. Or it is gone when it begins again, such as a list of
+    # the losses of an epoch: then each end counts, for the rest of that loop alone.
     log = history.of_device(device).events
     ends = {loop.nest: loop.ends[-1] for loop in loops if loop.are_steps}
     repeated: list[Repeated] = []

@@ -96,10 +96,8 @@ class PipelineWatch:
 
 
 def before_unsharded(patches: Patches, module: Any, look: Callable[[dict[str, Any]], None]) -> None:
-    """Call a function before each ``fully_shard`` that keeps parameters after the forward pass.
-
-    It gets the arguments by their names, and may change them.
-    """
+    """Call a function before each ``fully_shard`` that keeps parameters after the forward pass."""
+    # It gets the arguments by their names, and may change them.
     original = getattr(module, "fully_shard", None)
     if original is None:
         return

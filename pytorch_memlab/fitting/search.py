@@ -49,10 +49,9 @@ class TriedValue:
 
 
 class Search:
-    """The largest value with which a program fits on a GPU, as far as trials have told.
+    """The largest value with which a program fits on a GPU, as far as trials have told."""
 
-    Chooses the values of these, with few trials. See Note [Proven by trials].
-    """
+    # Chooses the values of these, with few trials. See Note [Proven by trials].
 
     def __init__(
         self,

@@ -131,10 +131,8 @@ class Trial:
 
     @property
     def mark(self) -> str:
-        """``*`` for a peak that rests on assumed or given sizes, ``?`` for a lower bound, ``~``.
-
-        A value that is assumed, such as that of a loss, decides no size by itself.
-        """
+        """``*`` for a peak that rests on assumed or given sizes, ``?`` for a lower bound, ``~``."""
+        # A value that is assumed, such as that of a loss, decides no size by itself.
         return mark(
             approximation
             for approximation in self.approximations

@@ -17,10 +17,8 @@ _LEADS_NOWHERE = (ModuleType, CodeType, torch.dtype, torch.device)
 
 
 def used_tensors(*roots: object) -> list[torch.Tensor]:
-    """The tensors that functions and objects refer to, over any number of other objects.
-
-    Of its module's globals, a function uses those that its code names.
-    """
+    """The tensors that functions and objects refer to, over any number of other objects."""
+    # Of its module's globals, a function uses those that its code names.
     tensors = []
     waiting: list[Any] = list(roots)
     seen = {id(waiting)}

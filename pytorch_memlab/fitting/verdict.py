@@ -277,11 +277,9 @@ def _room(replays: tuple[ReplayResult, ReplayResult]) -> tuple[bool, int]:
 
 
 def with_room(limited: Trial, roomy: Trial) -> Trial:
-    """The run without a limit, where it stands for one that ran out of memory; else that one.
-
-    It stands for it if both made the same requests until then: how much memory there is decided
-    nothing.
-    """
+    """The run without a limit, where it stands for one that ran out of memory; else that one."""
+    # It stands for it if both made the same requests until then: how much memory there is decided
+    # nothing.
     if limited.ending is not Ending.OUT_OF_MEMORY or roomy.failed:
         return limited
     made, whole = requests_of(limited), requests_of(roomy)
@@ -312,11 +310,9 @@ _NEARLY = 512
 
 
 def needed_memory(trial: Trial, device: int) -> int:
-    """The least memory with which a program fits, by replays, to a 512th of it.
-
-    It lies between the bytes in use and the bytes reserved without limit: close to full, the
-    allocator gives cached memory back.
-    """
+    """The least memory with which a program fits, by replays, to a 512th of it."""
+    # It lies between the bytes in use and the bytes reserved without limit: close to full, the
+    # allocator gives cached memory back.
     assert trial.history is not None
     unlimited = replay(trial.history, device)
     low, high = unlimited.peak_active, unlimited.peak_reserved

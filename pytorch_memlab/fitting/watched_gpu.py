@@ -48,11 +48,9 @@ class Decision:
 
 
 def runs_alike(gpu: GPU, other: GPU, reads: Collection[Any]) -> bool:
-    """True if a program does on one GPU what it did on another.
-
-    What runs follows from the properties that the program and the simulated kernels read, and from
-    what functions of the GPU decide: where these are equal, the same happens.
-    """
+    """True if a program does on one GPU what it did on another."""
+    # What runs follows from the properties that the program and the simulated kernels read, and
+    # from what functions of the GPU decide: where these are equal, the same happens.
     return all(
         read.made_by(gpu) == read.made_by(other)
         if isinstance(read, Decision)

@@ -109,11 +109,9 @@ def _tensors_of_state(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor
 
 
 def live_categories(block_of: BlockOf) -> dict[LiveBlock, Category]:
-    """The categories of blocks in use by all that is alive now.
-
-    What autograd keeps counts as saved unless the program made it outside of modules without a
-    node, as an input.
-    """
+    """The categories of blocks in use by all that is alive now."""
+    # What autograd keeps counts as saved unless the program made it outside of modules without a
+    # node, as an input.
     with no_garbage_collection(), torch._C.DisableTorchFunction():
         return dict(_categories(block_of))
 

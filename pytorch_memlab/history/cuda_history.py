@@ -66,11 +66,10 @@ _switch = _Switch()
 
 
 class CudaHistory:
-    """Records all GPUs of the process between ``begin`` and ``end``.
+    """Records all GPUs of the process between ``begin`` and ``end``."""
 
-    A history that the program records already is read and left as it is, and so is that of the
-    first one of us, with as many events as it keeps.
-    """
+    # A history that the program records already is read and left as it is, and so is that of the
+    # first one of us, with as many events as it keeps.
 
     def __init__(self, most: int = MOST_EVENTS) -> None:
         self._most = most

@@ -18,10 +18,9 @@ _CATEGORIES: Final = tuple(Category)
 
 
 class EarlierMemory:
-    """The segments and the blocks in use, which follow the events that are dropped.
+    """The segments and the blocks in use, which follow the events that are dropped."""
 
-    The stacks of its blocks are numbers of ``call_stacks``, or None.
-    """
+    # The stacks of its blocks are numbers of ``call_stacks``, or None.
 
     def __init__(self, device: int, segments: Iterable[Segment]) -> None:
         segments = list(segments)

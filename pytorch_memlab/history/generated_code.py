@@ -40,11 +40,9 @@ COMPILED_CODE: Final = "compiled code"
 
 
 def frames_of(frame: Mapping[str, Any]) -> tuple[Frame, ...]:
-    """A frame of a snapshot as it is, or for one of generated code what it runs, in no file.
-
-    The lines of the program that it comes from follow, innermost first, where the snapshot has
-    them: Note [Lines in stacks of compiled code].
-    """
+    """A frame of a snapshot as it is, or for one of generated code what it runs, in no file."""
+    # The lines of the program that it comes from follow, innermost first, where the snapshot has
+    # them: Note [Lines in stacks of compiled code].
     read = Frame(str(frame["filename"]), int(frame["line"]), str(frame["name"]))
     if _GENERATED.search(read.filename):
         launch, names = _next_launch(read.filename, read.line)

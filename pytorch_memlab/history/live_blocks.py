@@ -80,11 +80,10 @@ class KeptEvents(NamedTuple):
 
 
 class LiveLog:
-    """The events of one device since a recording asked for them: 46 bytes for each.
+    """The events of one device since a recording asked for them: 46 bytes for each."""
 
-    With a number of events to keep (``most``) it drops older ones, and knows the memory at the
-    first one that is left: 54 bytes for each. See Note [Old events].
-    """
+    # With a number of events to keep (``most``) it drops older ones, and knows the memory at the
+    # first one that is left: 54 bytes for each. See Note [Old events].
 
     def __init__(
         self,
@@ -246,11 +245,10 @@ Locked = Callable[[Callable[[], Moment]], Moment]
 
 
 class PeakBlocks:
-    """The blocks in use when the active bytes of a device were highest while this was on.
+    """The blocks in use when the active bytes of a device were highest while this was on."""
 
-    They are those in use now, without those made since, and with those freed since. So this is as
-    large as the blocks at the peak and the blocks now, however many events there were.
-    """
+    # They are those in use now, without those made since, and with those freed since. So this is as
+    # large as the blocks at the peak and the blocks now, however many events there were.
 
     __slots__ = (
         *("_live", "died", "event", "first", "highest", "initial", "is_on", "private", "reserved"),
@@ -375,10 +373,8 @@ class LiveBlocks:
             block.drop()
 
     def free_requested(self, block: LiveBlock) -> None:
-        """The program gives a block back in this thread, which a stream may still use.
-
-        Its category follows from that. See Note [Categories of freed blocks].
-        """
+        """The program gives a block back in this thread, which a stream may still use."""
+        # Its category follows from that. See Note [Categories of freed blocks].
         block.is_kept = True
         state = self.state
         if not state.is_on or block.category is not _UNKNOWN or not block.is_data:

@@ -95,11 +95,10 @@ class _Names(list[str]):
 
 
 class EventLog(Sequence[Event]):
-    """The events of one allocator in columns: a tenth of the memory that an object each would take.
+    """The events of one allocator in columns: a tenth of the memory of an object for each."""
 
-    Categories, actions and modules are numbers: ``Category.number``, ``number_of`` an action, and
-    that of ``module_names``.
-    """
+    # Categories, actions and modules are numbers: ``Category.number``, ``number_of`` an action, and
+    # that of ``module_names``.
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.action_names, self.module_names = _Names(), _Names()

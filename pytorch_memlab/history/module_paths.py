@@ -39,11 +39,10 @@ class _Thread(threading.local):
 
 
 class ModulePaths:
-    """Follows calls of modules between ``begin`` and ``end``, in all threads.
+    """Follows calls of modules between ``begin`` and ``end``, in all threads."""
 
-    ``nn.Module.__call__`` is replaced. Global hooks would miss what ends with Ctrl-C, and what the
-    hooks of the module itself do.
-    """
+    # ``nn.Module.__call__`` is replaced. Global hooks would miss what ends with Ctrl-C, and what
+    # the hooks of the module itself do.
 
     def __init__(self, on_new: Callable[[torch.nn.Module], object] = lambda _module: None) -> None:
         self.thread = _Thread()

@@ -171,10 +171,8 @@ class Recording:
                 holders[device] = _holders(followed, device, peak)
 
     def history(self) -> AllocationHistory:
-        """All events, from the first time that this was on.
-
-        Of several simulations this is the last one; that of the host counts where there was none.
-        """
+        """All events, from the first time that this was on."""
+        # Of several simulations this is the last one; that of the host counts where there was none.
         if not self._keeps_history:
             raise HistoryError("the events were not kept: ask for them with history=True")
         self._read_cuda_history()
@@ -256,11 +254,9 @@ class Recording:
 
 
 def live_holders(device: int = 0) -> PeakHolders | None:
-    """The holders of a GPU's memory now, such as when it runs out.
-
-    Where a profiler is on, the blocks have their lines, and those of simulated GPUs their modules.
-    None for a real GPU whose history PyTorch does not record.
-    """
+    """The holders of a GPU's memory now, such as when it runs out."""
+    # Where a profiler is on, the blocks have their lines, and those of simulated GPUs their
+    # modules. None for a real GPU whose history PyTorch does not record.
     machine = active.machine
     if machine is None:
         return _live_holders_of_cuda(device) if is_recorded() else None

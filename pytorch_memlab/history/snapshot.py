@@ -35,10 +35,8 @@ _MOST_EXPANSION: Final = 100
 
 
 def read_snapshot(path: str | Path) -> AllocationHistory:
-    """The history in a file that ``torch.cuda.memory._dump_snapshot`` wrote.
-
-    Nothing in the file is executed: a pickle that names a class or a function is refused.
-    """
+    """The history in a file that ``torch.cuda.memory._dump_snapshot`` wrote."""
+    # Nothing in the file is executed: a pickle that names a class or a function is refused.
     stacks = Stacks()
     log = EventLog()
     try:

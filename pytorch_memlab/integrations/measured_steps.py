@@ -116,11 +116,11 @@ Log = Callable[[dict[str, int], int], object]
 
 
 class MeasuredSteps:
-    """Counts the steps of a training, and measures some of those after the warm-up.
+    """Counts the steps of a training, and measures some of those after the warm-up."""
 
-    A step is what ends with ``optimizer.step()``. Its batches are measured, and what comes between
-    them is not. The names of the first arguments are those of ``torch.profiler.schedule``.
-    """
+    # A step is what ends with ``optimizer.step()``. Its batches are measured, and what comes
+    # between them is not. The names of the first arguments are those of
+    # ``torch.profiler.schedule``.
 
     def __init__(
         self, warmup: int, active: int, every: int | None = None, *, all_ranks: bool = False

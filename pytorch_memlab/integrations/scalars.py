@@ -97,10 +97,8 @@ def named(scalars: dict[str, int], separator: str = "/") -> dict[str, int]:
 
 
 def headroom(device: Device, reserved_peak: int) -> int | None:
-    """Bytes of a GPU that the allocator did not take at its peak, and may have.
-
-    None if the device does not tell its size.
-    """
+    """Bytes of a GPU that the allocator did not take at its peak, and may have."""
+    # None if the device does not tell its size.
     capacity = device.capacity()
     return capacity - (device.taken() or 0) - reserved_peak if capacity else None
 

@@ -31,10 +31,9 @@ class _Answer:
 
 
 class DeviceSelection:
-    """One target, or every device that the process uses; any thread may ask.
+    """One target, or every device that the process uses; any thread may ask."""
 
-    The peaks of devices that are not in use yet are kept while the selection is on.
-    """
+    # The peaks of devices that are not in use yet are kept while the selection is on.
 
     now: Callable[[], tuple[Device, ...]]
     """Gives the devices to measure: the very same tuple until they change."""
@@ -142,10 +141,8 @@ class DeviceSelection:
         return sums.all()
 
     def peak_shares(self) -> list[PeakShare]:
-        """The highest peak of each device that was ever measured, and how well it is known.
-
-        A peak from before the first measurement is left out.
-        """
+        """The highest peak of each device that was ever measured, and how well it is known."""
+        # A peak from before the first measurement is left out.
         shares: dict[str, PeakShare] = {}
         for device in self.devices():
             share = device.peak_share()

@@ -157,10 +157,8 @@ class DeviceLine:
         self.unchanged: Sample | None = None
 
     def add(self, start: Sample, end: Sample, kept: int) -> None:
-        """Add an interval by its two readings, and by the bytes that it is known to have kept.
-
-        The peaks of the second reading are those in between.
-        """
+        """Add an interval by its two readings, and by the bytes that it is known to have kept."""
+        # The peaks of the second reading are those in between.
         self.highest.add(start, end)
         delta = end.allocated - start.allocated
         self.delta += delta

@@ -20,10 +20,6 @@ from ..errors import NotAFunctionError
 def resolve(obj: object) -> list[FunctionType]:
     """The functions that an object stands for, each once, in the order of their definition.
 
-    Of a wrapper (``functools.wraps``, ``@torch.no_grad()``, ``functools.lru_cache``) the inner
-    function is taken. A class stands for the functions of its body, and an ``nn.Module`` instance
-    for those of its class and of its submodules' classes, but for torch's own.
-
     >>> class Net:
     ...     @staticmethod
     ...     def forward(x):
@@ -31,6 +27,9 @@ def resolve(obj: object) -> list[FunctionType]:
     >>> [function.__name__ for function in resolve(Net)]
     ['forward']
     """
+    # Of a wrapper (``functools.wraps``, ``@torch.no_grad()``, ``functools.lru_cache``) the inner
+    # function is taken. A class stands for the functions of its body, and an ``nn.Module`` instance
+    # for those of its class and of its submodules' classes, but for torch's own.
     functions = {id(function.__code__): function for function in _python_functions(obj)}
     if not functions:
         raise NotAFunctionError(_complaint(obj))

@@ -118,10 +118,8 @@ def member_named(module: object, qual_name: str) -> object:
 
 
 def is_made_otherwise_now(code: CodeType, qual_name: str, module: object) -> bool:
-    """True if the function that made one of this code has none that does the same any more.
-
-    Only lines and names of files may differ: autoreload makes other text, without comments.
-    """
+    """True if the function that made one of this code has none that does the same any more."""
+    # Only lines and names of files may differ: autoreload makes other text, without comments.
     outer, _, inner = qual_name.rpartition(_LOCAL)
     made_by: Any = member_named(module, outer.split(_LOCAL)[0])
     made_by = getattr(inspect.unwrap(made_by), "__code__", None) if callable(made_by) else None

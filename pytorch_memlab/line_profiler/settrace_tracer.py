@@ -474,14 +474,14 @@ def _global_trace(
 
 
 class SettraceTracer:
-    """Line events from ``sys.settrace``, in the watching thread and the threads started since.
+    """Line events from ``sys.settrace``, in the watching thread and the threads started since."""
 
-    A tracer found in place is called with every event, and put back with the last ``unwatch``.
-    CPython stops tracing a thread when either tracer raises. One that is set later, as by
-    ``breakpoint()``, replaces this one in its thread until the next ``watch`` after it has gone.
-    Listeners are told of such an end, at once or when it is noticed. Threads that C++ starts, such
-    as those of autograd for a GPU, are not traced. ``sys.monitoring`` has none of these limits.
-    """
+    # A tracer found in place is called with every event, and put back with the last ``unwatch``.
+    # CPython stops tracing a thread when either tracer raises. One that is set later, as by
+    # ``breakpoint()``, replaces this one in its thread until the next ``watch`` after it has gone.
+    # Listeners are told of such an end, at once or when it is noticed. Threads that C++ starts,
+    # such as those of autograd for a GPU, are not traced. ``sys.monitoring`` has none of these
+    # limits.
 
     name = "sys.settrace"
 

@@ -34,12 +34,11 @@ class Definition:
 def definitions(code: CodeType, prefix: str = "") -> list[Definition]:
     r"""Every ``def`` of a program, those in classes and in other functions included.
 
-    Lambdas and comprehensions belong to the line they are in.
-
     >>> code = compile("class A:\n def f(self): pass\ndef g(): return lambda: 0", "x", "exec")
     >>> [definition.qual_name for definition in definitions(code)]
     ['A.f', 'g']
     """
+    # Lambdas and comprehensions belong to the line they are in.
     functions = []
     for constant in code.co_consts:
         if not isinstance(constant, CodeType):

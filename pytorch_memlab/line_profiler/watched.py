@@ -56,10 +56,8 @@ class LineListener(Protocol):
     """Listens to the frames of watched codes."""
 
     def enter(self, code: CodeType, line: int, /) -> FrameListener:
-        """A frame of ``code`` is there; ``line``, its first line, has an interval from now.
-
-        ``resume`` follows at once where the frame was already running.
-        """
+        """A frame of ``code`` is there; ``line``, its first line, has an interval from now."""
+        # ``resume`` follows at once where the frame was already running.
 
     def tracing_ended(self, where: str, thread: int) -> None:
         """No frame of a thread is traced any more; ``where`` is such as ``at train.py:12``."""

@@ -31,11 +31,10 @@ _ON_THE_WAY = frozenset(
 def body_of(source: str) -> str:
     r"""A cell's Python, without a cell magic around it, and without %time and %mlrun before it.
 
-    Its lines are counted from the body's first, as IPython counts them when it runs.
-
     >>> body_of("%%time\n%%capture out\nx = 1\n%mlrun -f g y = f(g)")
     'x = 1\ny = f(g)'
     """
+    # Its lines are counted from the body's first, as IPython counts them when it runs.
     magic = _MAGIC_OF_CODE.match(source)
     if magic is not None:
         return body_of(magic[1])
@@ -52,13 +51,12 @@ def _statement_of(magic: re.Match[str]) -> str:
 def assigned_names(source: str, after_line: int = 0) -> set[str]:
     r"""Names that a piece of Python assigns at its top level.
 
-    Assignments of all kinds count, ``for``, ``with``, ``except``, ``import``, ``def``, ``class``,
-    ``match`` and ``:=`` included, also with the value that the name had; what functions change
-    does not. Only names assigned after a line are given; none for what is no Python.
-
     >>> sorted(assigned_names("x = y = 1\nfor i in range(3): a[i] = 2\ndef f():\n z = 1"))
     ['f', 'i', 'x', 'y']
     """
+    # Assignments of all kinds count, ``for``, ``with``, ``except``, ``import``, ``def``, ``class``,
+    # ``match`` and ``:=`` included, also with the value that the name had; what functions change
+    # does not. Only names assigned after a line are given; none for what is no Python.
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

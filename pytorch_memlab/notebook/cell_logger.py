@@ -18,49 +18,32 @@ _HIGHEST = 2**32 - 1
 
 
 class CellLoggerMemory(NamedTuple):
-    """Memory of one kind over a cell, in bytes.
+    """Memory of one kind over a cell, in bytes."""
 
-    Args:
-        used_delta: used when the cell ended less what was used when it began.
-        peaked_delta: needed for a while above what was used before and is used after.
-        used_total: in use when it ended; of a GPU that of the whole GPU.
-    """
-
-    used_delta: int
-    peaked_delta: int
-    used_total: int
+    used_delta: int  # used when the cell ended less what was used when it began
+    peaked_delta: int  # needed for a while above what was used before and is used after
+    used_total: int  # in use when it ended; of a GPU that of the whole GPU
 
 
 class CellLoggerTime(NamedTuple):
-    """Time of a cell.
+    """Time of a cell."""
 
-    Args:
-        time_delta: seconds.
-    """
-
-    time_delta: float
+    time_delta: float  # seconds
 
 
 class CellLoggerData(NamedTuple):
-    """The memory and the time of a cell.
+    """The memory and the time of a cell."""
 
-    Args:
-        cpu: resident memory of the process.
-        gpu: memory of the current GPU; zeros with the backend ``cpu``.
-        time: of the cell.
-    """
-
-    cpu: CellLoggerMemory
-    gpu: CellLoggerMemory
-    time: CellLoggerTime
+    cpu: CellLoggerMemory  # resident memory of the process
+    gpu: CellLoggerMemory  # memory of the current GPU; zeros with the backend ``cpu``
+    time: CellLoggerTime  # of the cell
 
 
 class CellLogger(CellMeasurement):
-    """Prints a report after every cell, for as long as its experiment lasts.
+    """Prints a report after every cell, for as long as its experiment lasts."""
 
-    With a seed, all random numbers are seeded before every cell; while it runs, cuDNN is
-    deterministic.
-    """
+    # With a seed, all random numbers are seeded before every cell; while it runs, cuDNN is
+    # deterministic.
 
     def __init__(self, *, follows_gpu: bool, compact: bool, gc_collect: bool, seed: int) -> None:
         if not isinstance(seed, int) or not 0 <= seed <= _HIGHEST:

@@ -32,17 +32,11 @@ Stats = dict[str, int]
 
 
 class IPyExperimentMemory(NamedTuple):
-    """Memory of one kind, in bytes.
+    """Memory of one kind, in bytes."""
 
-    Args:
-        consumed: by the experiment.
-        reclaimed: at its end.
-        available: at its end.
-    """
-
-    consumed: int
-    reclaimed: int
-    available: int
+    consumed: int  # by the experiment
+    reclaimed: int  # at its end
+    available: int  # at its end
 
 
 class IPyExperimentData(NamedTuple):

@@ -176,10 +176,8 @@ class CellRun:
         return self.profiler.records().display(None, columns).report
 
     def display(self, columns: tuple[str, ...]) -> RecordsDisplay:
-        """The tables, and whether the memory of each simulated GPU was enough.
-
-        See Note [Cache of earlier cells].
-        """
+        """The tables, and whether the memory of each simulated GPU was enough."""
+        # See Note [Cache of earlier cells].
         tables = self.tables(columns)
         if not tables.tables:
             return RecordsDisplay(tables)

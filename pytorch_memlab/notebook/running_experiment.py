@@ -42,10 +42,9 @@ def memory_now(*, with_gpus: bool) -> MemoryState:
 
 
 class RunningExperiment:
-    """The experiment of a shell. It ends at the end of the cell after which no variable is it.
+    """The experiment of a shell. It ends at the end of the cell after which no variable is it."""
 
-    It holds no reference to the user's ``IPyExperiments``, which is the handle.
-    """
+    # It holds no reference to the user's ``IPyExperiments``, which is the handle.
 
     def __init__(
         self,

@@ -34,11 +34,9 @@ def is_in_ipython() -> bool:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Drop the local variables of every frame that an exception's tracebacks hold.
-
-    Tracebacks of causes, contexts and of the exceptions of a group are cleared as well. Frames
-    that still run keep their variables. The traceback itself can be printed afterwards.
-    """
+    """Drop the local variables of every frame that an exception's tracebacks hold."""
+    # Tracebacks of causes, contexts and of the exceptions of a group are cleared as well. Frames
+    # that still run keep their variables. The traceback itself can be printed afterwards.
     for chained_error in chain(error, suppressed=True):
         if chained_error.__traceback__ is not None:
             traceback.clear_frames(chained_error.__traceback__)

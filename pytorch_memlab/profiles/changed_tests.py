@@ -73,10 +73,8 @@ class ChangedLine:
 
 
 def changed_lines(before: MeasuredTest, after: MeasuredTest) -> list[ChangedLine]:
-    """The lines that hold more or less than before, the largest change first.
-
-    Lines match by their code, also where they moved or their function was renamed.
-    """
+    """The lines that hold more or less than before, the largest change first."""
+    # Lines match by their code, also where they moved or their function was renamed.
     left, right = _by_function(before.holders), _by_function(after.holders)
     changes: list[ChangedLine] = []
     for former, other, pairs in match(

@@ -20,11 +20,9 @@ _MODEL: Final = frozenset(
 
 
 def growing_loops(profile: RecordedProfile) -> tuple[GrowingLoop, ...]:
-    """Of each device the loop whose iterations left most, if there is one.
-
-    A loop in ``forward`` goes through the layers of a model, and most of its iterations a program
-    goes through again and again: neither is growth.
-    """
+    """Of each device the loop whose iterations left most, if there is one."""
+    # A loop in ``forward`` goes through the layers of a model, and most of its iterations a program
+    # goes through again and again: neither is growth.
     largest: dict[str, GrowingLoop] = {}
     for entry in profile.entries:
         function = profile.functions[entry.code_id]

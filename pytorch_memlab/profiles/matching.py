@@ -34,12 +34,10 @@ def match(before: Sequence[FunctionInfo], after: Sequence[FunctionInfo]) -> list
 
 
 def match_functions(before: Sequence[FunctionInfo], after: Sequence[FunctionInfo]) -> list[Pair]:
-    """The functions of two profiles, side by side.
-
-    A function is the one of the same qualified name whose path has the most folders at its end in
-    common; of several in one file, they match in their order. What is left of both matches if most
-    of its lines are the same: it was renamed.
-    """
+    """The functions of two profiles, side by side."""
+    # A function is the one of the same qualified name whose path has the most folders at its end in
+    # common; of several in one file, they match in their order. What is left of both matches if
+    # most of its lines are the same: it was renamed.
     left = _by_name(before)
     right = _by_name(after)
     paired: dict[int, int] = {}
@@ -68,11 +66,9 @@ def match_functions(before: Sequence[FunctionInfo], after: Sequence[FunctionInfo
 
 
 def match_lines(before: FunctionInfo, after: FunctionInfo) -> dict[int, int]:
-    """Lines of a function, by number, and the numbers that they have after an edit.
-
-    Lines of the same code match, also where they were moved past others; lines that were changed
-    match where most of their characters are the same.
-    """
+    """Lines of a function, by number, and the numbers that they have after an edit."""
+    # Lines of the same code match, also where they were moved past others; lines that were changed
+    # match where most of their characters are the same.
     if before.source is None or after.source is None:
         count = len(before.source or after.source or ()) or 1_000
         return {before.first_line + n: after.first_line + n for n in range(count)}

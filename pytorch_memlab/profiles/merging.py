@@ -16,10 +16,8 @@ from .recorded import RecordedCall, RecordedProfile
 
 
 def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
-    """One profile that has the lines of all, each device under the label of its run.
-
-    Runs are labelled by their ranks if these differ, or else by their order.
-    """
+    """One profile that has the lines of all, each device under the label of its run."""
+    # Runs are labelled by their ranks if these differ, or else by their order.
     _check_programs(profiles)
     profiles_in_order = list(profiles.values())
     labels = _labels(profiles_in_order)

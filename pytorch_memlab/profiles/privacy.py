@@ -19,10 +19,8 @@ _COMMANDS: Final = frozenset({NoteKind.COMMANDS_STARTED, NoteKind.COMMANDS_REFUS
 
 
 def without_private_facts(profile: RecordedProfile) -> RecordedProfile:
-    """A profile without arguments, tracebacks, messages, and absolute paths in its texts.
-
-    The paths of its files stay, by which the source is found; see Note [Private files].
-    """
+    """A profile without arguments, tracebacks, messages, and absolute paths in its texts."""
+    # The paths of its files stay, by which the source is found; see Note [Private files].
     entries = (
         replace(entry, approximations=_without_paths(entry.approximations))
         if entry.approximations

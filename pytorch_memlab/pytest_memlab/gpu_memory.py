@@ -182,11 +182,10 @@ class Leak:
 
 
 class LeakCheck:
-    """Compares the blocks in use after a test with those before it.
+    """Compares the blocks in use after a test with those before it."""
 
-    Workspaces of kernels do not count, nor does what fixtures of a module or a session allocated
-    when they were set up.
-    """
+    # Workspaces of kernels do not count, nor does what fixtures of a module or a session allocated
+    # when they were set up.
 
     def __init__(self) -> None:
         self._known = {address for address, _ in _blocks()}

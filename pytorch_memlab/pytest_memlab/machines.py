@@ -15,11 +15,10 @@ from ..simulation.inspect import DEFAULT_GPU, GPU, active, find_gpu
 
 
 class MachinesOfTests:
-    """Simulated GPUs for tests, one after another.
+    """Simulated GPUs for tests, one after another."""
 
-    Each test has fresh GPUs, unless tensors of an earlier test are alive: those of fixtures of a
-    module or a session. Then it has the GPUs that these tensors are on.
-    """
+    # Each test has fresh GPUs, unless tensors of an earlier test are alive: those of fixtures of a
+    # module or a session. Then it has the GPUs that these tensors are on.
 
     def __init__(self) -> None:
         self._kept: dict[GPU, simulate] = {}

@@ -30,10 +30,8 @@ _NOTHING: Final = "none"
 
 
 def text(report: GridSearch, *, names_error: bool = True) -> str:
-    """The largest value on each GPU, what the next one needs, and the curve.
-
-    ``names_error`` is False where the traceback of a program that never runs is shown too.
-    """
+    """The largest value on each GPU, what the next one needs, and the curve."""
+    # ``names_error`` is False where the traceback of a program that never runs is shown too.
     lines = [cut(heading(report))]
     if report.problem is not None:
         lines += wrapped(refusal(report))

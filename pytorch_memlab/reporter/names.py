@@ -50,11 +50,10 @@ class _Remembered:
 
 
 class TensorNames:
-    """Names of tensors: by model, by optimizer, or else by a number.
+    """Names of tensors: by model, by optimizer, or else by a number."""
 
-    Models and optimizers are remembered weakly and asked each time, so tensors that they
-    make or replace later have names too.
-    """
+    # Models and optimizers are remembered weakly and asked each time, so tensors that they make or
+    # replace later have names too.
 
     def __init__(self) -> None:
         self._remembered: dict[int, _Remembered] = {}
@@ -190,13 +189,11 @@ def names_of_attributes(models: Iterable[torch.nn.Module], wanted: set[int]) -> 
 
 
 def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, str]:
-    """Names of tensors after variables: of the calling functions, then globals of modules.
-
-    Variables of calling functions of libraries come after the globals of the calling modules.
-
-    The functions that an exception went through count as calling ones while it is handled, and
-    after it ended a cell of a notebook: their variables live on.
-    """
+    """Names of tensors after variables: of the calling functions, then globals of modules."""
+    # Variables of calling functions of libraries come after the globals of the calling modules.
+    #
+    # The functions that an exception went through count as calling ones while it is handled, and
+    # after it ended a cell of a notebook: their variables live on.
     namespaces: dict[int, Mapping[str, object]] = {}
     own: list[tuple[str, object]] = []
     libraries: list[tuple[str, object]] = []
@@ -344,11 +341,9 @@ def _named(variables: Mapping[str, object], prefix: str = "") -> list[tuple[str,
 
 
 def locals_of(frame: FrameType) -> dict[str, object]:
-    """A function's variables, without leaving anything that keeps them alive.
-
-    Until Python 3.13 a frame keeps the dict that ``f_locals`` made, and so every variable in it,
-    until the function ends. Where no tracer uses that dict, it is emptied.
-    """
+    """A function's variables, without leaving anything that keeps them alive."""
+    # Until Python 3.13 a frame keeps the dict that ``f_locals`` made, and so every variable in it,
+    # until the function ends. Where no tracer uses that dict, it is emptied.
     mapping = frame.f_locals
     variables = dict(mapping)
     if sys.version_info < (3, 13) and sys.gettrace() is None and frame.f_trace is None:

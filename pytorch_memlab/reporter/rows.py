@@ -28,13 +28,11 @@ class Rows:
 
 
 def rows_of(live: LiveObjects, names: NamesNow, categories: TensorCategories) -> Rows:
-    """Describe live tensors, and those that autograd saves for them.
-
-    Parameters come first, each with its gradient, in the order of the model; then buffers,
-    optimizer state, variables in the order in which they are found (views after all others), the
-    other tensors by age, and last what only autograd or other C++ references. A shared storage
-    counts for the first of its rows.
-    """
+    """Describe live tensors, and those that autograd saves for them."""
+    # Parameters come first, each with its gradient, in the order of the model; then buffers,
+    # optimizer state, variables in the order in which they are found (views after all others), the
+    # other tensors by age, and last what only autograd or other C++ references. A shared storage
+    # counts for the first of its rows.
     tensors = live.tensors
     released = unreferenced(tensors)
     visible = [tensor for tensor in tensors if id(tensor) not in released]

@@ -65,12 +65,11 @@ class TensorRow:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """The memory of one device in parts, in bytes; each sum holds to the byte.
+    """The memory of one device in parts, in bytes; each sum holds to the byte."""
 
-    ``tensors + saved + rounding + workspaces + unknown == allocated``,
-    ``allocated + cached + graphs == reserved``, and where the driver reports it,
-    ``reserved + context + others == used``.
-    """
+    # ``tensors + saved + rounding + workspaces + unknown == allocated``, ``allocated + cached +
+    # graphs == reserved``, and where the driver reports it, ``reserved + context + others ==
+    # used``.
 
     device: torch.device  # which
     tensors: int  # storages of live tensors, each once, as many bytes as were asked for

@@ -60,10 +60,8 @@ NO_HISTORY: Final = "the profile has no history: record it with run --history"
 
 
 def text_of(profile: RecordedProfile, digest: Mapping[str, Any] | None = None) -> str:
-    """The profile as one JSON document, of a rank with its digest near the beginning.
-
-    Its notes are in words: see ``render.notes.in_words``.
-    """
+    """The profile as one JSON document, of a rank with its digest near the beginning."""
+    # Its notes are in words: see ``render.notes.in_words``.
     data = {
         **({} if digest is None else {"job": digest}),
         "runs": [data_of(run) for run in profile.runs],

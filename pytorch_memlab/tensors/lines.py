@@ -39,11 +39,9 @@ class SourceLine(NamedTuple):
 
 @contextmanager
 def recorded_lines() -> Iterator[None]:
-    """Note for every node of autograd that this thread makes which line made it.
-
-    The note lives in the node and dies with it. It takes some 10 µs for each op that makes a
-    node. While it is on, PyTorch's fast path for transformer encoders (without gradients) is off.
-    """
+    """Note for every node of autograd that this thread makes which line made it."""
+    # The note lives in the node and dies with it. It takes some 10 µs for each op that makes a
+    # node. While it is on, PyTorch's fast path for transformer encoders (without gradients) is off.
     original = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:

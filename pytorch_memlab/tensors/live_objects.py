@@ -35,13 +35,12 @@ def live_objects() -> LiveObjects:
 def instances_of(*classes: type) -> list[Any]:
     """The instances of some classes that Python's garbage collector tracks, oldest first.
 
-    An object is recognised by its real type: ``isinstance`` would ask ``__class__``, which
-    raises for a dead weak proxy and may be anything for a mock.
-
     >>> tensor = torch.zeros(3)
     >>> any(found is tensor for found in instances_of(torch.Tensor))
     True
     """
+    # An object is recognised by its real type: ``isinstance`` would ask ``__class__``, which raises
+    # for a dead weak proxy and may be anything for a mock.
     wanted = _with_subclasses(classes)
     # A collection between two reads moves objects up: read upwards, some come twice, none is lost.
     young_to_old = [
@@ -73,12 +72,10 @@ def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
 
 
 def unreferenced(tensors: list[torch.Tensor]) -> set[int]:
-    """The ``id`` of the tensors that only C++ references, and no variable of the program.
-
-    The Python object of a tensor lives on for as long as C++ references the tensor, such as in a
-    graph or as the base of a view. A scan finds it, but the program released it long ago. The
-    caller must have no other reference to the tensors: references are counted.
-    """
+    """The ``id`` of the tensors that only C++ references, and no variable of the program."""
+    # The Python object of a tensor lives on for as long as C++ references the tensor, such as in a
+    # graph or as the base of a view. A scan finds it, but the program released it long ago. The
+    # caller must have no other reference to the tensors: references are counted.
     least = _references_of_cpp_alone()
     return {
         id(tensor)

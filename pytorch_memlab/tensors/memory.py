@@ -116,11 +116,9 @@ def _piece(suffix: str, part: torch.Tensor) -> Piece:
 
 
 def address_of(part: torch.Tensor, storage: torch.UntypedStorage) -> int:
-    """The address of the storage of a plain tensor, 0 if it has no memory.
-
-    Two storages may stand for one block: from NumPy, DLPack, or lazily cloned. Asking the storage
-    of a lazy clone for its pointer would copy the data, so the tensor is asked.
-    """
+    """The address of the storage of a plain tensor, 0 if it has no memory."""
+    # Two storages may stand for one block: from NumPy, DLPack, or lazily cloned. Asking the storage
+    # of a lazy clone for its pointer would copy the data, so the tensor is asked.
     try:
         if not _C._is_cow_tensor(part):
             return int(storage.data_ptr())

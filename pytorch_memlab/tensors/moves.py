@@ -19,11 +19,10 @@ _MARK = "pytorch_memlab"
 
 
 class LiveTensors:
-    """The tensors and storages that are alive at one moment.
+    """The tensors and storages that are alive at one moment."""
 
-    ``hidden`` has the ``id`` of tensors that no variable of the program references: those inside
-    a sparse tensor, the bases of views, tensors of a graph.
-    """
+    # ``hidden`` has the ``id`` of tensors that no variable of the program references: those inside
+    # a sparse tensor, the bases of views, tensors of a graph.
 
     def __init__(self) -> None:
         objects = instances_of(torch.Tensor, torch.UntypedStorage, GradientEdge)
@@ -116,10 +115,8 @@ Views = dict[int, list[torch.Tensor]]
 
 
 def find_gpu_memory(device: torch.device | None = None) -> tuple[list[torch.UntypedStorage], Views]:
-    """Storages on CUDA devices: of live tensors, their gradients, and what backward needs.
-
-    With them come the tensors that look at them and may change their device.
-    """
+    """Storages on CUDA devices: of live tensors, their gradients, and what backward needs."""
+    # With them come the tensors that look at them and may change their device.
     storages: dict[int, torch.UntypedStorage] = {}
     views: Views = defaultdict(list)
     live = LiveTensors()
@@ -143,11 +140,9 @@ def find_gpu_memory(device: torch.device | None = None) -> tuple[list[torch.Unty
 def move_to_host(
     storage: torch.UntypedStorage, host: torch.UntypedStorage, views: Iterable[torch.Tensor]
 ) -> None:
-    """Point tensors at the copy in host memory, and give the storage's memory back.
-
-    Autograd and other C++ code that reference the storage keep it, empty, until it has ``room``
-    again.
-    """
+    """Point tensors at the copy in host memory, and give the storage's memory back."""
+    # Autograd and other C++ code that reference the storage keep it, empty, until it has ``room``
+    # again.
     for tensor in views:
         point(tensor, host)
     storage.resize_(0)

@@ -21,13 +21,11 @@ _HAS_DATA = hasattr(torch._C._autograd.SavedTensor, "data")
 def saved_by_graphs(
     roots: Iterable[Any], seen: dict[int, Any] | None = None
 ) -> Iterator[tuple[Any, torch.Tensor]]:
-    """The tensors that graphs save for backward, and their leaves, each with its node.
-
-    Nodes that were seen before are left out. Reads them without unpacking: hooks of saved tensors
-    (offloading, checkpointing) do not run, and the tensors that they packed come instead: copies on
-    the host, the inputs of a checkpointed region. A PyTorch whose ``SavedTensor`` has no ``data``
-    gives nothing.
-    """
+    """The tensors that graphs save for backward, and their leaves, each with its node."""
+    # Nodes that were seen before are left out. Reads them without unpacking: hooks of saved tensors
+    # (offloading, checkpointing) do not run, and the tensors that they packed come instead: copies
+    # on the host, the inputs of a checkpointed region. A PyTorch whose ``SavedTensor`` has no
+    # ``data`` gives nothing.
     if not _HAS_DATA:
         return
     attributes: dict[type, list[str]] = {}

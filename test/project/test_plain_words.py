@@ -1,7 +1,8 @@
-"""The words that `make lint` refuses: in documents, strings, comments, names and docstrings."""
+"""The words that `make lint` refuses, in documents, strings and names, and long docstrings."""
 
 from __future__ import annotations
 
+import ast
 import runpy
 from pathlib import Path
 
@@ -101,13 +102,139 @@ def add(found, *, many):
     ]
 
 
+DOCUMENT_FOR_USERS = """\
+Call `Shown.to_frame()` or
+
+```python
+from pytorch_memlab.places import Imported
+```
+
+but not Named.
+"""
+
+MODULES = (
+    """\
+_NAMES = {"lines": ("profile",)}
+""",
+    '''\
+"""Of a module,
+any lines."""
+
+__all__ = ["Listed"]
+
+
+def profile(path: str) -> Result | None:
+    """For users.
+
+    Args:
+        path: of a file.
+    """
+
+    def work():
+        """Internal,
+
+        in two lines."""
+
+
+class Base:
+    """Of a public class.
+
+    So it is public.
+    """
+
+    def method(self):
+        """As this is.
+
+        Two lines.
+        """
+
+    def _part(self):
+        """This is not.
+
+        Two lines.
+        """
+
+
+class Listed(Base):
+    def frame(self) -> pd.Frame[Rows]:
+        """For users.
+
+        Two lines.
+        """
+
+
+class Rows:
+    """What a public method returns.
+
+    Two lines.
+    """
+
+
+class Imported:
+    """Of a document.
+
+    Two lines.
+    """
+
+
+class Named:
+    """Of no code.
+
+    Two lines.
+    """
+
+    def short(self):
+        """One line with an example.
+
+        >>> Named().short()
+        """
+
+    def method(self):
+        """Of an internal class.
+
+        >>> Named().method()
+
+        Two lines.
+        """
+
+    @line_magic
+    def mlrun(self, line):
+        """Help.
+
+        Two lines.
+        """
+
+
+class RunCommand:
+    """Help.
+
+    Two lines.
+    """
+''',
+)
+
+
+def test_docstrings_of_internal_names_have_one_line():
+    trees = [ast.parse(text) for text in MODULES]
+    public = WORDS["public_names"](trees, [DOCUMENT_FOR_USERS])
+    assert [
+        found.problem for tree in trees for found in WORDS["long_docstrings"](tree, public)
+    ] == [
+        f"docstring of {name}: write one line, and reasons as comments"
+        for name in ("work", "_part", "Named", "method")
+    ]
+
+
+LONG = '    """A line.\n\n    Another.\n    """\n'
+
+
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A project with four words in one folder of its package and one in a document."""
+    """A project with four words and a long docstring in one folder, and a word in a document."""
     texts = {
-        "README.md": "It runs anew.\n",
+        "README.md": "It runs anew, `Peak` is public.\n",
         "pytorch_memlab/scopes/peak.py": '"""Nobody, whoever, anew."""\n',
-        "pytorch_memlab/scopes/row.py": "one = 1\n",
+        "pytorch_memlab/scopes/row.py": f"one = 1\nclass Peak:\n{LONG}\n\ndef b():\n{LONG}",
         "scripts/run.py": "one = 1\n",
         "scripts/plain_words.py": "",
     }
@@ -124,7 +251,7 @@ def project(tmp_path, monkeypatch):
 
 def test_a_folder_has_no_more_words_than_it_may(project, capsys):
     allowed = project / "scripts" / "plain_words.toml"
-    allowed.write_text('"pytorch_memlab/scopes" = 2\n')
+    allowed.write_text('[words]\n"pytorch_memlab/scopes" = 2\n')
     assert WORDS["main"]() == 1
     assert capsys.readouterr().out.splitlines() == [
         "README.md:1: 'anew': write again",
@@ -134,21 +261,35 @@ def test_a_folder_has_no_more_words_than_it_may(project, capsys):
         "pytorch_memlab/scopes/row.py:1: variable one: say what it holds",
         "documents, scripts and top-level modules: 1 words to replace, at most 0 may be there",
         "pytorch_memlab/scopes: 4 words to replace, at most 2 may be there",
+        "pytorch_memlab/scopes/row.py:10: docstring of b: write one line, and reasons as comments",
+        "pytorch_memlab/scopes: 1 docstrings to replace, at most 0 may be there",
     ]
 
-    (project / "README.md").write_text("It runs again.\n")
-    allowed.write_text('"pytorch_memlab/scopes" = 4\n')
+    (project / "README.md").write_text("It runs again, `Peak` is public.\n")
+    allowed.write_text(
+        '[words]\n"pytorch_memlab/scopes" = 4\n[docstrings]\n"pytorch_memlab/scopes" = 1\n'
+    )
     assert WORDS["main"]() == 0
     assert capsys.readouterr().out == ""
 
 
 def test_the_numbers_only_become_smaller(project, monkeypatch):
     allowed = project / "scripts" / "plain_words.toml"
-    allowed.write_text('"pytorch_memlab/render" = 4\n"pytorch_memlab/scopes" = 5\n')
+    allowed.write_text(
+        '[words]\n"pytorch_memlab/render" = 4\n"pytorch_memlab/scopes" = 5\n'
+        '[docstrings]\n"pytorch_memlab/render" = 4\n"pytorch_memlab/scopes" = 5\n'
+    )
     monkeypatch.setattr("sys.argv", ["plain_words.py", "--lower"])
     assert WORDS["main"]() == 0
-    assert allowed.read_text().splitlines()[1:] == ['"pytorch_memlab/scopes" = 4']
+    numbers = [
+        "[words]",
+        '"pytorch_memlab/scopes" = 4',
+        "[docstrings]",
+        '"pytorch_memlab/scopes" = 1',
+    ]
+    assert list(filter(None, allowed.read_text().splitlines()[1:])) == numbers
 
-    allowed.write_text('"pytorch_memlab/scopes" = 1\n')
+    allowed.write_text('[words]\n"pytorch_memlab/scopes" = 1\n')
     assert WORDS["main"]() == 0
-    assert allowed.read_text().splitlines()[1:] == ['"pytorch_memlab/scopes" = 1']
+    numbers = ["[words]", '"pytorch_memlab/scopes" = 1', "[docstrings]"]
+    assert list(filter(None, allowed.read_text().splitlines()[1:])) == numbers

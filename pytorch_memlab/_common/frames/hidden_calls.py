@@ -33,10 +33,8 @@ incurious: set[Any] = set()
 
 
 def hide_from(trace: Any) -> None:
-    """Hide the calls of simulated ops from a trace function for ``sys.settrace``, where possible.
-
-    The functions of a program that an op of ATen calls, such as a finalizer, are hidden too.
-    """
+    """Hide the calls of simulated ops from a function for ``sys.settrace``, where possible."""
+    # The functions of a program that an op of ATen calls, such as a finalizer, are hidden too.
     if CAN_HIDE:
         incurious.add(trace)
 

@@ -8,11 +8,9 @@ from types import FrameType
 
 
 def thread_frames() -> dict[int, FrameType]:
-    """The innermost frame of each thread, by the thread's ident.
-
-    Until Python 3.11 a garbage collection may begin while the interpreter holds the lock on its
-    list of threads, and the process hangs: python/cpython issue 106883.
-    """
+    """The innermost frame of each thread, by the thread's ident."""
+    # Until Python 3.11 a garbage collection may begin while the interpreter holds the lock on its
+    # list of threads, and the process hangs: python/cpython issue 106883.
     if sys.version_info >= (3, 12):
         return sys._current_frames()
     collects = gc.isenabled()

@@ -42,11 +42,9 @@ _OURS = tuple(
 
 
 def without_frames(function: Callable[P, T], *, is_in_python: bool = False) -> Callable[P, T]:
-    """A function that stands for one of torch: an error that leaves it names no frame of it.
-
-    The frame of one that torch has in Python keeps its arguments for as long as the error lives:
-    ``Tensor.backward`` keeps the tensor, and so its graph. They are kept with the error.
-    """
+    """A function that stands for one of torch: an error that leaves it names no frame of it."""
+    # The frame of one that torch has in Python keeps its arguments for as long as the error lives:
+    # ``Tensor.backward`` keeps the tensor, and so its graph. They are kept with the error.
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -69,23 +67,19 @@ def is_without_frames(function: object) -> bool:
 
 
 def passes_on(function: Callable[P, T]) -> Callable[P, T]:
-    """Mark a function that gives arguments of the program to torch: what that raises is expected.
-
-    The function alone is marked, not what it calls in Python.
-    """
+    """Mark a function that gives arguments of the program to torch, whose errors are expected."""
+    # The function alone is marked, not what it calls in Python.
     _PASS_ON.add(function.__code__)
     return function
 
 
 def clear_internal_frames(error: BaseException) -> None:
-    """Drop what frames of modes hold that an exception has passed through.
-
-    A traceback keeps the frames that it names, and with them the tensors that they work on. Where
-    no mode is on these frames are C++'s, which are gone once they are left. Frames of the program
-    and of torch keep what they hold, as without a mode. The traceback does not name the frames of
-    modes either, nor what they called: what the user wants to see is the own line that failed. Only
-    where this package itself may be wrong do they stay.
-    """
+    """Drop what frames of modes hold that an exception has passed through."""
+    # A traceback keeps the frames that it names, and with them the tensors that they work on. Where
+    # no mode is on these frames are C++'s, which are gone once they are left. Frames of the program
+    # and of torch keep what they hold, as without a mode. The traceback does not name the frames of
+    # modes either, nor what they called: what the user wants to see is the own line that failed.
+    # Only where this package itself may be wrong do they stay.
     places = list(_places(error))
     ours = [place.tb_frame.f_code.co_filename.startswith(_OURS) for place in places]
     for place, is_ours in zip(places, ours, strict=True):

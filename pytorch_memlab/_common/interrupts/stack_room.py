@@ -73,10 +73,8 @@ check_room: Final = _check_in_c if sys.version_info < (3, 12) else _check_both
 
 
 def check_room_of_op() -> None:
-    """Raises RecursionError if the memory of an op could not be allocated.
-
-    It is for ops that change what there is, such as the size of a storage, before they allocate.
-    """
+    """Raises RecursionError if the memory of an op could not be allocated."""
+    # It is for ops that change what there is, such as the size of a storage, before they allocate.
     isinstance(None, _MANY_CLASSES)
     if sys.version_info >= (3, 12):
         _descend(_OP_CALLS)

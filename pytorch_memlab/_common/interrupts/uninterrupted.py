@@ -196,13 +196,13 @@ def _raise_all(numbers: list[int]) -> None:
 class KeptInterrupt:
     """Raises an interrupt again that was swallowed while this was entered.
 
-    Python runs the handler of a signal between any two instructions of the main thread, also in a
-    weak reference's callback and in a ``__del__``. It prints what these raise, and goes on: a loop
-    that waits would then wait for ever.
-
     >>> with KeptInterrupt() as interrupt:
     ...     interrupt.raise_again()  # there was none
     """
+
+    # Python runs the handler of a signal between any two instructions of the main thread, also in a
+    # weak reference's callback and in a ``__del__``. It prints what these raise, and goes on: a
+    # loop that waits would then wait for ever.
 
     def __init__(self) -> None:
         self._handler: Any = None

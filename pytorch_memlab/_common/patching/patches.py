@@ -77,10 +77,8 @@ class Patches:
 
     @contextmanager
     def suspended(self) -> Iterator[dict[Any, Any]]:
-        """Within: everything is as it was. Yields the functions that are replaced, and by what.
-
-        What others put in place of a replacement stays.
-        """
+        """Within: everything is as it was. Yields the functions that are replaced, and by what."""
+        # What others put in place of a replacement stays.
         entries = self._undo.copy()
         suspended = []
         for owner, name, before, value in reversed(entries):

@@ -60,13 +60,11 @@ Content = str | bytes | Callable[[BinaryIO], object]
 
 
 def write_file(path: str | os.PathLike[str], content: Content, *, called: str = "") -> None:
-    """Write a file so that at every moment there is the older file or all of the new one.
-
-    The content goes into a file beside it, which then takes its place. The file keeps its
-    permissions and, where this process may, its owner. A symbolic link stays one. What is no
-    regular file, such as ``/dev/stdout``, and a file in a folder where none can be made, is
-    written in place.
-    """
+    """Write a file so that at every moment there is the older file or all of the new one."""
+    # The content goes into a file beside it, which then takes its place. The file keeps its
+    # permissions and, where this process may, its owner. A symbolic link stays one. What is no
+    # regular file, such as ``/dev/stdout``, and a file in a folder where none can be made, is
+    # written in place.
     try:
         with on_disk():
             _write(path, _writer(content))
@@ -133,11 +131,10 @@ def _write_in_place(path: str, write: Callable[[BinaryIO], object]) -> None:
 
 
 class CheckedFile:
-    """A file that gets what a run found, also if the program changes its folder in between.
+    """A file that gets what a run found, also if the program changes its folder in between."""
 
-    With ``keeps_older`` it is an error that there is such a file. One of another process that is
-    there at the end stays as well: the name of this one then has the number of the process.
-    """
+    # With ``keeps_older`` it is an error that there is such a file. One of another process that is
+    # there at the end stays as well: the name of this one then has the number of the process.
 
     def __init__(self, name: str, *, keeps_older: bool = False) -> None:
         check_writable(name)

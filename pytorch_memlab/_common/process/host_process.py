@@ -38,10 +38,9 @@ class HostProcess(Protocol):
 
 
 class KernelCounters(HostProcess):
-    """Linux: the kernel itself keeps the peak (``VmHWM``), exact and without a thread.
+    """Linux: the kernel itself keeps the peak (``VmHWM``), exact and without a thread."""
 
-    The reset also sets back what ``resource.getrusage`` calls ``ru_maxrss``.
-    """
+    # The reset also sets back what ``resource.getrusage`` calls ``ru_maxrss``.
 
     @staticmethod
     def work_here() -> bool:

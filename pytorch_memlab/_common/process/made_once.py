@@ -29,10 +29,9 @@ Value = TypeVar("Value")
 
 
 class WeakRegistry(Generic[Value]):
-    """Finds the object that was made for an owner, and does not keep it alive.
+    """Finds the object that was made for an owner, and does not keep it alive."""
 
-    Each object keeps its own owner alive, so that no other owner gets the ``id``.
-    """
+    # Each object keeps its own owner alive, so that no other owner gets the ``id``.
 
     # A WeakValueDictionary runs Python code when a value dies, where Python swallows a Ctrl-C.
 

@@ -61,11 +61,9 @@ def find(name: str, arguments: Sequence[str], *, is_module: bool) -> Program:
 
 
 def with_running_codes(program: Program) -> Program:
-    """A program with the code objects of its functions as they are in this process.
-
-    Where another process imported it, or sent its functions, those are others than it was compiled
-    to here.
-    """
+    """A program with the code objects of its functions as they are in this process."""
+    # Where another process imported it, or sent its functions, those are others than it was
+    # compiled to here.
     filename = program.code.co_filename
     running: dict[tuple[str, int], CodeType] = {}
     for function in gc.get_objects():

@@ -30,11 +30,10 @@ ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None]
 
 
 class without_own_frames:  # noqa: N801 - reads as a state
-    """Let an exception out as it is; until ``process`` closes it is shown without our frames.
+    """Let an exception out as it is; until ``process`` closes it is shown without our frames."""
 
-    The interpreter shows it with ``sys.excepthook``, which may be the program's own by then, and
-    ends the process as it would without us.
-    """
+    # The interpreter shows it with ``sys.excepthook``, which may be the program's own by then, and
+    # ends the process as it would without us.
 
     def __init__(self, process: ExitStack) -> None:
         self._process = process

@@ -105,11 +105,9 @@ class JobRank:
 
 
 def rank_in(environment: Mapping[str, str]) -> JobRank:
-    """The rank that a launcher gave a process with these environment variables.
-
-    Without a launcher, ``RANK`` and ``WORLD_SIZE`` may ask for one simulated rank of many, and
-    ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE`` for the GPUs of its node.
-    """
+    """The rank that a launcher gave a process with these environment variables."""
+    # Without a launcher, ``RANK`` and ``WORLD_SIZE`` may ask for one simulated rank of many, and
+    # ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE`` for the GPUs of its node.
     for launcher in LAUNCHERS:
         if all(environment.get(name) for name in launcher.marks):
             return _rank_of(launcher, environment)

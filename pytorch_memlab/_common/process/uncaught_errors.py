@@ -202,10 +202,8 @@ def _origin(error: BaseException) -> BaseException | None:
 
 
 def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseException]:
-    """An error, the exceptions of a group, and their causes and contexts, each once.
-
-    PyTorch's compiler keeps the error of a backend in ``inner_exception``, and suppresses it.
-    """
+    """An error, the exceptions of a group, and their causes and contexts, each once."""
+    # PyTorch's compiler keeps the error of a backend in ``inner_exception``, and suppresses it.
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
     while left:

@@ -22,11 +22,9 @@ def why_not_opened(error: OSError, path: str, *, is_script: bool = False) -> str
 
 
 def nearest_file(path: str, *, is_script: bool = False) -> str:
-    """The file beside a path that is not there whose name is most like it; empty if none is.
-
-    A script is compared with scripts, and another file with all that are none.
-    What stands behind the first dot is left out: else each ``.memlab.json`` would be like others.
-    """
+    """The file beside a path that is not there whose name is most like it; empty if none is."""
+    # A script is compared with scripts, and another file with all that are none. What stands behind
+    # the first dot is left out: else each ``.memlab.json`` would be like others.
     folder, name = os.path.split(path)
     try:
         with os.scandir(folder or os.curdir) as entries:

@@ -55,10 +55,9 @@ class OpStack(TakenStack):
 
 
 class NodeStacks:
-    """The stacks of the ops that made the nodes of one thread, whose numbers follow each other.
+    """The stacks of the ops that made the nodes of one thread, whose numbers follow each other."""
 
-    Of a loop they are equal but for the first ones: once they were read, one stands for all.
-    """
+    # Of a loop they are equal but for the first ones: once they were read, one stands for all.
 
     __slots__ = ("_different", "_nodes", "_shared")
 

@@ -40,11 +40,9 @@ atexit.register(_to_die.clear)  # what dies later finds modules that Python has 
 
 
 def after_death(living: object, work: Callable[[], object]) -> None:
-    """Do some work when an object has died; an interrupt in it is raised by `raise_kept`.
-
-    An interrupt in the beginning of a ``weakref.finalize`` would end it before it has begun. The
-    work is done once more after an error.
-    """
+    """Do some work when an object has died; an interrupt in it is raised by `raise_kept`."""
+    # An interrupt in the beginning of a ``weakref.finalize`` would end it before it has begun. The
+    # work is done once more after an error.
     key = id(living)
     waiting = _work_after_death(key, work)
     next(waiting)
@@ -66,10 +64,8 @@ def _work_after_death(key: int, work: Callable[[], object]) -> Generator[None, o
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    """All storages of a tensor: two or more if sparse, none if opaque or not materialised.
-
-    Those of a tensor inside ``torch.func`` are those of the tensor that it wraps.
-    """
+    """All storages of a tensor: two or more if sparse, none if opaque or not materialised."""
+    # Those of a tensor inside ``torch.func`` are those of the tensor that it wraps.
     try:
         return [_untyped_storage(tensor)]
     except (NotImplementedError, RuntimeError, ValueError):

@@ -58,11 +58,10 @@ def put_profile_in_builtins(process: ExitStack) -> None:
 
 
 class Profile:
-    """The profile of one program: of functions named, functions decorated, or else all.
+    """The profile of one program: of functions named, functions decorated, or else all."""
 
-    None stands for the columns that decorators of the program ask for or the default ones, for
-    every device in use, and for tables in place of the report that is chosen.
-    """
+    # None stands for the columns that decorators of the program ask for or the default ones, for
+    # every device in use, and for tables in place of the report that is chosen.
 
     def __init__(
         self,

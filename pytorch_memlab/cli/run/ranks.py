@@ -202,10 +202,9 @@ def _is_own_rank(command: Any, environment: Mapping[str, str]) -> bool:
 
 @dataclass
 class RankCall:
-    """The function of a rank in another process, recorded as ``run`` records a program.
+    """The function of a rank in another process, recorded as ``run`` records a program."""
 
-    The number of ranks is None where the environment of that process has it.
-    """
+    # The number of ranks is None where the environment of that process has it.
 
     record: Record
     options: argparse.Namespace

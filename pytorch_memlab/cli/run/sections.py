@@ -99,10 +99,9 @@ _TITLE = "memory that grows from step to step"
 
 
 class StepLeaks:
-    """Looks at the living tensors after the steps of an optimizer.
+    """Looks at the living tensors after the steps of an optimizer."""
 
-    With several optimizers, a step ends where the one that stepped first steps again.
-    """
+    # With several optimizers, a step ends where the one that stepped first steps again.
 
     def __init__(self) -> None:
         self._looked_at: list[int] = []

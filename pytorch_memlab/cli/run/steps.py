@@ -24,10 +24,9 @@ _STEP = "optimizer step"
 
 
 class Steps:
-    """The optimizer steps that are profiled. A step ends when ``optimizer.step()`` ends.
+    """The optimizer steps that are profiled. A step ends when ``optimizer.step()`` ends."""
 
-    None stands for no warm-up, and for all steps.
-    """
+    # None stands for no warm-up, and for all steps.
 
     def __init__(self, warmup: int | None, steps: int | None) -> None:
         warmup = warmup or 0
@@ -41,10 +40,8 @@ class Steps:
 
     @whole_block
     def counted(self, begin: Callable[[], object], end: Callable[[], object]) -> Iterator[None]:
-        """Count steps, and say so if the program ends before the last one.
-
-        ``begin`` is called at once or after the warm-up, ``end`` after the last step.
-        """
+        """Count steps, and say so if the program ends before the last one."""
+        # ``begin`` is called at once or after the warm-up, ``end`` after the last step.
         if not self.warmup:
             begin()
         try:
@@ -76,10 +73,8 @@ def progress_shown(
     steps_done: Callable[[], int],
     seconds: Sequence[float] = (10.0, 20.0, 30.0, 60.0),
 ) -> Iterator[None]:
-    """Show from time to time the progress of a simulated program, if standard error is a terminal.
-
-    The program may print too, so each message is a separate line, and they become rarer.
-    """
+    """Show the progress of a simulated program at times, if standard error is a terminal."""
+    # The program may print too, so each message is a separate line, and they become rarer.
     if machine is None or not prints() or sys.stderr is None or not sys.stderr.isatty():
         yield
         return

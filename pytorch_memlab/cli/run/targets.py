@@ -110,14 +110,12 @@ class NamedFunctions:
 def named_functions(
     program: Program, source: SourceFunctions, names: Iterable[str]
 ) -> NamedFunctions:
-    """The functions that names on the command line mean.
-
-    Each is a function, method or class of the program (``Net.forward``, ``Net``, ``outer.inner``
-    for one in a function, ``<module>`` for the top level, ``forward`` for the methods of this
-    name), of what the program imports, under its name for it, or of any module
-    (``package.module:Net.forward``, which is imported now). With wildcards (``Net.*``,
-    ``package.*:*.forward``) it is every function that matches.
-    """
+    """The functions that names on the command line mean."""
+    # Each is a function, method or class of the program (``Net.forward``, ``Net``, ``outer.inner``
+    # for one in a function, ``<module>`` for the top level, ``forward`` for the methods of this
+    # name), of what the program imports, under its name for it, or of any module
+    # (``package.module:Net.forward``, which is imported now). With wildcards (``Net.*``,
+    # ``package.*:*.forward``) it is every function that matches.
     targets = NamedFunctions()
     for name in names:
         if not name.strip():

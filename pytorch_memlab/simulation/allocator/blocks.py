@@ -121,12 +121,11 @@ FreeEntry: TypeAlias = tuple[int, int, int, Block]
 
 
 class BlockPool:
-    """Blocks of one size class: the free ones in the order in which they are searched.
+    """Blocks of one size class: the free ones in the order in which they are searched."""
 
-    Free blocks are ordered by stream, size, then the order in which their segments were made, then
-    address, so the first that is large enough is the best fit. Blocks of an expandable segment
-    without memory behind them are kept apart, by address.
-    """
+    # Free blocks are ordered by stream, size, then the order in which their segments were made,
+    # then address, so the first that is large enough is the best fit. Blocks of an expandable
+    # segment without memory behind them are kept apart, by address.
 
     def __init__(
         self, *, is_small: bool, stats: PoolStats, private: PrivatePool | None = None
@@ -140,12 +139,10 @@ class BlockPool:
         self.search_count = 0
 
     def get_free_block(self, stream: int, size: int, settings: AllocatorSettings) -> Block | None:
-        """Take the first free block of `stream` that has `size` bytes out.
-
-        Of an expandable segment, the block counts as large as it can grow, and serves nothing while
-        segments do not expand. No further block is tried where that one is oversize for the
-        request, or too large to be left whole.
-        """
+        """Take the first free block of `stream` that has `size` bytes out."""
+        # Of an expandable segment, the block counts as large as it can grow, and serves nothing
+        # while segments do not expand. No further block is tried where that one is oversize for the
+        # request, or too large to be left whole.
         entries = self.free[stream]
         index = bisect_left(entries, (size,))
         if index == len(entries):
@@ -174,11 +171,9 @@ class BlockPool:
         return block
 
     def splits(self, block: Block, size: int, settings: AllocatorSettings) -> bool:
-        """True if what a request leaves of a block becomes a free block.
-
-        If it has 512 bytes or more; in the large pool, unless segments expand, if it has more than
-        1 MiB.
-        """
+        """True if what a request leaves of a block becomes a free block."""
+        # If it has 512 bytes or more; in the large pool, unless segments expand, if it has more
+        # than 1 MiB.
         remaining = block.size - size
         if self.private is not None and not self.private.splits:
             return False

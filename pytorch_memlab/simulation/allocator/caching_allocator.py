@@ -206,11 +206,9 @@ class CachingAllocator:
             self._complete_free(block)
 
     def empty_cache(self, pool_id: PoolId | None = None) -> None:
-        """Wait for all streams and give every free segment and page back to the GPU.
-
-        Those of a private pool go back if nothing uses the pool any more. With an argument, only
-        those of this pool do. In a capture those of the default pool stay.
-        """
+        """Wait for all streams and give every free segment and page back to the GPU."""
+        # Those of a private pool go back if nothing uses the pool any more. With an argument, only
+        # those of this pool do. In a capture those of the default pool stay.
         if pool_id is None and not self._is_capture_context:
             self._stats.num_sync_all_streams += 1
             self._events.wait_for_all()
@@ -288,12 +286,10 @@ class CachingAllocator:
         return sum(private.reserved_bytes["all"].current for private in self.private)
 
     def change_settings(self, settings: AllocatorSettings) -> None:
-        """Work by other settings from now on.
-
-        What is there stays as it is: the limit that the memory fraction set, expandable blocks
-        (which serve no request while segments do not expand), and the ``max_split_size`` that the
-        statistics show.
-        """
+        """Work by other settings from now on."""
+        # What is there stays as it is: the limit that the memory fraction set, expandable blocks
+        # (which serve no request while segments do not expand), and the ``max_split_size`` that the
+        # statistics show.
         self.settings = settings
         self._segments.settings = settings
         self._rounds_to_512 = not any(settings.roundup_power2_divisions)
@@ -342,10 +338,8 @@ class CachingAllocator:
         return segments_of(self._segments.blocks(), self.device)
 
     def mend(self) -> None:
-        """Make whole what an error left half done. See Note [Changes that end half way].
-
-        It has to be called before anything else is done, again if it fails itself.
-        """
+        """Make whole what an error left half done. See Note [Changes that end half way]."""
+        # It has to be called before anything else is done, again if it fails itself.
         self._segments.join_free_blocks()
         blocks = self._segments.blocks()
         self._events.recount(blocks)

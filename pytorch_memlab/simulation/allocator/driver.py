@@ -59,11 +59,10 @@ class DriverCalls:
 
 
 class SimulatedDriver:
-    """The calls of the CUDA driver; counts what is taken and hands out the lowest free addresses.
+    """The calls of the CUDA driver; counts what is taken, and gives the lowest free addresses."""
 
-    Where a real driver puts a segment is its own affair; low to high is what a fresh process sees
-    most often.
-    """
+    # Where a real driver puts a segment is its own affair; low to high is what a fresh process sees
+    # most often.
 
     def __init__(
         self,
@@ -168,11 +167,10 @@ class Step(NamedTuple):
 
 
 class RecordedDriver(SimulatedDriver):
-    """A GPU that hands out the memory of a recording, in order.
+    """A GPU that hands out the memory of a recording, in order."""
 
-    What the allocator asks otherwise than recorded is noted in `mismatches`, and it goes on with an
-    address that no recording has.
-    """
+    # What the allocator asks otherwise than recorded is noted in `mismatches`, and it goes on with
+    # an address that no recording has.
 
     def __init__(self) -> None:
         super().__init__(total=2**62, base=2**62)

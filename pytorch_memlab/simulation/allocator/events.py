@@ -43,12 +43,11 @@ class BlockLog(Protocol):
 
 
 class AllocatorEvents:
-    """The observers of one allocator.
+    """The observers of one allocator."""
 
-    ``ACTIONS`` of blocks come with the size requested, those of segments with the size of the
-    segment or its pages, ``oom`` with the bytes free on the GPU in place of an address, and
-    ``snapshot`` with the active bytes.
-    """
+    # ``ACTIONS`` of blocks come with the size requested, those of segments with the size of the
+    # segment or its pages, ``oom`` with the bytes free on the GPU in place of an address, and
+    # ``snapshot`` with the active bytes.
 
     __slots__ = ("log", "observers", "pool")
 

@@ -11,10 +11,9 @@ _STATS = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
 
 
 class PinnedMemory:
-    """The blocks of the caching host allocator.
+    """The blocks of the caching host allocator."""
 
-    How long CUDA takes for it is not simulated: all times are 0.
-    """
+    # How long CUDA takes for it is not simulated: all times are 0.
 
     def __init__(self) -> None:
         self._free: Counter[int] = Counter()

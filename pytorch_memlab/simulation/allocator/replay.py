@@ -132,11 +132,9 @@ class RequestReplay:
                     self.result.private_at_peak = self.allocator.private_reserved_bytes
 
     def release(self, pools: Iterable[PoolId | None], *, is_of_request: bool = False) -> None:
-        """Empty the cache as it was when segments of these pools went back to the GPU.
-
-        A private pool whose segments go back is no longer used. Where no others go back, it was
-        given up by itself.
-        """
+        """Empty the cache as it was when segments of these pools went back to the GPU."""
+        # A private pool whose segments go back is no longer used. Where no others go back, it was
+        # given up by itself.
         pool_ids = dict.fromkeys(pools)
         private = [pool_id for pool_id in pool_ids if pool_id is not None]
         for pool_id in private:

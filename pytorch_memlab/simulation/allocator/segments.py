@@ -174,10 +174,8 @@ class Segments:
         self._events.tell("segment_free", block.address, block.size, block.stream, block.pool)
 
     def release_available(self, pool: BlockPool, stream: int, size: int) -> bool:
-        """Give just enough oversize segments back to make room for `size` bytes.
-
-        One that is large enough by itself if there is one, else from the largest down.
-        """
+        """Give just enough oversize segments back to make room for `size` bytes."""
+        # One that is large enough by itself if there is one, else from the largest down.
         max_split_size = self.settings.max_split_size
         if max_split_size == NO_LIMIT:
             return False
@@ -197,11 +195,9 @@ class Segments:
         return released >= wanted
 
     def collect_garbage(self, pool: BlockPool, allowed: int) -> None:
-        """Give segments back that were not reused for long, once the threshold is passed.
-
-        Those at least as old as the average go first, then the average is taken again, until what
-        is above the threshold is reclaimed. An age is the number of searches of the pool.
-        """
+        """Give segments back that were not reused for long, once the threshold is passed."""
+        # Those at least as old as the average go first, then the average is taken again, until what
+        # is above the threshold is reclaimed. An age is the number of searches of the pool.
         threshold = int(self.settings.garbage_collection_threshold * allowed)
         excess = self._stats.total.reserved_bytes.current - threshold
         if excess <= 0:

@@ -199,25 +199,23 @@ class AllocatorSettings:
     def parse(cls, text: str) -> AllocatorSettings:
         """Read a PYTORCH_CUDA_ALLOC_CONF string.
 
-        Keys without effect on a simulated GPU, such as the ``pinned_`` ones, are checked only.
-
         >>> AllocatorSettings.parse("max_split_size_mb:128").max_split_size
         134217728
         """
+        # Keys without effect on a simulated GPU, such as the ``pinned_`` ones, are checked only.
         return cls().changed_by(text)
 
     def changed_by(self, text: str) -> AllocatorSettings:
         """Read a string that a program sets while it runs.
-
-        Three settings fall back to their defaults where the string does not name them:
-        ``max_split_size``, ``roundup_power2_divisions`` and ``garbage_collection_threshold``
-        (``AcceleratorAllocatorConfig::parseArgs``, c10/core/AllocatorConfig.cpp).
 
         >>> settings = AllocatorSettings.parse("max_split_size_mb:30,expandable_segments:True")
         >>> settings = settings.changed_by("garbage_collection_threshold:0.8")
         >>> settings.max_split_size == NO_LIMIT, settings.expandable_segments
         (True, True)
         """
+        # Three settings fall back to their defaults where the string does not name them:
+        # ``max_split_size``, ``roundup_power2_divisions`` and ``garbage_collection_threshold``
+        # (``AcceleratorAllocatorConfig::parseArgs``, c10/core/AllocatorConfig.cpp).
         kept = replace(
             self,
             max_split_size=NO_LIMIT,
@@ -227,11 +225,9 @@ class AllocatorSettings:
         return replace(kept, **read_alloc_conf(text, self.large_segment_size))
 
     def round_size(self, size: int) -> int:
-        """Return the bytes of the block that serves a request of `size` bytes (1 or more).
-
-        A multiple of 512; or, where ``roundup_power2_divisions`` says so and the size is more than
-        512 bytes a step, the next of that many steps between two powers of two.
-        """
+        """Return the bytes of the block that serves a request of `size` bytes (1 or more)."""
+        # A multiple of 512; or, where ``roundup_power2_divisions`` says so and the size is more
+        # than 512 bytes a step, the next of that many steps between two powers of two.
         if size < MIN_BLOCK_SIZE:
             return MIN_BLOCK_SIZE
         exponent = size.bit_length() - 1
@@ -242,11 +238,9 @@ class AllocatorSettings:
         return -(-size // step) * step
 
     def segment_size(self, size: int) -> int:
-        """Return the bytes of the new segment for a block of `size` bytes.
-
-        2 MiB for blocks of up to 1 MiB; a large segment for those below 10 MiB; above, the size
-        rounded up to 2 MiB.
-        """
+        """Return the bytes of the new segment for a block of `size` bytes."""
+        # 2 MiB for blocks of up to 1 MiB; a large segment for those below 10 MiB; above, the size
+        # rounded up to 2 MiB.
         if size <= SMALL_SIZE:
             return SMALL_SEGMENT_SIZE
         if size < MIN_LARGE_ALLOCATION:

@@ -93,12 +93,11 @@ class StreamWork:
 
 
 class StreamEvents:
-    """The events of freed blocks: one for each stream that ``record_stream`` named.
+    """The events of freed blocks: one for each stream that ``record_stream`` named."""
 
-    A simulated stream has finished its work at once, so its events are complete when they are
-    recorded; the allocator notices at its next allocation. The events of a stream with unfinished
-    work complete when that is done.
-    """
+    # A simulated stream has finished its work at once, so its events are complete when they are
+    # recorded; the allocator notices at its next allocation. The events of a stream with unfinished
+    # work complete when that is done.
 
     def __init__(self) -> None:
         self.work = StreamWork()
@@ -128,11 +127,9 @@ class StreamEvents:
         return complete, waiting, len(uses)
 
     def deferred_without_use(self) -> Iterator[Block]:
-        """Record the events of blocks that waited for a capture; yield those without any.
-
-        What a stream did in the capture is done only when the graph runs. As with
-        `finished_blocks`, each must be freed before the next one is asked for.
-        """
+        """Record the events of blocks that waited for a capture; yield those without any."""
+        # What a stream did in the capture is done only when the graph runs. As with
+        # `finished_blocks`, each must be freed before the next one is asked for.
         while self.deferred:
             block, *deferred = self.deferred
             uses = (block.stream_uses or set()) - (block.capture_uses or set())
@@ -144,11 +141,9 @@ class StreamEvents:
                 yield block
 
     def finished_blocks(self) -> Iterator[Block]:
-        """Take notice of the complete events, one by one, and yield each block after its last.
-
-        A block must be freed before the next one is asked for: until then that one is in use, so
-        that the two are not joined too early.
-        """
+        """Take notice of the complete events, one by one, and yield each block after its last."""
+        # A block must be freed before the next one is asked for: until then that one is in use, so
+        # that the two are not joined too early.
         if self.waiting:
             finished = [block for work, block in self.waiting if work.is_finished]
             waiting = [pair for pair in self.waiting if not pair[0].is_finished]

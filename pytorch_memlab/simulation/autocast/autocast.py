@@ -46,10 +46,8 @@ _installed: list[torch.library.Library] = []
 
 
 def install(_machine: Machine, patches: Patches) -> None:
-    """Put CUDA's lists in force in simulated threads.
-
-    A simulation inside another finds them in force, and leaves them so.
-    """
+    """Put CUDA's lists in force in simulated threads."""
+    # A simulation inside another finds them in force, and leaves them so.
     if _installed:
         return
     casts_serve_training()  # asked before a simulated thread's modes see its ops
@@ -201,12 +199,10 @@ cached_casts = WeightCache()  # one for all threads, as CUDA's is
 
 @once
 def casts_serve_training() -> bool:
-    """True if training can use every cast that this release of PyTorch caches.
-
-    Then a cast that is made under ``no_grad`` has a gradient all the same, and none is cached in
-    inference mode. Earlier releases cache in every mode what the mode makes. PyTorch's own
-    autocast of the CPU shows which release this is: both devices share one cache.
-    """
+    """True if training can use every cast that this release of PyTorch caches."""
+    # Then a cast that is made under ``no_grad`` has a gradient all the same, and none is cached in
+    # inference mode. Earlier releases cache in every mode what the mode makes. PyTorch's own
+    # autocast of the CPU shows which release this is: both devices share one cache.
     with torch.inference_mode(False), torch.enable_grad():
         weight = torch.ones(1, 1, device="cpu", requires_grad=True)
         other = torch.ones(1, 1, device="cpu")
@@ -217,11 +213,9 @@ def casts_serve_training() -> bool:
 
 
 def call_with_casts(op: Any, dtype: torch.dtype, args: Args, kwargs: Kwargs) -> Any:
-    """Run an op on casts of its arguments.
-
-    Arguments are cast from the last to the first, a list's tensors from the first on, and all
-    casts are freed from the first on: so the compiler arranges it that builds PyTorch.
-    """
+    """Run an op on casts of its arguments."""
+    # Arguments are cast from the last to the first, a list's tensors from the first on, and all
+    # casts are freed from the first on: so the compiler arranges it that builds PyTorch.
     values = [*args, *kwargs.values()]
     made: list[torch.Tensor] = []
     for position in reversed(range(len(values))):
@@ -286,11 +280,9 @@ def _is_cached(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def call_with_flat_casts(op: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Run ``_cudnn_rnn`` on casts of its arguments: all weights are cast into a new flat buffer.
-
-    As ``aten/src/ATen/cudnn/AutocastRNN.cpp`` does it at each call: to float16, whatever autocast's
-    dtype is, and within autograd.
-    """
+    """Run ``_cudnn_rnn`` on casts of its arguments: all weights are cast into a new flat buffer."""
+    # As ``aten/src/ATen/cudnn/AutocastRNN.cpp`` does it at each call: to float16, whatever
+    # autocast's dtype is, and within autograd.
     call = CudnnRNNCall(*args)
     sample = call.weights[0] if call.buffer is None else call.buffer
     if sample.dtype != _HALF and is_eligible(sample):

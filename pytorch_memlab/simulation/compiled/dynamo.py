@@ -70,10 +70,8 @@ _IN_CAPTURE = "cannot JIT compile during CUDA graph capture"
 
 
 def make_tables() -> None:
-    """Let Dynamo make what it makes once, of functions of torch by their identity.
-
-    A program that imports Dynamo may have let it look at what the simulation has replaced.
-    """
+    """Let Dynamo make what it makes once, of functions of torch by their identity."""
+    # A program that imports Dynamo may have let it look at what the simulation has replaced.
     trace_rules.clear_lru_cache()
     handlers = torch_variables.TorchInGraphFunctionVariable._get_handlers
     handlers.cache_clear()

@@ -201,10 +201,8 @@ class _Launcher:
 
 
 def _tuned(source: str) -> tuple[Any, bool]:
-    """A kernel with all of its configurations, and True if one of them may not be there.
-
-    See Note [Reductions that are timed by their registers].
-    """
+    """A kernel with all of its configurations, and True if one of them may not be there."""
+    # See Note [Reductions that are timed by their registers].
     kernel = _kernel(source)
     if len(kernel.launchers) == 1 and kernel.heuristic_type == hints.HeuristicType.REDUCTION:
         slow = _kernel(source, _MOST_REGISTERS)

@@ -37,10 +37,8 @@ def frames_of(trace: str) -> Frames:
 
 
 def with_fused(frames: Frames, others: Iterable[Frames]) -> Frames:
-    """The frames of a buffer, with a last one that names the other lines whose ops it has.
-
-    That one has no file, so that the buffer counts at its own line.
-    """
+    """The frames of a buffer, with a last one that names the other lines whose ops it has."""
+    # That one has no file, so that the buffer counts at its own line.
     own, lines = frames[-1], {other[-1] for other in others if other}
     names = [f"{os.path.basename(file)}:{line}" for file, line, _ in sorted(lines - {own})]
     return (*frames, ("", 1, f"fused with {', '.join(names)}")) if names else frames

@@ -54,11 +54,9 @@ Run = Callable[..., Any]
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Compile for the simulated GPUs, until undone; the compiler is imported when it is needed.
-
-    What PyTorch itself compiles to run an op that takes functions, outside of compiled code, runs
-    as it is: only its arguments are traced there, and no kernel is fused.
-    """
+    """Compile for the simulated GPUs, until undone; the compiler is imported when it is needed."""
+    # What PyTorch itself compiles to run an op that takes functions, outside of compiled code, runs
+    # as it is: only its arguments are traced there, and no kernel is fused.
     compilation = _Compilation(machine, patches)
     original = torch.compile
 

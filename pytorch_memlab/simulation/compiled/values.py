@@ -152,10 +152,8 @@ class GraphValues(Interpreter):
             _run.results = outer
 
     def compute_captured(self, inputs: list[Any]) -> tuple[Any, Callable[[list[Any]], Any]]:
-        """The graph's outputs, and a function that computes them as a replay of the capture does.
-
-        A replay has moved the generator on already; the graph draws last in the capture.
-        """
+        """The graph's outputs, and a function that computes them as a replay does."""
+        # A replay has moved the generator on already; the graph draws last in the capture.
         machine = self._machine
         device = machine.thread.device
         state, capture = machine.generators[device].state, machine.current_capture(device)

@@ -96,10 +96,8 @@ def load(
 
 
 def kept_inputs(machine: Machine, args: list[Any]) -> Callable[[], list[Any]]:
-    """A function that returns a graph's inputs again, and keeps none of them alive.
-
-    An input that was freed is allocated again, without values.
-    """
+    """A function that returns a graph's inputs again, and keeps none of them alive."""
+    # An input that was freed is allocated again, without values.
     inputs = [_Input(machine, arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
     return lambda: [arg.tensor() if isinstance(arg, _Input) else arg for arg in inputs]
 

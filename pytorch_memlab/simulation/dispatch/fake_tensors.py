@@ -40,10 +40,8 @@ def check(args: Args, kwargs: Kwargs) -> None:
 
 
 def run(op: Any, args: Args, kwargs: Kwargs) -> Any:
-    """An op of PyTorch on fake tensors.
-
-    Zeros that a node makes in a backward pass are on the CPU, as C++ has all tensors there.
-    """
+    """An op of PyTorch on fake tensors."""
+    # Zeros that a node makes in a backward pass are on the CPU, as C++ has all tensors there.
     try:
         return op(*args, **kwargs)
     except RuntimeError as error:

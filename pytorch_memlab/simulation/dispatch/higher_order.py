@@ -32,11 +32,9 @@ _NOT_TRACED = frozenset(
 
 
 def prepare(machine: Machine, op: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Refuse what would fail deep inside PyTorch, or end the process.
-
-    For gradients PyTorch traces the functions with fake tensors of the GPU, of which autograd in a
-    build without CUDA knows nothing.
-    """
+    """Refuse what would fail deep inside PyTorch, or end the process."""
+    # For gradients PyTorch traces the functions with fake tensors of the GPU, of which autograd in
+    # a build without CUDA knows nothing.
     _give_rules()
     name: str = op.name()
     if name in _NEVER:

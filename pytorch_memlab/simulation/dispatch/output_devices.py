@@ -27,13 +27,12 @@ _COMPARE_RESULTS_FIRST: Final = frozenset(
 
 
 class OutputDevices:
-    """Finds the device of an op's results.
+    """Finds the device of an op's results."""
 
-    They live where the op's labelled arguments live, or where an explicit ``device`` says. C++
-    takes every tensor for a CPU tensor. So what a composite op makes with the options of its input
-    lives where the arguments of the call of the program live, and what it moved to those options
-    has stayed on the CPU and may be mixed.
-    """
+    # They live where the op's labelled arguments live, or where an explicit ``device`` says. C++
+    # takes every tensor for a CPU tensor. So what a composite op makes with the options of its
+    # input lives where the arguments of the call of the program live, and what it moved to those
+    # options has stayed on the CPU and may be mixed.
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

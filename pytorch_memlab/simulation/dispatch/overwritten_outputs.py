@@ -27,10 +27,8 @@ def mark_data(machine: Machine, storage: torch.UntypedStorage, message: str) -> 
 
 
 def take_storage(machine: Machine, tensor: torch.Tensor, message: str) -> None:
-    """Take the storage away from a tensor; whatever asks for it fails with a message.
-
-    Another storage that holds no memory of a GPU stands for the one that C++ has no more.
-    """
+    """Take the storage away from a tensor; whatever asks for it fails with a message."""
+    # Another storage that holds no memory of a GPU stands for the one that C++ has no more.
     allocation = machine.allocations.find(tensor)
     with below_python(), torch._C._ExcludeDispatchKeyGuard(_IN_PLACE):  # the version stays
         nbytes = _untyped_storage(tensor).nbytes()

@@ -48,9 +48,7 @@ def tell(told: Machine, is_on: bool) -> None:
 
 @atexit.register
 def end_simulations() -> None:
-    """End those that the program has not ended, the last one first.
-
-    This runs after the exit handlers of the program: it was imported before them.
-    """
+    """End those that the program has not ended, the last one first."""
+    # This runs after the exit handlers of the program: it was imported before them.
     for simulation in reversed(list(simulations.values())):
         simulation.__exit__(None, None, None)

@@ -36,23 +36,20 @@ _PASSING_SINCE: Final = (2, 15)
 
 
 def are_kept(environment: Mapping[str, str]) -> bool:
-    """True if a workspace stays once a call needed it; otherwise each call takes its own.
-
-    PyTorch kept all of them until release 2.14, and keeps them from 2.15 on (pull request 194311)
-    where TORCH_CUBLAS_WORKSPACE_CACHE is 1.
-    """
+    """True if a workspace stays once a call needed it; otherwise each call takes its own."""
+    # PyTorch kept all of them until release 2.14, and keeps them from 2.15 on (pull request 194311)
+    # where TORCH_CUBLAS_WORKSPACE_CACHE is 1.
     return RELEASE < _PASSING_SINCE or environment.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
 
 
 def workspace_size(major: int) -> int:
     """Bytes of one cuBLAS workspace, from CUBLAS_WORKSPACE_CONFIG or by default.
 
-    The rule is that of ``aten/src/ATen/cuda/CublasHandlePool.cpp``: every ``:SIZE:COUNT`` of the
-    variable adds COUNT chunks of SIZE KiB; without any, the GPU's generation decides.
-
     >>> workspace_size(8), workspace_size(9)
     (8519680, 33554432)
     """
+    # The rule is that of ``aten/src/ATen/cuda/CublasHandlePool.cpp``: every ``:SIZE:COUNT`` of the
+    # variable adds COUNT chunks of SIZE KiB; without any, the GPU's generation decides.
     configured = _configured_size()
     return _default(major) if configured is None else configured
 
@@ -104,11 +101,10 @@ class _ThisThread(threading.local):
 
 
 class Workspaces:
-    """The cuBLAS workspaces of all GPUs: one for each thread and stream, where they are kept.
+    """The cuBLAS workspaces of all GPUs: one for each thread and stream, where they are kept."""
 
-    On CUDA the nodes of a backward pass run in a thread of their own for each GPU, so a program
-    that trains has two workspaces.
-    """
+    # On CUDA the nodes of a backward pass run in a thread of their own for each GPU, so a program
+    # that trains has two workspaces.
 
     def __init__(self) -> None:
         self._pool: dict[int, list[_Handle]] = {}
@@ -122,11 +118,9 @@ class Workspaces:
 
     @functools.cached_property
     def environment(self) -> dict[str, str]:
-        """The environment at the first product: PyTorch reads most of its variables once.
-
-        ``isCUDABlasWorkspaceCachingEnabled`` in ``CublasHandlePool.cpp`` has a static variable, as
-        the functions beside it have. CUBLAS_WORKSPACE_CONFIG is read for each workspace.
-        """
+        """The environment at the first product: PyTorch reads most of its variables once."""
+        # ``isCUDABlasWorkspaceCachingEnabled`` in ``CublasHandlePool.cpp`` has a static variable,
+        # as the functions beside it have. CUBLAS_WORKSPACE_CONFIG is read for each workspace.
         return dict(os.environ)
 
     def need(self, gpu: SimulatedGPU, stream: int) -> int:

@@ -85,11 +85,9 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def visible_count(gpus: list[SimulatedGPU]) -> int:
-    """The number of GPUs that the environment lets the program see.
-
-    CUDA reads the list up to the first entry that names no GPU; a list that names one twice shows
-    none. All simulated GPUs are alike, so only their number matters.
-    """
+    """The number of GPUs that the environment lets the program see."""
+    # CUDA reads the list up to the first entry that names no GPU; a list that names one twice shows
+    # none. All simulated GPUs are alike, so only their number matters.
     text = os.environ.get(VISIBLE_DEVICES)
     if text is None:
         return len(gpus)

@@ -84,10 +84,8 @@ class ThreadState(threading.local):
         return self._override("output_device", device)
 
     def host_addresses(self) -> AbstractContextManager[None]:
-        """Within: ``data_ptr()`` tells where values are in this process, for code that reads them.
-
-        Otherwise it is an address of the simulated GPU, as in snapshots, and nothing is there.
-        """
+        """Within: ``data_ptr()`` tells where values are in this process, for what reads them."""
+        # Otherwise it is an address of the simulated GPU, as in snapshots, and nothing is there.
         return self._override("sees_host_addresses", True)
 
     def without_arithmetic(self) -> AbstractContextManager[None]:

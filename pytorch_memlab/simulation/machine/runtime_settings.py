@@ -15,11 +15,10 @@ from .simulated_gpu import SimulatedGPU
 def settings_string(environment: Mapping[str, str] = os.environ) -> str:
     """The settings that the environment has, as torch 2.13 reads them: the older name wins.
 
-    A build for ROCm knows its own name too (``instance`` in c10/cuda/CUDAAllocatorConfig.h).
-
     >>> settings_string({"PYTORCH_CUDA_ALLOC_CONF": "", "PYTORCH_ALLOC_CONF": "backend:native"})
     ''
     """
+    # A build for ROCm knows its own name too (``instance`` in c10/cuda/CUDAAllocatorConfig.h).
     rocm = ("PYTORCH_HIP_ALLOC_CONF",) if torch.version.hip else ()
     for name in ("PYTORCH_CUDA_ALLOC_CONF", *rocm, "PYTORCH_ALLOC_CONF"):
         if name in environment:

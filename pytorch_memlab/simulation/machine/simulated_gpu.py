@@ -413,11 +413,10 @@ def _nothing_more() -> None:
 
 @dataclass(frozen=True, slots=True)
 class MemoryOverhead:
-    """The memory of each GPU that is taken before the first tensor is made.
+    """The memory of each GPU that is taken before the first tensor is made."""
 
-    A program can only learn what is free by calls that make the context. So whether the context
-    takes its memory at the start or at the first use of the GPU makes no difference to it.
-    """
+    # A program can only learn what is free by calls that make the context. So whether the context
+    # takes its memory at the start or at the first use of the GPU makes no difference to it.
 
     context: int = 0  # bytes of the CUDA context: kernels, and handles of libraries
     other_processes: int = 0  # bytes that other processes use

@@ -23,10 +23,9 @@ from .expert_routing import ExpertRouting
 
 
 class Bound(Enum):
-    """The relation of what a dry run takes to what is true.
+    """The relation of what a dry run takes to what is true."""
 
-    ``VALUE``: a value that the program reads, and may go on from anywhere. The others are sizes.
-    """
+    # ``VALUE``: a value that the program reads, and may go on from anywhere. The others are sizes.
 
     VALUE = "assumed"
     AT_MOST = "at most"
@@ -90,12 +89,11 @@ _NORESERVE = 0x4000 if sys.platform == "linux" else 0
 def uncommitted(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A CPU tensor whose memory is reserved and never written.
 
-    Linux refuses a single allocation above memory and swap, except one that says
-    that it needs no reserve: such a one is taken then. Its storage cannot be resized.
-
     >>> uncommitted((2**20, 2**20), (2**20, 1), torch.float32).shape
     torch.Size([1048576, 1048576])
     """
+    # Linux refuses a single allocation above memory and swap, except one that says that it needs no
+    # reserve: such a one is taken then. Its storage cannot be resized.
     try:
         return torch.empty_strided(size, stride, dtype=dtype)
     except RuntimeError:

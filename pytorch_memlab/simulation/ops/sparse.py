@@ -114,10 +114,8 @@ def _assembled(
 
 
 def sparse_sum(first: torch.Tensor, second: Any, *, alpha: Any = 1) -> Any:
-    """``add_out_sparse_cuda`` of ``SparseCUDATensorMath.cu``: elements of both, side by side.
-
-    The CPU merges them.
-    """
+    """``add_out_sparse_cuda`` of ``SparseCUDATensorMath.cu``: elements of both, side by side."""
+    # The CPU merges them.
     gpu = active.gpu_of(first)
     if gpu is None or not _are_alike(first, second):
         return NotImplemented

@@ -114,12 +114,10 @@ class _Launches:
         machine.approximations[gpu.index].count_unmodelled(name, None)
 
     def tune(self, run: Callable[..., Any], autotuner: Any, *args: Any, **kwargs: Any) -> Any:
-        """Tune without time, and launch: the method ``run`` of autotuners.
-
-        Of equally fast configurations Triton takes the first. A GPU counts as holding what it would
-        hold while it measures: the copies of arguments that are restored, and the buffer that
-        flushes the cache.
-        """
+        """Tune without time, and launch: the method ``run`` of autotuners."""
+        # Of equally fast configurations Triton takes the first. A GPU counts as holding what it
+        # would hold while it measures: the copies of arguments that are restored, and the buffer
+        # that flushes the cache.
         if id(autotuner) not in self._tuned:
             self._tuned[id(autotuner)] = autotuner
             self._patches.set(autotuner, "cache", {})

@@ -55,10 +55,8 @@ def makes_descriptors(function: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def written(function: Any) -> frozenset[str]:
-    """Names of the arguments that a kernel's function may write to.
-
-    All of them, if its source is unknown.
-    """
+    """Names of the arguments that a kernel's function may write to."""
+    # All of them, if its source is unknown.
     parameters = frozenset(_signature(function).parameters)
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))

@@ -18,10 +18,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Let ``backward`` and ``grad`` run as many calls, not as the one that a mode would see.
-
-    What hooks do with saved tensors is no part of the call that saves them either.
-    """
+    """Let ``backward`` and ``grad`` run as many calls, not as the one that a mode would see."""
+    # What hooks do with saved tensors is no part of the call that saves them either.
 
     @patches.around(torch._C._autograd, "_push_saved_tensors_default_hooks")
     def push_hooks(push: Callable[..., None], *hooks: Callable[[Any], Any]) -> None:

@@ -39,12 +39,10 @@ _BENCHMARK_LIMIT = 10
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Answer for a build with CUDA and cuDNN until undone.
-
-    ``enabled``, ``benchmark``, ``deterministic`` and ``allow_tf32`` of ``torch.backends.cudnn``
-    are PyTorch's own, and decide here as on CUDA. The version is that of the cuDNN which the
-    release of PyTorch is installed with.
-    """
+    """Answer for a build with CUDA and cuDNN until undone."""
+    # ``enabled``, ``benchmark``, ``deterministic`` and ``allow_tf32`` of ``torch.backends.cudnn``
+    # are PyTorch's own, and decide here as on CUDA. The version is that of the cuDNN which the
+    # release of PyTorch is installed with.
     limit = [_BENCHMARK_LIMIT]
     answers = {
         "_is_flash_attention_available": lambda: True,

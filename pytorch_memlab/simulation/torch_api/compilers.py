@@ -15,14 +15,12 @@ from ..machine.machine import Machine
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Let scripted functions run as on the GPU, until undone.
-
-    TorchScript knows PyTorch's functions by their identity, from a table that it fills once, so
-    this must come before anything of ``torch`` is replaced. Scripted code asks C++ for a tensor's
-    device, which is the CPU; the arguments of the call show which GPU it means.
-
-    Score functions of ``flex_attention`` are traced on the CPU (Note [Traced score functions]).
-    """
+    """Let scripted functions run as on the GPU, until undone."""
+    # TorchScript knows PyTorch's functions by their identity, from a table that it fills once, so
+    # this must come before anything of ``torch`` is replaced. Scripted code asks C++ for a tensor's
+    # device, which is the CPU; the arguments of the call show which GPU it means.
+    #
+    # Score functions of ``flex_attention`` are traced on the CPU (Note [Traced score functions]).
     patches.set(torch.jit._builtins, "_builtin_table", {**torch.jit._builtins._get_builtin_table()})
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
 

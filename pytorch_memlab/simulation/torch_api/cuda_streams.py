@@ -211,10 +211,8 @@ class SimulatedEvent:
 
     @without_frames
     def elapsed_time(self, end_event: SimulatedEvent) -> float:
-        """Milliseconds between two recorded events, by the clock of the CPU.
-
-        What ``torch.cuda._sleep`` was asked to take counts as if it had.
-        """
+        """Milliseconds between two recorded events, by the clock of the CPU."""
+        # What ``torch.cuda._sleep`` was asked to take counts as if it had.
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("both events need enable_timing=True")
         if self._time is None or end_event._time is None:

@@ -92,11 +92,9 @@ class Overlay(Layers):
         lacks_values: bool = False,
         always_kept: bool = False,
     ) -> Iterator[Any]:
-        """The file to write for a path.
-
-        An older file is not written but a copy of it; a new one with ``lacks_values`` goes to the
-        folder of the overlay too, and with ``always_kept``, where its content cannot be seen.
-        """
+        """The file to write for a path."""
+        # An older file is not written but a copy of it; a new one with ``lacks_values`` goes to the
+        # folder of the overlay too, and with ``always_kept``, where its content cannot be seen.
         if not self.is_on or not _is_path(path):
             yield path
             return

@@ -59,27 +59,17 @@ _CUDNN_FIRST: Final = [
 
 
 class AttentionCall(NamedTuple):
-    """Arguments of ``scaled_dot_product_attention``, and who runs it.
+    """Arguments of ``scaled_dot_product_attention``, and who runs it."""
 
-    Args:
-        gpu: that runs it.
-        query: [batch, heads, queries, head dimension] where a fused kernel is to take it.
-        key: [batch, heads, keys, head dimension].
-        value: [batch, heads, keys, head dimension of values].
-        mask: None, bool (what takes part) or added to the scores.
-        dropout: probability.
-        causal: whether keys behind a query are left out.
-        grouped: ``enable_gqa``: key and value may have fewer heads than the query.
-    """
-
-    gpu: GPU
+    gpu: GPU  # that runs it
+    # [batch, heads, queries, head dimension] where a fused kernel is to take it
     query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-    mask: torch.Tensor | None
-    dropout: float
-    causal: bool
-    grouped: bool
+    key: torch.Tensor  # [batch, heads, keys, head dimension]
+    value: torch.Tensor  # [batch, heads, keys, head dimension of values]
+    mask: torch.Tensor | None  # None, bool (what takes part) or added to the scores
+    dropout: float  # probability
+    causal: bool  # whether keys behind a query are left out
+    grouped: bool  # ``enable_gqa``: key and value may have fewer heads than the query
 
     @property
     def trains(self) -> bool:

@@ -104,24 +104,15 @@ def memory(call: OpCall) -> None:
 
 
 class Tile(NamedTuple):
-    """A kernel.
+    """A kernel."""
 
-    Args:
-        most: largest head dimension that it takes.
-        queries: of a block.
-        keys: of a block, and columns of a block of the query's gradient.
-        shared: bytes of shared memory that it needs.
-        accumulates: whether gradients of key and value are accumulated in the workspace.
-        delta: whether the kernel itself sums result times gradient.
-        only: capabilities that have it, all if empty; such a kernel has no dropout.
-    """
-
-    most: int
-    queries: int
-    keys: int
-    shared: int
-    accumulates: bool = False
-    delta: bool = True
+    most: int  # largest head dimension that it takes
+    queries: int  # of a block
+    keys: int  # of a block, and columns of a block of the query's gradient
+    shared: int  # bytes of shared memory that it needs
+    accumulates: bool = False  # whether gradients of key and value are accumulated in the workspace
+    delta: bool = True  # whether the kernel itself sums result times gradient
+    # capabilities that have it, all if empty; such a kernel has no dropout
     only: tuple[tuple[int, int], ...] = ()
 
 

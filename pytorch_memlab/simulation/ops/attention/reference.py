@@ -29,27 +29,16 @@ _warned: Final[set[str]] = set()
 
 
 class Attention(NamedTuple):
-    """The arguments of an attention.
+    """The arguments of an attention."""
 
-    Args:
-        query: [batch, heads, queries, head dimension].
-        key: [batch, heads of keys, keys, head dimension].
-        value: [batch, heads of values, keys, head dimension of values].
-        bias: added to the scores, broadcast to [batch, heads, queries, keys].
-        dropout: probability.
-        causal: whether the n-th query sees the first n keys only.
-        scale: of the scores; None: one over the root of the head dimension.
-        seed: of the dropout.
-    """
-
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-    bias: torch.Tensor | None
-    dropout: float
-    causal: bool
-    scale: float | None
-    seed: int
+    query: torch.Tensor  # [batch, heads, queries, head dimension]
+    key: torch.Tensor  # [batch, heads of keys, keys, head dimension]
+    value: torch.Tensor  # [batch, heads of values, keys, head dimension of values]
+    bias: torch.Tensor | None  # added to the scores, broadcast to [batch, heads, queries, keys]
+    dropout: float  # probability
+    causal: bool  # whether the n-th query sees the first n keys only
+    scale: float | None  # of the scores; None: one over the root of the head dimension
+    seed: int  # of the dropout
 
 
 View = Callable[[torch.Tensor], torch.Tensor]
@@ -60,18 +49,12 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class SequenceGroup(NamedTuple):
-    """One sequence, or all sequences of one length together.
+    """One sequence, or all sequences of one length together."""
 
-    Args:
-        attention: of this part.
-        queries: its part of a tensor laid out as the query, as that of the attention.
-        keys: its part of a tensor laid out as the key, as that of the attention.
-        rows: its part of the logsumexp, [batch, heads, queries].
-    """
-
-    attention: Attention
-    queries: View = _same
-    keys: View = _same
+    attention: Attention  # of this part
+    queries: View = _same  # its part of a tensor laid out as the query, as that of the attention
+    keys: View = _same  # its part of a tensor laid out as the key, as that of the attention
+    # its part of the logsumexp, [batch, heads, queries]
     rows: View = partial(torch.flatten, start_dim=2)
 
 

@@ -25,12 +25,11 @@ _aten: Final = torch.ops.aten
 
 
 class ConvolutionBackend(Enum):
-    """Who convolves.
+    """Who convolves."""
 
-    ``CUDNN``: cuDNN, transposed convolutions too. ``DEPTHWISE``: PyTorch's own kernels for groups
-    of one channel. ``COLUMNS``: a matrix of unfolded patches and cuBLAS, one sample after another.
-    ``EMPTY``: there is nothing to convolve.
-    """
+    # ``CUDNN``: cuDNN, transposed convolutions too. ``DEPTHWISE``: PyTorch's own kernels for groups
+    # of one channel. ``COLUMNS``: a matrix of unfolded patches and cuBLAS, one sample after
+    # another. ``EMPTY``: there is nothing to convolve.
 
     CUDNN = "cuDNN"
     DEPTHWISE = "depthwise"
@@ -40,27 +39,16 @@ class ConvolutionBackend(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """The parameters of a convolution, with one spatial dimension made two.
+    """The parameters of a convolution, with one spatial dimension made two."""
 
-    Args:
-        tensor: its input.
-        weight: of as many dimensions.
-        stride: of each spatial dimension.
-        padding: of each spatial dimension.
-        dilation: of each spatial dimension.
-        transposed: whether it is a transposed one.
-        output_padding: of each spatial dimension.
-        groups: of channels.
-    """
-
-    tensor: torch.Tensor
-    weight: torch.Tensor
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    transposed: bool
-    output_padding: tuple[int, ...]
-    groups: int
+    tensor: torch.Tensor  # its input
+    weight: torch.Tensor  # of as many dimensions
+    stride: tuple[int, ...]  # of each spatial dimension
+    padding: tuple[int, ...]  # of each spatial dimension
+    dilation: tuple[int, ...]  # of each spatial dimension
+    transposed: bool  # whether it is a transposed one
+    output_padding: tuple[int, ...]  # of each spatial dimension
+    groups: int  # of channels
 
     @property
     def layout(self) -> torch.memory_format:

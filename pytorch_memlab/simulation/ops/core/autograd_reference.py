@@ -33,11 +33,9 @@ def gradients(
 
 
 def lazy_conjugation() -> Any:
-    """The dispatch of ops that see the conjugate bit of a tensor, and its negative bit.
-
-    PyTorch leaves these keys out below a dispatch mode. A kernel that takes ``mH`` of a matrix and
-    multiplies it, such as ``linalg_pinv``, would multiply by the transposed one.
-    """
+    """The dispatch of ops that see the conjugate bit of a tensor, and its negative bit."""
+    # PyTorch leaves these keys out below a dispatch mode. A kernel that takes ``mH`` of a matrix
+    # and multiplies it, such as ``linalg_pinv``, would multiply by the transposed one.
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for key in _LAZY:
         excluded = excluded.remove(key)

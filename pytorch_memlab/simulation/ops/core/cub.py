@@ -67,10 +67,8 @@ _TILE_BY_KEY: Final = 256 * 9
 def radix_sort(
     gpu: GPU, count: int, key: int, value: int = 0, *, bits: int = 0, is_float: bool = False
 ) -> int:
-    """Bytes that ``DeviceRadixSort`` asks for, by the bytes of a key and of a value (0: none).
-
-    A single block of threads that sorts all asks for 1 byte.
-    """
+    """Bytes that ``DeviceRadixSort`` asks for, by the bytes of a key and of a value (0: none)."""
+    # A single block of threads that sorts all asks for 1 byte.
     if count <= _tile(256, 19, max(key, value)):
         return 1
     buffers = [count * key, count * value]
@@ -124,10 +122,8 @@ def segmented_radix_sort(count: int, key: int, value: int) -> int:
 
 
 def scan(count: int, size: int) -> int:
-    """Bytes that ``DeviceScan`` asks for: an estimate, as some GPUs take tiles of another size.
-
-    Tiles are those of ``Policy600``: 128 threads with 15 words of 4 bytes each.
-    """
+    """Bytes that ``DeviceScan`` asks for: an estimate, as some GPUs take tiles of another size."""
+    # Tiles are those of ``Policy600``: 128 threads with 15 words of 4 bytes each.
     # ``TxnWord`` of ``ScanTileState`` in ``single_pass_scan_operators.cuh``: a status as wide as
     # the element and the element, in a word that has 4 bytes also where both have 1.
     return _states(count, 128 * max(1, min(60 // size, 30)), max(4, 2 * size))
@@ -135,10 +131,8 @@ def scan(count: int, size: int) -> int:
 
 @decision
 def scan_by_key(gpu: GPU, count: int, size: int) -> int:
-    """Bytes that ``DeviceScan::InclusiveScanByKey`` asks for, by the bytes of a key and a value.
-
-    Both are as wide, of 4 or 8 bytes; that a tuning holds for the operator is an estimate.
-    """
+    """Bytes that ``DeviceScan::InclusiveScanByKey`` asks for, by the bytes of a key and a value."""
+    # Both are as wide, of 4 or 8 bytes; that a tuning holds for the operator is an estimate.
     tuned = (gpu.major, gpu.minor) == (8, 0) or gpu.major >= 9  # 8.6 and 8.9 have none
     tile = _TILES_BY_KEY[min(gpu.major, 10), size] if tuned else _TILE_BY_KEY
     tiles = -(-count // tile)
@@ -156,10 +150,8 @@ def run_lengths(count: int, size: int) -> int:
 
 
 def reduce(gpu: GPU, count: int, size: int) -> int:
-    """Bytes that ``DeviceReduce`` asks for: 1 for one block, else an element of each block.
-
-    Blocks are those of ``Policy600``: 256 threads with 16 words of 4 bytes each.
-    """
+    """Bytes that ``DeviceReduce`` asks for: 1 for one block, else an element of each block."""
+    # Blocks are those of ``Policy600``: 256 threads with 16 words of 4 bytes each.
     if count <= 256 * max(1, min(64 // size, 32)):
         return 1
     resident = gpu.multi_processor_count * (gpu.max_threads_per_multi_processor // 256)

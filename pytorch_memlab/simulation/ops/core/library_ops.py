@@ -40,11 +40,9 @@ def is_of_library(op: Any) -> bool:
 
 
 def python_kernel_of(op: Any) -> Callable[..., Any] | None:
-    """The Python kernel registered for an op on CUDA.
-
-    All that it takes of PyTorch's memory it takes by ops, also where it calls compiled code, and
-    those are counted one by one.
-    """
+    """The Python kernel registered for an op on CUDA."""
+    # All that it takes of PyTorch's memory it takes by ops, also where it calls compiled code, and
+    # those are counted one by one.
     if op.namespace == "aten" or op.namespace in _EXTENSIONS:
         return None
     key = next((key for key in _ON_CUDA if _is_registered(op, key)), None)

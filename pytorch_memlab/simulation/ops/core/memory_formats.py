@@ -57,10 +57,8 @@ def contiguous_like(position: int) -> Callable[..., torch.Tensor]:
 
 
 def laid_out_as(*positions: int) -> Callable[[tuple[Any, ...], Any], Any]:
-    """Corrects the layout of what one ``TensorIterator`` makes of these arguments, in this order.
-
-    The meta kernel is a decomposition (``torch/_decomp``), whose ops take them in another order.
-    """
+    """Corrects the layout of what a ``TensorIterator`` makes of these arguments, in this order."""
+    # The meta kernel is a decomposition (``torch/_decomp``), whose ops take them in another order.
 
     def correct(args: tuple[Any, ...], result: torch.Tensor) -> torch.Tensor:
         operands = (args[position] for position in positions)  # a number may stand for a tensor

@@ -34,11 +34,10 @@ _INTEGERS: Final = {
 
 
 class OpCall(ABC):
-    """A call of an op: its arguments, its results, and the memory that its kernels allocate.
+    """A call of an op: its arguments, its results, and the memory that its kernels allocate."""
 
-    A memory function runs through the kernel: temporaries, ``alloc_outputs()``, temporaries. The
-    outputs that it does not allocate are allocated after it.
-    """
+    # A memory function runs through the kernel: temporaries, ``alloc_outputs()``, temporaries. The
+    # outputs that it does not allocate are allocated after it.
 
     machine: Machine  # the state of the simulation
     op: Any  # a ``torch._ops.OpOverload``

@@ -28,19 +28,12 @@ VALUE_AND_INDEX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The parameters that a reduction is compiled with.
+    """The parameters that a reduction is compiled with."""
 
-    Args:
-        accumulator: bytes of what a thread accumulates in.
-        threads: most of a block.
-        vector: how many inputs a thread loads at once.
-        fits_result: partial results of a reduction in parts are kept in the result.
-    """
-
-    accumulator: int
-    threads: int = 512
-    vector: int = 4
-    fits_result: bool = True
+    accumulator: int  # bytes of what a thread accumulates in
+    threads: int = 512  # most of a block
+    vector: int = 4  # how many inputs a thread loads at once
+    fits_result: bool = True  # partial results of a reduction in parts are kept in the result
 
 
 def alloc_reduction_workspace(
@@ -145,26 +138,19 @@ _MAX_VALUES_PER_THREAD: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A reduction after its dimensions were ordered and joined.
+    """A reduction after its dimensions were ordered and joined."""
 
-    Args:
-        sizes: of the dimensions, the reduced ones first, the fastest of each kind first.
-        strides: of the input in these dimensions, in elements.
-        reduced: how many dimensions are reduced.
-        results: strides of the result in these dimensions, in elements; 0 where it is reduced.
-    """
-
+    # of the dimensions, the reduced ones first, the fastest of each kind first
     sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    reduced: int
+    strides: tuple[int, ...]  # of the input in these dimensions, in elements
+    reduced: int  # how many dimensions are reduced
+    # strides of the result in these dimensions, in elements; 0 where it is reduced
     results: tuple[int, ...]
 
     def halves(self, element_size: int, result_size: int) -> tuple[Reduction, ...]:
-        """The parts that fit into 32-bit offsets, in the order in which they are reduced.
-
-        ``TensorIteratorBase::with_32bit_indexing`` halves the dimension with the largest extent in
-        bytes until the offsets of all operands fit.
-        """
+        """The parts that fit into 32-bit offsets, in the order in which they are reduced."""
+        # ``TensorIteratorBase::with_32bit_indexing`` halves the dimension with the largest extent
+        # in bytes until the offsets of all operands fit.
         operands = ((self.strides, element_size), (self.results, result_size))
         extents = [
             max((size - 1) * strides[dim] * width for strides, width in operands)

@@ -33,19 +33,13 @@ DISTINCT: Final = "all elements distinct"
 
 @dataclass(frozen=True, slots=True)
 class AssumedSize:
-    """A size that values decide: what a dry run assumes, and what that is to the true size.
+    """A size that values decide: what a dry run assumes, and what that is to the true size."""
 
-    Args:
-        called: the name of the op that a program calls it by.
-        assumption: what a dry run assumes the values to be.
-        bound: of memory, if the assumption is more or less than what is true.
-        option: the name by which a user gives the size, one of ``SIZED_OPS`` of
-            ``machine/assumed_sizes.py``; empty if it cannot be given.
-    """
-
-    called: str
-    assumption: str
-    bound: Bound
+    called: str  # the name of the op that a program calls it by
+    assumption: str  # what a dry run assumes the values to be
+    bound: Bound  # of memory, if the assumption is more or less than what is true
+    # the name by which a user gives the size, one of ``SIZED_OPS`` of ``machine/assumed_sizes.py``;
+    # empty if it cannot be given
     option: str = ""
 
     def of(self, values: TensorValues, op: str, elements: int, assumed: int) -> int:
@@ -67,22 +61,16 @@ class AssumedSize:
 
 @dataclass(frozen=True, slots=True)
 class DataDependence:
-    """The use that an op makes of values, for dry runs, which have none.
+    """The use that an op makes of values, for dry runs, which have none."""
 
-    Args:
-        called: the name that a program calls it by; empty for a size.
-        assumption: what a dry run assumes the values to be.
-        outputs: returns the outputs without values; None: the op takes masks among the indices
-            that are its second argument.
-        size: what values decide, if it is a size; ``outputs`` asks it, and so counts the read.
-        counts_itself: ``outputs`` counts the read of a value.
-    """
-
-    called: str = ""
-    assumption: str = ""
+    called: str = ""  # the name that a program calls it by; empty for a size
+    assumption: str = ""  # what a dry run assumes the values to be
+    # returns the outputs without values; None: the op takes masks among the indices that are its
+    # second argument
     outputs: Rule | None = None
+    # what values decide, if it is a size; ``outputs`` asks it, and so counts the read
     size: AssumedSize | None = None
-    counts_itself: bool = False
+    counts_itself: bool = False  # ``outputs`` counts the read of a value
 
     def count(self, values: TensorValues, op: str) -> None:
         """Count a read of a value that a dry run does not have.
@@ -99,14 +87,13 @@ MASKS: Final = DataDependence(size=SELECTED)
 
 
 class Provenance(Enum):
-    """The evidence for the memory of an op.
+    """The evidence for the memory of an op."""
 
-    ``RECORDING``: a recording of a real GPU has an allocation of the op that is no output, and
-    the simulation of the recorded program makes the same one; a test finds it in
-    ``test/data/recordings``. ``SOURCE``: the sources of PyTorch give every size and the order, but
-    no recording shows them. ``ESTIMATE``: something decides that the sources do not show, such as
-    the plan of a library.
-    """
+    # ``RECORDING``: a recording of a real GPU has an allocation of the op that is no output, and
+    # the simulation of the recorded program makes the same one; a test finds it in
+    # ``test/data/recordings``. ``SOURCE``: the sources of PyTorch give every size and the order,
+    # but no recording shows them. ``ESTIMATE``: something decides that the sources do not show,
+    # such as the plan of a library.
 
     RECORDING = "confirmed by a recording"
     SOURCE = "read in PyTorch's sources"
@@ -115,60 +102,48 @@ class Provenance(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class OpDefinition:
-    """The facts of an op beyond its schema and PyTorch's kernels for the CPU.
+    """The facts of an op beyond its schema and PyTorch's kernels for the CPU."""
 
-    Args:
-        name: of the op, with that of the overload behind a dot where it has one.
-        memory: allocates what CUDA's kernels allocate, in their order; None: the outputs only.
-        provenance: how well the memory is known; None: nothing is said about memory.
-        source: file of PyTorch's sources that the memory comes from.
-        reference: computes on the CPU what CUDA's kernel returns; None: the CPU's kernel does.
-        meta: the same on the meta device; None: PyTorch's meta kernel gives CUDA's outputs.
-        corrects_meta: takes the arguments on the meta device and the result of PyTorch's meta
-            kernel, and returns the right result.
-        cpu_outputs: positions of outputs that CUDA makes on the CPU.
-        takes_cpu_tensors: CUDA's kernel takes some arguments on the CPU.
-        may_leave_gpu: its outputs may go to the CPU, while its kernels use memory of the GPU.
-        resizes: it may change the size of a storage that exists.
-        cuda_dispatch: runs above autograd in place of a composite op; takes the simulated GPU and
-            the arguments, and returns ``NotImplemented`` to leave the op to PyTorch.
-        takes_nested: ``cuda_dispatch`` runs for nested tensors too.
-        composite: the same below autograd, for an op whose kernels call other ops; it returns
-            ``NotImplemented`` where the CPU's kernel calls the ops that CUDA's does, or, of an op
-            with a memory, where the op is to run as a whole.
-        composite_of_sparse: the same where the first argument is a sparse COO tensor.
-        cpu_kernel: registered for the CPU while simulating, so that autograd keeps the op whole.
-        writes: positions of arguments that it writes to though its schema does not say so.
-        in_place_in: nodes whose formulas run it in place on a GPU, by name without a number; empty:
-            only sums of gradients do. See Note [In-place gradient accumulation].
-        touches_no_element: it makes views or changes sizes only, though its schema does not say so.
-        data_dependence: how its outputs depend on values.
-        sparse: in a dry run, its result for sparse tensors.
-        home: name of the module that registers it.
-    """
-
-    name: str
-    home: str = ""
+    name: str  # of the op, with that of the overload behind a dot where it has one
+    home: str = ""  # name of the module that registers it
+    # allocates what CUDA's kernels allocate, in their order; None: the outputs only
     memory: Memory | None = None
+    # how well the memory is known; None: nothing is said about memory
     provenance: Provenance | None = None
-    source: str = ""
+    source: str = ""  # file of PyTorch's sources that the memory comes from
+    # computes on the CPU what CUDA's kernel returns; None: the CPU's kernel does
     reference: Implementation | None = None
+    # the same on the meta device; None: PyTorch's meta kernel gives CUDA's outputs
     meta: Implementation | None = None
+    # takes the arguments on the meta device and the result of PyTorch's meta kernel, and returns
+    # the right result
     corrects_meta: Callable[[tuple[Any, ...], Any], Any] | None = None
-    cpu_outputs: frozenset[int] = frozenset()
-    takes_cpu_tensors: bool = False
+    cpu_outputs: frozenset[int] = frozenset()  # positions of outputs that CUDA makes on the CPU
+    takes_cpu_tensors: bool = False  # CUDA's kernel takes some arguments on the CPU
+    # its outputs may go to the CPU, while its kernels use memory of the GPU
     may_leave_gpu: bool = False
-    resizes: bool = False
+    resizes: bool = False  # it may change the size of a storage that exists
+    # runs above autograd in place of a composite op; takes the simulated GPU and the arguments, and
+    # returns ``NotImplemented`` to leave the op to PyTorch
     cuda_dispatch: Implementation | None = None
-    takes_nested: bool = False
+    takes_nested: bool = False  # ``cuda_dispatch`` runs for nested tensors too
+    # the same below autograd, for an op whose kernels call other ops; it returns ``NotImplemented``
+    # where the CPU's kernel calls the ops that CUDA's does, or, of an op with a memory, where the
+    # op is to run as a whole
     composite: Implementation | None = None
+    # the same where the first argument is a sparse COO tensor
     composite_of_sparse: Implementation | None = None
+    # registered for the CPU while simulating, so that autograd keeps the op whole
     cpu_kernel: Implementation | None = None
+    # positions of arguments that it writes to though its schema does not say so
     writes: tuple[int, ...] = ()
+    # nodes whose formulas run it in place on a GPU, by name without a number; empty: only sums of
+    # gradients do. See Note [In-place gradient accumulation].
     in_place_in: frozenset[str] | None = None
+    # it makes views or changes sizes only, though its schema does not say so
     touches_no_element: bool = False
-    data_dependence: DataDependence | None = None
-    sparse: Implementation | None = None
+    data_dependence: DataDependence | None = None  # how its outputs depend on values
+    sparse: Implementation | None = None  # in a dry run, its result for sparse tensors
 
 
 _definitions: Final[dict[str, OpDefinition]] = {}
@@ -233,10 +208,8 @@ recorded: Final = functools.partial(op, provenance=Provenance.RECORDING)
 
 
 def as_on_cpu(*_args: Any, **_kwargs: Any) -> Any:
-    """The ``composite`` of an op whose kernel for the CPU calls the ops that CUDA's does.
-
-    Its memory is theirs.
-    """
+    """The ``composite`` of an op whose kernel for the CPU calls the ops that CUDA's does."""
+    # Its memory is theirs.
     return NotImplemented
 
 

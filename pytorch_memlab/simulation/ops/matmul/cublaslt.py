@@ -91,10 +91,8 @@ def handle_needs_cublas() -> bool:
 
 
 def adds_bias(call: OpCall) -> bool:
-    """True if ``addmm`` runs on cuBLASLt, which adds the bias itself.
-
-    The rule is that of ``aten/src/ATen/native/cuda/Blas.cpp`` for builds with CUDA 12.1 or later.
-    """
+    """True if ``addmm`` runs on cuBLASLt, which adds the bias itself."""
+    # The rule is that of ``aten/src/ATen/native/cuda/Blas.cpp`` for builds with CUDA 12.1 or later.
     bias, first, second = call.args[:3]
     result = call.result
     return (

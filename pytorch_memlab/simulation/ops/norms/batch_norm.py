@@ -213,11 +213,10 @@ def _alloc_staging(call: OpCall, tensor: torch.Tensor, values: int) -> None:
 def staging_rows(reduced: int, channels: int) -> tuple[int, int]:
     """Blocks of threads for a channel of so many elements, and blocks for all channels.
 
-    The rule is that of ``flexible_launch_configs``, ``native/cuda/Normalization.cuh``.
-
     >>> staging_rows(64, 10), staging_rows(100_000, 64)
     ((1, 2), (128, 2))
     """
+    # The rule is that of ``flexible_launch_configs``, ``native/cuda/Normalization.cuh``.
     width = min(last_power_of_2(channels), _TILE)
     height = min(last_power_of_2(ceil(reduced / _PER_THREAD)), _BLOCK // width)
     if width * height != _BLOCK:

@@ -152,11 +152,10 @@ _source("aten::var_mean.correction", "aten::std_mean.correction")(_moments)
 def histc(tensor: torch.Tensor, bins: int = 100, low: int = 0, high: int = 0) -> torch.Tensor:
     """The number of elements in each of some bins of equal width.
 
-    CUDA finds the bin of an integer in integers (``SummaryOps.cu``): doubles find the same one.
-
     >>> histc(torch.tensor([0, 1, 1, 3, 7]), 4, 0, 3).tolist()
     [1, 2, 0, 1]
     """
+    # CUDA finds the bin of an integer in integers (``SummaryOps.cu``): doubles find the same one.
     if tensor.is_floating_point():
         _refuse_infinite_range(tensor, low, high)
         return torch.histc(tensor, bins, low, high)

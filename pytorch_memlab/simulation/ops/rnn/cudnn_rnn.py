@@ -48,23 +48,14 @@ class WeightPart(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A recurrent network as cuDNN's descriptor tells it.
+    """A recurrent network as cuDNN's descriptor tells it."""
 
-    Args:
-        mode: position in ``MODES``.
-        input_size: features of the input.
-        hidden_size: units of a layer.
-        proj_size: units that a layer's result is projected to; 0: it is not.
-        num_layers: how many lie on top of each other.
-        bidirectional: it also runs from the end to the start.
-    """
-
-    mode: int
-    input_size: int
-    hidden_size: int
-    proj_size: int
-    num_layers: int
-    bidirectional: bool
+    mode: int  # position in ``MODES``
+    input_size: int  # features of the input
+    hidden_size: int  # units of a layer
+    proj_size: int  # units that a layer's result is projected to; 0: it is not
+    num_layers: int  # how many lie on top of each other
+    bidirectional: bool  # it also runs from the end to the start
 
     @property
     def directions(self) -> int:
@@ -75,10 +66,8 @@ class Network(NamedTuple):
         return self.proj_size or self.hidden_size
 
     def parts(self, count: int = 5) -> list[WeightPart]:
-        """The position of each parameter, of up to ``count`` in each layer and direction.
-
-        They are two matrices, two biases and the projection; 3 stands for those without biases.
-        """
+        """The position of each parameter, of up to ``count`` in each layer and direction."""
+        # They are two matrices, two biases and the projection; 3 stands for those without biases.
         rows = _GATES[self.mode] * self.hidden_size
         layers: list[list[WeightPart]] = []
         offset = 0
@@ -160,11 +149,9 @@ class CudnnRNNCall(NamedTuple):
         return self.tensor.shape[:-1].numel() * of_step if self.train else 0
 
     def workspace(self) -> int:
-        """Bytes of the workspace, as far as they are known.
-
-        PyTorch's issue 2895 tells 17,730,560 bytes for an LSTM and 13,169,920 for a GRU: a copy of
-        the matrices, and something for the states of each unit that its batch would tell.
-        """
+        """Bytes of the workspace, as far as they are known."""
+        # PyTorch's issue 2895 tells 17,730,560 bytes for an LSTM and 13,169,920 for a GRU: a copy
+        # of the matrices, and something for the states of each unit that its batch would tell.
         matrices = (part.numel for part in self.network.parts() if len(part.size) > 1)
         return sum(matrices) * self.tensor.element_size()
 

@@ -54,10 +54,8 @@ def _sort_memory(call: OpCall) -> None:
 
 
 def sort_slices(call: OpCall, count: int, length: int, dtype: torch.dtype) -> None:
-    """Allocate and free what a stable sort of contiguous slices needs.
-
-    The rules are those of ``aten/src/ATen/native/cuda/SortStable.cu``.
-    """
+    """Allocate and free what a stable sort of contiguous slices needs."""
+    # The rules are those of ``aten/src/ATen/native/cuda/SortStable.cu``.
     batch = min(count, MAX_INT32) // length * length
     for begin in range(0, count, batch):
         with call.scope():
@@ -94,11 +92,9 @@ def _topk(call: OpCall) -> None:
 def alloc_topk(
     call: OpCall, source: torch.Tensor, dim: int, count: int, *, is_sorted: bool = True
 ) -> None:
-    """Allocate what the largest elements of slices need.
-
-    They are found by a sort, by several blocks of threads for a slice, or by one, which
-    allocates nothing, as in ``aten/src/ATen/native/cuda/TensorTopK.cpp`` and ``TensorTopK.cu``.
-    """
+    """Allocate what the largest elements of slices need."""
+    # They are found by a sort, by several blocks of threads for a slice, or by one, which allocates
+    # nothing, as in ``aten/src/ATen/native/cuda/TensorTopK.cpp`` and ``TensorTopK.cu``.
     length = source.shape[dim]
     if not source.numel():
         return

@@ -15,10 +15,9 @@ from .one_rank import SimulatedGroup
 
 
 class SimulatedNCCL(SimulatedGroup):
-    """A group with NCCL, as torch makes it by default until 2.14 (``ProcessGroupNCCL.cpp``).
+    """A group with NCCL, as torch makes it by default until 2.14 (``ProcessGroupNCCL.cpp``)."""
 
-    A list of equal tensors goes through one tensor of all of them, and a barrier reduces a float.
-    """
+    # A list of equal tensors goes through one tensor of all of them, and a barrier reduces a float.
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """All ranks get all inputs."""
@@ -41,10 +40,10 @@ class SimulatedNCCL(SimulatedGroup):
 
 
 class SimulatedNCCL2(SimulatedGroup):
-    """A group with NCCL on one GPU, as torch 2.15 makes it by default.
+    """A group with NCCL on one GPU, as torch 2.15 makes it by default."""
 
-    Its first barrier takes a float, which it keeps for the others (``nccl2/ProcessGroupNCCL.cpp``).
-    """
+    # Its first barrier takes a float, which it keeps for the others
+    # (``nccl2/ProcessGroupNCCL.cpp``).
 
     _free_float: Callable[[], object] | None = None
 

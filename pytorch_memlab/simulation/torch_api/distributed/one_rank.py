@@ -53,12 +53,11 @@ _ProcessGroup: Any = dist.ProcessGroup  # what its stubs say differs between ver
 
 
 class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
-    """A process group of one process that stands for any number of them.
+    """A process group of one process that stands for any number of them."""
 
-    Its methods have the names, arguments and results of ``torch.distributed.ProcessGroup``, whose
-    C++ calls them too (``DistributedDataParallel``). Newer versions of PyTorch know some of them
-    by a second name. It is its own backend.
-    """
+    # Its methods have the names, arguments and results of ``torch.distributed.ProcessGroup``, whose
+    # C++ calls them too (``DistributedDataParallel``). Newer versions of PyTorch know some of them
+    # by a second name. It is its own backend.
 
     class Options:
         """Options that programs set and read; nothing depends on them."""

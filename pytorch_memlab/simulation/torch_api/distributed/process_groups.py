@@ -27,12 +27,10 @@ _NCCL_VERSION = 2 << 32 | 29 << 16 | 7  # 2.29.7, which torch 2.13.0+cu130 is in
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Let process groups be made without NCCL and without other processes, until undone.
-
-    Rank and number of ranks are those that the program gives, or ``RANK`` and ``WORLD_SIZE`` of
-    the environment, as ``torchrun`` sets them. Replaced is what ``init_process_group`` and
-    ``new_group`` call, so that it does not matter who holds those under a name of their own.
-    """
+    """Let process groups be made without NCCL and without other processes, until undone."""
+    # Rank and number of ranks are those that the program gives, or ``RANK`` and ``WORLD_SIZE`` of
+    # the environment, as ``torchrun`` sets them. Replaced is what ``init_process_group`` and
+    # ``new_group`` call, so that it does not matter who holds those under a name of their own.
     if not dist.is_available():
         return
     from . import objects, peers, spawned
@@ -197,10 +195,9 @@ def _reducer(machine: Machine) -> type:
     base: Any = vars(dist)["Reducer"]
 
     class Reducer(base):  # type: ignore[misc]
-        """Makes the buckets of ``DistributedDataParallel`` where its parameters are.
+        """Makes the buckets of ``DistributedDataParallel`` where its parameters are."""
 
-        C++ makes them with the parameters' options, which say that they are on the CPU.
-        """
+        # C++ makes them with the parameters' options, which say that they are on the CPU.
 
         def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
             gpu = machine.gpu_of(parameters[0])

@@ -94,11 +94,9 @@ def _require_parent(path: Any) -> None:
 
 
 def write_marked(file: Any, data: bytes, kept: Overlay) -> None:
-    """Write what stands for tensors without values to a path or a file object.
-
-    A file on the disk stays as it is: one that was opened to be overwritten is kept, and to any
-    other nothing is written.
-    """
+    """Write what stands for tensors without values to a path or a file object."""
+    # A file on the disk stays as it is: one that was opened to be overwritten is kept, and to any
+    # other nothing is written.
     if _is_path(file):
         with kept.written(file, lacks_values=True) as target, on_disk():
             Path(target).write_bytes(data)
