@@ -30,13 +30,8 @@ from pytorch_memlab._common.process.uncaught_errors import chain, uncaught
 from pytorch_memlab._common.text.prose_size import prose_size
 from pytorch_memlab.advice.catalogue import all_causes
 from pytorch_memlab.advice.changes import EditedSource
-from pytorch_memlab.advice.trials import (
-    Advice,
-    TrialProgram,
-    advice_without_error,
-    tried_advice,
-    untried_advice,
-)
+from pytorch_memlab.advice.trial_records import Advice, TrialProgram
+from pytorch_memlab.advice.trials import advice_without_error, tried_advice, untried_advice
 from pytorch_memlab.fitting.change import Change
 from pytorch_memlab.fitting.child import ChildWork, run_in_children
 from pytorch_memlab.fitting.target import ProgramTarget

@@ -22,7 +22,8 @@ from pytorch_memlab import simulate
 from pytorch_memlab.fitting.child import ChildWork, run_in_children
 from pytorch_memlab.fitting.grid import GridSearch
 from pytorch_memlab.fitting.target import ProgramTarget
-from pytorch_memlab.fitting.trial import Settings, processors
+from pytorch_memlab.fitting.trial import Settings
+from pytorch_memlab.fitting.trial_run import processors
 from pytorch_memlab.fitting.variable import read_variable
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 

@@ -123,10 +123,11 @@ class Figure:
     def bounds(self, counters: Mapping[str, int]) -> tuple[int, int] | None:
         """The least and the most bytes that the program may take; None if all of them are known.
 
-        See Note [Room for what is not counted] in ``profiles/overview.py``: no call needs more than
-        the largest one. A cache with larger blocks may hold fewer of them, so that what is reserved
-        has the bytes in use at the peak as its lower bound. A program of which an input is not
-        published returns what it takes with the smallest one, and the ``most`` with the largest.
+        See Note [Room for what is not counted] in ``profiles/device_verdicts.py``: no call needs
+        more than the largest one. A cache with larger blocks may hold fewer of them, so that what
+        is reserved has the bytes in use at the peak as its lower bound. A program of which an input
+        is not published returns what it takes with the smallest one, and the ``most`` with the
+        largest.
         """
         key = self.value or self.counts
         most = counters.get(f"most {key}")

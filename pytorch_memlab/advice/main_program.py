@@ -19,7 +19,8 @@ from ..fitting.trial import Settings
 from ..history.out_of_memory import OutOfMemory
 from ..simulation import simulate_without_traces
 from ..simulation.inspect import Machine
-from .trials import Advice, TrialProgram, can_be_tried, seconds_for, tried_advice, untried_advice
+from .trial_records import Advice, TrialProgram
+from .trials import can_be_tried, seconds_for, tried_advice, untried_advice
 
 
 def program_on(machine: Machine) -> TrialProgram | str | None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..fitting.change import Change
 from ..fitting.target import Target
-from ..fitting.trial import Settings, Trial, TrialRequest, run_all
+from ..fitting.trial import Settings, Trial, TrialRequest
+from ..fitting.trial_run import run_all
 from ..fitting.verdict import Verdict, verdict, with_room
 from ..history.out_of_memory import OutOfMemory
 from ..simulation.inspect import GPU

@@ -73,7 +73,8 @@ def results_of(
     """The results of a profile with some columns; without any, with those that the run showed."""
     from ..line_profiler.columns import DEFAULT_COLUMNS
     from ..line_profiler.saved_profile import SavedProfile
-    from ..profiles.overview import COLUMNS, Choice, overview, verdicts
+    from ..profiles.device_verdicts import verdicts
+    from ..profiles.overview import COLUMNS, Choice, overview
     from ..render.run_notes import run_note, run_notes, sentences
 
     limits = choice not in (None, Choice())

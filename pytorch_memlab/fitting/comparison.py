@@ -18,8 +18,10 @@ from typing import Any, Final
 from ..simulation.inspect import GPU, PRESETS, find_gpu
 from .change import Change
 from .growth import LoopGrowth
+from .program_error import ENDED_ITSELF
 from .target import Target
-from .trial import ENDED_ITSELF, Ending, Settings, Trial, TrialRequest, run_all
+from .trial import Ending, Settings, Trial, TrialRequest
+from .trial_run import run_all
 from .verdict import FitReport, Verdict, needed_memory, verdict, with_room
 from .watched_gpu import runs_alike
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import builtins
 import importlib.machinery
 import io
+import math
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -286,3 +287,29 @@ _OLD_LIGHTNING: Final = "pytorch_lightning/trainer/trainer.py"
 def _is_wanted(arguments: Any, name: str) -> bool:
     strategy = getattr(arguments, name, "no")
     return getattr(strategy, "value", strategy) != "no"
+
+
+def total_steps(loops: Sequence[Loop]) -> int | None:
+    """The steps that some loops have, at most; None if that is not known."""
+    totals = [loop.total for loop in loops if loop.total is not None]
+    if not loops or len(totals) < len(loops):
+        return None
+    if len(loops) == 1:  # its first step may come late, such as after a buffer is filled
+        [loop], [total] = loops, totals
+        return loop.steps + _steps_of(loop, max(total - loop.iterations, 0))
+    return _steps_of(loops[-1], math.prod(totals))
+
+
+def steps_left(loops: Sequence[Loop]) -> int | None:
+    """The steps that the innermost of some loops has left; None if that is not known."""
+    if not loops or loops[-1].total is None:
+        return None
+    return _steps_of(loops[-1], max(loops[-1].total - loops[-1].iterations, 0))
+
+
+def _steps_of(loop: Loop, iterations: int) -> int:
+    """The steps in a number of iterations: of several optimizers, or one in several iterations."""
+    begun = max(loop.iterations, 1)
+    if loop.steps >= begun:
+        return iterations * -(-loop.steps // begun)
+    return iterations // max(loop.interval, 1)

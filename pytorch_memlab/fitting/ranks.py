@@ -29,7 +29,8 @@ from .mesh import Mesh
 from .pipeline_changes import changes_for
 from .pipeline_facts import PipelineFacts, PipelineWatch
 from .target import Target
-from .trial import Settings, TrialRequest, run_all
+from .trial import Settings, TrialRequest
+from .trial_run import run_all
 from .verdict import Verdict, requests_of, verdict
 
 _PORT: Final = "29500"  # that of torchrun; nothing listens there

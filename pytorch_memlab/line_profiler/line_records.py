@@ -1,32 +1,19 @@
-"""Recorded lines, and their display in a terminal, a notebook, a program or a DataFrame."""
+"""Recorded lines as data, and the tables made of them."""
 
 from __future__ import annotations
 
-import math
-import os
 import re
-import sys
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from io import TextIOBase
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 
-from .._common.frames.call_results import is_result_dropped
-from .._common.process.checked_file import CheckedFile
-from .._common.process.ipython import ipython_shell
-from .._common.process.ranks import path_of_rank
-from .._common.process.standard_output import without_encoding_errors
 from .._common.text.prose_size import counted, prose_size
 from .._common.text.quoted import listed, quoted, shortened
-from .._common.text.shared_paths import private_names
-from ..columns import column_of, measured
+from ..columns import column_of
 from ..errors import UsageError
 from ..profiles.ranking import peak_of
 from ..records import (
-    OF_VALUES,
-    ApproximationKind,
     DeviceInfo,
     FunctionInfo,
     FunctionTable,
@@ -38,19 +25,12 @@ from ..records import (
 )
 from ..render import text
 from ..render.notes import kind_of
-from ..render.tables import column_parts
 from .columns import DEFAULT_COLUMNS, checked_columns
+from .line_frames import line_frame, tidy_frame
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     import pandas as pd
-    from pandas.api.extensions import ExtensionArray
 
-    from ..profiles.recorded import RecordedProfile
-    from .profile_difference import ProfileDifference
-
-    Values = tuple[int | float | None, ...]
 
 _IN_USE_FIELDS = ("active_bytes.all.peak", "allocated_bytes.all.peak")
 
@@ -132,38 +112,22 @@ class LineRecords:
         chosen = {code_id: infos[code_id] for code_id in selected_code_ids(func, infos)}
         chosen_entries = [entry for entry in entries if entry.code_id in chosen]
         tables = _tables(chosen_entries, chosen, names, self._failures)
-        notes: tuple[Note, ...] = (*self.ends, *self.notes)
+        notes = [*self.ends, *self.notes]
         if func is not None:
-            kinds = {
-                None,
-                *(
-                    approximation.kind
-                    for entry in chosen_entries
-                    for approximation in entry.approximations
-                ),
-            }
-            notes = tuple(note for note in notes if kind_of(note) in kinds)
+            notes = _notes_on(chosen_entries, notes)
         idle = {entry.device for entry in chosen_entries} - {table.device for table in tables}
-        if idle:
-            in_order = sorted(idle, key=_device_order)
-            notes = (
-                *notes,
-                Remark(NoteKind.IDLE_DEVICES, tuple(device.name for device in in_order)),
-            )
+        notes += _remark_on(NoteKind.IDLE_DEVICES, idle)
         if {"kept", "freed"}.intersection(names):
             unsure = {entry.device for entry in chosen_entries if _may_keep_more(entry)}
-            if unsure:
-                in_order = sorted(unsure, key=_device_order)
-                kind = NoteKind.KEPT_AT_LEAST
-                notes = (*notes, Remark(kind, tuple(device.name for device in in_order)))
+            notes += _remark_on(NoteKind.KEPT_AT_LEAST, unsure)
         ran = {entry.code_id for entry in chosen_entries}
         missing = [info.qual_name for code_id, info in chosen.items() if code_id not in ran]
         if missing and (func is not None or not tables):
             kind = NoteKind.DID_NOT_RUN_BEFORE_END if self.ends else NoteKind.DID_NOT_RUN
-            notes = (Remark(kind, tuple(missing)), *notes)
+            notes.insert(0, Remark(kind, tuple(missing)))
         elif not infos:
-            notes = (Remark(NoteKind.NO_FUNCTIONS), *notes)
-        return RecordsDisplay(Report(names, tables, notes))
+            notes.insert(0, Remark(NoteKind.NO_FUNCTIONS))
+        return RecordsDisplay(Report(names, tables, tuple(notes)))
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per device, function and line, sizes in bytes and time in seconds.
@@ -209,153 +173,17 @@ class RecordsDisplay:
         return html.fragment(self.report)
 
 
-class RecordedLines(ABC):
-    """Lines that display, print and save themselves: a profiler's, or those of a file."""
+def _notes_on(entries: Iterable[LineEntry], notes: Iterable[Note]) -> list[Note]:
+    """The notes that tell something of some entries."""
+    approximations = (part for entry in entries for part in entry.approximations)
+    kinds = {None, *(approximation.kind for approximation in approximations)}
+    return [note for note in notes if kind_of(note) in kinds]
 
-    @abstractmethod
-    def recorded(self) -> RecordedProfile:
-        """Everything recorded so far and what is known of the run, as ``save`` writes it."""
 
-    @abstractmethod
-    def _display(self, func: Any, columns: str | Iterable[str] | None) -> RecordsDisplay: ...
-
-    def display(
-        self, func: Any = None, columns: str | Iterable[str] | None = None
-    ) -> RecordsDisplay:
-        """The recorded lines: a table with bars in a notebook, text elsewhere.
-
-        It is shown at once where nothing gets the result, as in a script.
-
-        Args:
-            func: a function, its qualified name, or several; None for all, of a saved profile for
-                those that the run showed.
-            columns: fields of ``torch.cuda.memory_stats()`` such as ``allocated_bytes.all.peak``,
-                its short names ``peak`` (active bytes), ``reserved`` (its peak) and ``current``
-                (active bytes), or ``hits``, ``kept`` (bytes that a hit
-                allocated and did not free), ``freed`` (bytes from before that it freed), ``delta``
-                (the first less the second; the mean of a hit, as these), ``temporary``
-                (bytes in use beyond those of the start and the end), ``time`` (seconds). A
-                statistic over several hits is the maximum; of what is allocated, freed and counted
-                (``num_ooms``), that of a single hit. None for ``DEFAULT_COLUMNS``, of a saved
-                profile for those that the run showed.
-
-        Returns:
-            an object that renders itself.
-
-        Raises:
-            UnknownColumnError: the message lists the near ones.
-            UsageError: the function is not registered.
-        """
-        result = self._display(func, columns)
-        if is_result_dropped(sys._getframe(1)):
-            show(result)
-        return result
-
-    def print_stats(
-        self,
-        func: Any = None,
-        columns: str | Iterable[str] | None = None,
-        stream: TextIO | None = None,
-    ) -> None:
-        """Print what was recorded.
-
-        Args:
-            func: as ``display`` takes it.
-            columns: as ``display`` takes them.
-            stream: where to; the ``sys.stdout`` of this moment if None.
-
-        Raises:
-            UnknownColumnError: the message lists the near ones.
-            UsageError: the function is not registered.
-        """
-        if isinstance(func, TextIOBase):
-            raise UsageError("print_stats takes a stream as print_stats(stream=...)")
-        stream = sys.stdout if stream is None else stream
-        write(self._display(func, columns), stream)
-
-    def report_of_each_device(
-        self, func: Any = None, columns: str | Iterable[str] | None = None
-    ) -> Report:
-        """The tables as data, in a merged profile one for each function and device."""
-        return self._display(func, columns).report
-
-    def diff(self, other: RecordedLines) -> ProfileDifference:
-        """The differences from these lines to those of another profile, a later one.
-
-        Args:
-            other: a ``LineProfiler``, or a profile that ``load`` read.
-
-        Returns:
-            an object that a notebook shows as tables and ``print`` as text; ``to_dataframe()``
-            has the lines.
-
-        Raises:
-            UsageError: it is something else.
-        """
-        from .profile_difference import ProfileDifference
-
-        if not isinstance(other, RecordedLines):
-            raise UsageError(f"diff takes a profiler or a loaded profile, not {quoted(other)}")
-        return ProfileDifference(self.recorded(), other.recorded())
-
-    def save(
-        self, path: str | PathLike[str], *, force: bool = False, private: bool = False
-    ) -> None:
-        """Write everything recorded so far to a file, which ``load`` reads.
-
-        The command line reads it too: ``pytorch-memlab show FILE``, ``top``, ``diff`` and others.
-
-        Args:
-            path: of the file, such as ``train.memlab.json``. ``{rank}`` and ``{pid}`` are filled
-                in.
-            force: write it also where there is such a file already.
-            private: leave out the program's arguments, the message of its error, and the folders
-                of its files, as ``pytorch-memlab run --private`` does.
-
-        Raises:
-            UsageError: there is one, or it cannot be written; the older one is as it was.
-        """
-        from ..profiles.privacy import without_private_facts
-        from ..render.notes import in_words
-        from ..saved import profile_file
-
-        file = CheckedFile(path_of_rank(os.fspath(path)), keeps_older=not force)
-        recorded = self.recorded()
-        with private_names(private):
-            recorded = without_private_facts(recorded) if private else recorded
-            file.write(profile_file.text_of(in_words(recorded)))
-
-    def to_html(self, path: str | PathLike[str], *, private: bool = False) -> None:
-        """Write everything recorded so far to a page, which a browser shows without a network.
-
-        The page has the lines with the memory that each kept, what held the memory at the peak,
-        and, with ``history=True``, the memory over time. A page that is there is overwritten.
-
-        Args:
-            path: of the file, such as ``report.html``. ``{rank}`` and ``{pid}`` are filled in.
-            private: leave out the program's arguments, the message of its error, and the folders
-                of its files.
-
-        Raises:
-            UsageError: it cannot be written; an older page is as it was.
-        """
-        from ..profiles.privacy import private_report, without_private_facts
-        from ..render import report_page
-
-        file = CheckedFile(path_of_rank(os.fspath(path)))
-        recorded, report = self.recorded(), self.report_of_each_device()
-        if private:
-            recorded, report = without_private_facts(recorded), private_report(report)
-        with private_names(private):
-            file.write(report_page.render(recorded, report))
-
-    def __str__(self) -> str:
-        """The tables, as ``print_stats`` prints them."""
-        return repr(self._display(None, None))
-
-    def _repr_html_(self) -> str:
-        """The tables of all functions: a notebook shows them for an object that ends a cell."""
-        return self._display(None, None)._repr_html_()
+def _remark_on(kind: NoteKind, devices: Iterable[DeviceInfo]) -> list[Note]:
+    """A remark on some devices; none without them."""
+    names = tuple(device.name for device in sorted(devices, key=_device_order))
+    return [Remark(kind, names)] if names else []
 
 
 def _tables(
@@ -444,113 +272,3 @@ def _matching(
         return chosen
     registered = listed(info.qual_name for info in code_infos.values()) or "none"
     raise UsageError(f"{wanted} is not registered with this profiler; registered: {registered}")
-
-
-def show(display: RecordsDisplay) -> None:
-    """Show tables now: in IPython as the result of a cell, elsewhere on ``sys.stdout``."""
-    if ipython_shell() is not None:
-        from IPython.display import display as show_in_cell
-
-        show_in_cell(display)
-    else:
-        write(display, sys.stdout)
-
-
-def write(display: RecordsDisplay, stream: TextIO | None) -> None:
-    """Write tables as text, with colours in a terminal."""
-    if stream is None:  # ``sys.stdout`` where it was closed
-        return
-    with without_encoding_errors(stream):
-        if stream.isatty():
-            text.write(display.report, stream)
-        else:
-            stream.write(f"{display}\n")
-
-
-# In DataFrames
-
-
-def tidy_frame(
-    entries: Sequence[LineEntry], code_infos: Mapping[int, FunctionInfo]
-) -> pd.DataFrame:
-    """One row per device, function and line; see ``LineRecords.to_dataframe``."""
-    import pandas as pd
-
-    infos = [code_infos[entry.code_id] for entry in entries]
-    frame = pd.DataFrame(
-        {
-            "device": [entry.device.name for entry in entries],
-            "function": [info.qual_name for info in infos],
-            "file": [info.filename for info in infos],
-            "line": [entry.line for entry in entries],
-            "code": [info.text_of(entry.line) for info, entry in zip(infos, entries, strict=True)],
-            "hits": [entry.hits for entry in entries],
-            "time": [entry.time for entry in entries],
-            **{
-                name: [getattr(entry, name) for entry in entries]
-                for name in ("kept", "freed", "delta")
-            },
-        }
-    )
-    names = dict.fromkeys(name for entry in entries for name in entry.stats)
-    statistics = pd.DataFrame(
-        {name: _int_array([*map(measured(name), entries)]) for name in names},
-        index=frame.index,
-    )
-    unknown = pd.DataFrame(_approximation_columns(entries), index=frame.index)
-    return pd.concat([frame, statistics, unknown], axis=1)
-
-
-def _approximation_columns(entries: Sequence[LineEntry]) -> dict[str, list[int]]:
-    if not any(entry.approximations for entry in entries):
-        return {}
-    columns = {
-        **{kind.value: frozenset({kind}) for kind in ApproximationKind if kind not in OF_VALUES},
-        ApproximationKind.ASSUMED.value: OF_VALUES,
-    }
-    return {
-        name: [
-            sum(
-                approximation.calls if name in _IN_CALLS else approximation.nbytes
-                for approximation in entry.approximations
-                if approximation.kind in kinds
-            )
-            for entry in entries
-        ]
-        for name, kinds in columns.items()
-    }
-
-
-_IN_CALLS = (ApproximationKind.ASSUMED.value, ApproximationKind.UNCOUNTED.value)
-
-
-def line_frame(report: Report) -> pd.DataFrame:
-    """The numbers of a report by ``(qual_name, line)``, the maxima of functions and devices."""
-    import pandas as pd
-
-    rows: dict[tuple[str, int], Values] = {}
-    for table in report.tables:
-        for line, values in table.rows.items():
-            key = (table.function.qual_name, line)
-            rows[key] = _maxima(rows[key], values) if key in rows else values
-    keys = sorted(rows)
-    index = pd.MultiIndex.from_arrays(
-        [[name for name, _ in keys], [line for _, line in keys]], names=["qual_name", "line"]
-    )
-    columns = pd.MultiIndex.from_tuples([column_parts(column) for column in report.columns])
-    # With NaN in place of None a column stays numeric, and one without gaps an int column.
-    data = [[math.nan if value is None else value for value in rows[key]] for key in keys]
-    return pd.DataFrame(data, index=index, columns=columns)
-
-
-def _int_array(values: Sequence[int | None]) -> ExtensionArray:
-    import pandas as pd
-
-    return pd.array(values, dtype="Int64" if None in values else "int64")
-
-
-def _maxima(values: Values, other: Values) -> Values:
-    return tuple(
-        max((value for value in pair if value is not None), default=None)
-        for pair in zip(values, other, strict=True)
-    )

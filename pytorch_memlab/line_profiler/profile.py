@@ -18,7 +18,8 @@ from .._common.text.quoted import quoted
 from ..errors import UsageError
 from .columns import DEFAULT_COLUMNS, checked_columns
 from .line_profiler import LineProfiler
-from .line_records import RecordsDisplay, show
+from .line_records import RecordsDisplay
+from .recorded_lines import show
 from .registration import resolve
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from ..profiles.merging import over_devices
 from ..profiles.recorded import RecordedProfile
 from ..records import FunctionInfo, Report
 from ..saved import profile_file
-from .line_records import LineRecords, RecordedLines, RecordsDisplay
+from .line_records import LineRecords, RecordsDisplay
+from .recorded_lines import RecordedLines
 from .registration import resolve
 
 

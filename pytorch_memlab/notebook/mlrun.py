@@ -38,7 +38,7 @@ from ..line_profiler.line_profiler import LineProfiler
 from ..line_profiler.line_records import RecordsDisplay
 from ..line_profiler.recorded import with_run_peaks
 from ..line_profiler.source_functions import SourceFunctions, nearest
-from ..profiles.overview import verdicts
+from ..profiles.device_verdicts import verdicts
 from ..profiles.privacy import private_report, without_private_facts
 from ..profiles.recorded import MeasuredDevice, RecordedProfile
 from ..records import Report

@@ -12,7 +12,7 @@ from ..advice.batch_size import SmallerBatch
 from ..advice.cause import Remedy, Results, saves
 from ..advice.changes import EditedSource
 from ..advice.compared_values import Comparison
-from ..advice.trials import Advice, Result, Together
+from ..advice.trial_records import Advice, Result, Together
 from .rows import WIDTH, cut
 
 _MOST_LINES: Final = 4

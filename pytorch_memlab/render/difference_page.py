@@ -11,8 +11,8 @@ from .._common.text.prose_size import prose_size, signed
 from .._common.text.quoted import printable
 from ..history.timeline import Timeline
 from ..profiles.changed_tests import ChangedTest
+from ..profiles.device_verdicts import verdicts
 from ..profiles.differences import Differences, device_names
-from ..profiles.overview import verdicts
 from ..profiles.recorded import RecordedProfile
 from .differences import change_of, change_tables, percent, programs, warnings
 from .memory_of_tests import change_text, size_text

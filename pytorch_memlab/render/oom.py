@@ -16,7 +16,8 @@ from .._common.text.shared_paths import shown
 from ..advice.catalogue import names_fault
 from ..advice.cause import Remedy
 from ..advice.changes import EditedSource
-from ..advice.trials import Advice, Result, untried_advice
+from ..advice.trial_records import Advice, Result
+from ..advice.trials import untried_advice
 from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, ProgramLine
 from ..profiles.recorded import ProgramError, ShownRemedy

@@ -12,7 +12,7 @@ from .._common.text.quoted import printable
 from ..history.holders import PeakHolders
 from ..history.model import AllocationHistory, Frame
 from ..history.timeline import Timeline, timeline_of
-from ..profiles.overview import verdicts
+from ..profiles.device_verdicts import verdicts
 from ..profiles.ranking import lines_with_peaks, own_by_line
 from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
 from ..records import DeviceInfo, FunctionTable, Report

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from .._common.text.prose_size import prose_size
 from .._common.text.quoted import printable
-from ..profiles.overview import DeviceVerdict, FitOutcome
+from ..profiles.device_verdicts import DeviceVerdict, FitOutcome
 from ..profiles.recorded import UNKNOWN_STATUS, MeasuredDevice, RecordedProfile, Run
 from ..records import hardware
 

@@ -12,9 +12,11 @@ from pytorch_memlab.advice.around_program import Edit
 from pytorch_memlab.advice.cause import Basis, Remedy, Results
 from pytorch_memlab.advice.changes import EditedSource
 from pytorch_memlab.advice.compared_values import Comparison, RecordedValues, Values, compared
-from pytorch_memlab.advice.trials import Result, _keeps_its_word
+from pytorch_memlab.advice.remedy_runs import _keeps_its_word
+from pytorch_memlab.advice.trial_records import Result
 from pytorch_memlab.fitting.target import ProgramTarget
-from pytorch_memlab.fitting.trial import Settings, TrialRequest, run_all
+from pytorch_memlab.fitting.trial import Settings, TrialRequest
+from pytorch_memlab.fitting.trial_run import run_all
 from pytorch_memlab.render.advice import outcome
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 

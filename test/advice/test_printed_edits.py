@@ -15,7 +15,7 @@ from pytorch_memlab.advice.cause import Remedy
 from pytorch_memlab.advice.changes import without_gradients
 from pytorch_memlab.advice.loss_in_parts import loss_in_parts
 from pytorch_memlab.advice.rewriting import Rewriting, changed_code
-from pytorch_memlab.advice.trials import Advice
+from pytorch_memlab.advice.trial_records import Advice
 from pytorch_memlab.render.advice import lines_of
 
 _PLACE = re.compile(r" *# program\.py (before|after|in place of) lines? (\d+)(?: to (\d+))?:")

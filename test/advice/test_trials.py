@@ -14,7 +14,7 @@ from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
-from pytorch_memlab.advice import trials
+from pytorch_memlab.advice import remedy_runs
 from pytorch_memlab.advice.around_program import Edit
 from pytorch_memlab.advice.batch_size import BatchNumber
 from pytorch_memlab.advice.catalogue import candidates
@@ -23,14 +23,8 @@ from pytorch_memlab.advice.causes.gradients_kept import SetToNone
 from pytorch_memlab.advice.causes.growing_buffer import GrowingBuffer
 from pytorch_memlab.advice.changes import EditedSource, at_once, sum_of_numbers
 from pytorch_memlab.advice.compared_values import Comparison
-from pytorch_memlab.advice.trials import (
-    Advice,
-    Result,
-    Together,
-    TrialProgram,
-    advice_without_error,
-    tried_advice,
-)
+from pytorch_memlab.advice.trial_records import Advice, Result, Together, TrialProgram
+from pytorch_memlab.advice.trials import advice_without_error, tried_advice
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Settings
 from pytorch_memlab.render.oom import text as oom_text
@@ -222,9 +216,9 @@ def test_remedies_run_beside_the_program_as_it_is(tmp_path, monkeypatch):
         begun.append([len(request.changes) for request in requests])
         return run_all(requests)
 
-    run_all = trials.run_all
-    monkeypatch.setattr(trials, "run_all", counted)
-    tried = trials._Trials(again, has_error=True)
+    run_all = remedy_runs.run_all
+    monkeypatch.setattr(remedy_runs, "run_all", counted)
+    tried = remedy_runs.RemedyRuns(again, has_error=True)
     tried.try_all(candidates(facts))
     assert begun[0][:2] == [0, 1]
     assert tried.advice("").results[0].fits
@@ -245,7 +239,7 @@ def test_a_smaller_batch_is_tried_behind_any_number_of_edits():
     change = BatchNumber(8, __file__).changed_to(4)
     batch = [(GrowingBuffer(), Remedy("batch", MIB, "", (), change=change))]
     names = [
-        [one.cause for one in trials._to_try(known)]
+        [one.cause for one in remedy_runs.remedies_to_try(known)]
         for known in ([*words, *edits], [*words, *edits, *batch], [*edits[:2], *batch, *edits[2:]])
     ]
     assert names == [

@@ -79,7 +79,7 @@ def test_an_error_of_the_program_is_none_of_a_gpu():
 
 def test_tensors_are_named_where_no_line_is_known(gpu, monkeypatch):
     monkeypatch.setattr(
-        "pytorch_memlab.reporter.oom_facts.address_of",
+        "pytorch_memlab.reporter.oom_groups.address_of",
         lambda _tensor, storage: gpu_addresses[storage._cdata],
     )
     kept = take(40)

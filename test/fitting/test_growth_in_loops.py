@@ -7,7 +7,8 @@ import torch
 
 from pytorch_memlab import simulate
 from pytorch_memlab.fitting.target import ProgramTarget
-from pytorch_memlab.fitting.trial import Settings, TrialRequest, run
+from pytorch_memlab.fitting.trial import Settings, TrialRequest
+from pytorch_memlab.fitting.trial_run import run
 from pytorch_memlab.fitting.verdict import rise_of_peak, verdict
 from pytorch_memlab.simulation.inspect import find_gpu
 

@@ -17,7 +17,7 @@ from pytorch_memlab.fitting.pipeline_changes import MicroBatches, changes_for
 from pytorch_memlab.fitting.pipeline_facts import PipelineFacts
 from pytorch_memlab.fitting.ranks import RankSearch, TriedOnRanks
 from pytorch_memlab.fitting.settled import Repeated
-from pytorch_memlab.fitting.trial import _Run
+from pytorch_memlab.fitting.trial_run import _Run
 from pytorch_memlab.fitting.used_tensors import used_tensors
 from pytorch_memlab.history.refused_peak import refused_peak
 

@@ -21,7 +21,8 @@ from pytorch_memlab.errors import UsageError
 from pytorch_memlab.fitting import child
 from pytorch_memlab.fitting.change import Change
 from pytorch_memlab.fitting.target import FunctionTarget, ProgramTarget
-from pytorch_memlab.fitting.trial import Ending, Settings, TrialRequest, run_all
+from pytorch_memlab.fitting.trial import Ending, Settings, TrialRequest
+from pytorch_memlab.fitting.trial_run import run_all
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 
 A100 = find_gpu("a100")
@@ -325,7 +326,8 @@ def test_trials_end_with_a_process_that_is_killed(tmp_path):
     path.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
     run = (
         "from pytorch_memlab.fitting.target import ProgramTarget\n"
-        "from pytorch_memlab.fitting.trial import Settings, TrialRequest, run\n"
+        "from pytorch_memlab.fitting.trial import Settings, TrialRequest\n"
+        "from pytorch_memlab.fitting.trial_run import run\n"
         "from pytorch_memlab.simulation.hardware.presets import find_gpu\n"
         f"settings = Settings(output={str(tmp_path)!r})\n"
         f"run(TrialRequest(ProgramTarget({str(path)!r}), find_gpu('a100'), settings))\n"

@@ -8,7 +8,8 @@ import socket
 import pytest
 from support.trials import run_trial
 
-from pytorch_memlab.advice.trials import TrialProgram, advice_without_error
+from pytorch_memlab.advice.trial_records import TrialProgram
+from pytorch_memlab.advice.trials import advice_without_error
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Ending, Settings
 from pytorch_memlab.simulation.inspect import find_gpu

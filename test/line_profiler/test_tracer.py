@@ -22,7 +22,8 @@ from support.traced_programs import Recorder
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler import tracer as tracer_module
-from pytorch_memlab.line_profiler.settrace_tracer import Chain, SettraceTracer
+from pytorch_memlab.line_profiler.chained_tracer import Chain
+from pytorch_memlab.line_profiler.settrace_tracer import SettraceTracer
 from pytorch_memlab.line_profiler.watched import WatchedCodes
 
 HAS_MONITORING = sys.version_info >= (3, 12)

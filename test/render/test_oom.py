@@ -13,7 +13,7 @@ from timelines import HOSTILE
 from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice.cause import Remedy
-from pytorch_memlab.advice.trials import Advice, Result, Together
+from pytorch_memlab.advice.trial_records import Advice, Result, Together
 from pytorch_memlab.history.model import Category
 from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, ProgramFrame, ProgramLine
 from pytorch_memlab.render.oom import data, fragment, program_error, text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytorch_memlab.profiles.overview import verdicts
+from pytorch_memlab.profiles.device_verdicts import verdicts
 from pytorch_memlab.profiles.recorded import MeasuredDevice, RecordedProfile, Run
 from pytorch_memlab.records import (
     Approximation,

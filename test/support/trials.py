@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pytorch_memlab.fitting.trial import Settings, TrialRequest, run
+from pytorch_memlab.fitting.trial import Settings, TrialRequest
+from pytorch_memlab.fitting.trial_run import run
 
 
 def run_trial(target, gpu, changes=(), steps=None, is_limited=False, **settings):

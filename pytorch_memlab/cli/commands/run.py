@@ -35,21 +35,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING
 
-from ..._common.interrupts.whole_block import WholeStack
 from ..._common.patching.patches import Patches
 from ..._common.process import main_program
 from ..._common.process.own_frames import without_own_frames
 from ..._common.process.ranks import this_rank
 from ..._common.process.switch import SWITCHED_OFF, is_switched_off
-from ..._common.text.prose_size import prose_size
-from ..._common.text.quoted import quoted
-from ..._common.torch.optimizer_steps import ProgramDone
 from ...columns import COLUMNS
 from ...errors import MemlabError, UsageError
 from ...jobs.launch_names import is_launcher
@@ -73,26 +68,28 @@ from ..common_options import (
     simulated_gpus,
 )
 from ..configuration import add_configured
-from ..ending_signals import EndedBySignal, EndingSignals, requests_to
-from ..exit_codes import DOES_NOT_FIT, FAILED, NO_VERDICT
+from ..ending_signals import EndingSignals, requests_to
 from ..parser import CommandParser
 from ..process import CommandProcess
 from ..run.steps import Steps
 
 if TYPE_CHECKING:
-    from ...advice.trials import TrialProgram
-    from ...scopes import DevicePeaks
-    from ..run.profile import Profile
     from ..run.remedies import RemedyTrials
 
 
 def add_arguments(parser: CommandParser) -> None:
     parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [ARGS ...]"
     parser.set_defaults(job_is_temporary=False)  # true in ranks that a program started
-    described = ", ".join(f"{column.name} ({column.text})" for column in COLUMNS)
     parser.hint_on_unknown = "; options of the script go after it: run SCRIPT ARGS"
     add_program(parser.group("what to run"), "; - for standard input")
 
+    _add_profile_options(parser)
+    _add_output_options(parser)
+    _add_simulation_options(parser)
+
+
+def _add_profile_options(parser: CommandParser) -> None:
+    described = ", ".join(f"{column.name} ({column.text})" for column in COLUMNS)
     add = parser.group("what to profile")
     add_functions_and_columns(
         add,
@@ -122,6 +119,8 @@ def add_arguments(parser: CommandParser) -> None:
         type=number_from(1, "optimizer steps"),
     )
 
+
+def _add_output_options(parser: CommandParser) -> None:
     add = parser.group("output")
     add_report_options(add)
     add_output_files(
@@ -178,6 +177,8 @@ def add_arguments(parser: CommandParser) -> None:
         " traceback to a file too: text, or data if its name ends in .json",
     )
 
+
+def _add_simulation_options(parser: CommandParser) -> None:
     add = parser.group("simulation")
     add(
         f"--gpu {GPU_SPEC}",
@@ -283,12 +284,14 @@ def _prepared(
     from ...jobs.attached import AttachedProcess
     from ...line_profiler.columns import checked_columns
     from ..run.files import OutOfMemoryReport, RunFiles
+    from ..run.max_peak import MaxPeak
     from ..run.profile import Profile, put_profile_in_builtins
+    from ..run.program_run import run_program
     from ..run.ranks import StartedRanks
     from ..run.sections import CategoryReport, StepLeaks
 
     steps = Steps(options.warmup, options.steps)
-    limit = _MaxPeak(options.max_peak)
+    limit = MaxPeak(options.max_peak)
     columns = options.columns and checked_columns(options.columns)
     choice = report_choice(options)
     files = RunFiles(options)
@@ -354,115 +357,7 @@ def _prepared(
     tell = notices.tell_simulated_gpu if parser is not None else lambda _options: None
     limit.is_of_ranks = have_started
     starts.insert(0, lambda _stack: tell(options))
-    return partial(_run, call, starts, ending, process, profile, limit, are_written, signals)
-
-
-def _run(
-    program: Callable[[], object],
-    starts: Sequence[Callable[[ExitStack], object]],
-    ending: ExitStack,
-    process: CommandProcess,
-    profile: Profile,
-    limit: _MaxPeak,
-    are_written: Callable[[], bool],
-    signals: EndingSignals,
-) -> int:
-    """Run the program; its tables follow its exception, or else its threads and exit handlers."""
-    for start in starts:
-        start(process)
-    measured, threads = WholeStack(), threading.enumerate()
-
-    def end() -> None:
-        with signals.report():
-            ending.close()
-        process.late_status = 0 if are_written() else FAILED
-
-    def finish(status: int) -> int:
-        measured.close()
-        verdict = 0 if status else limit.exit_code(profile.peaks)
-        end()
-        return status or verdict or process.late_status
-
-    def report(error: EndedBySignal) -> None:
-        try:
-            raise error  # the tables tell how the program ended
-        except EndedBySignal:
-            finish(128 + error.number)
-
-    signals.start(process, report)
-    process.last_work = end
-    _before_exit(process, finish)
-    _before_exec(process, finish)
-    with without_own_frames(process):
-        try:
-            with measured:
-                measured.enter_context(profile.measuring())
-                program()
-        except ProgramDone:
-            pass  # the rest is as if the program had come to its end
-        except BaseException as error:
-            if isinstance(error, SystemExit):
-                main_program.join_other_threads(threads)
-            has_ended_well = isinstance(error, SystemExit) and not error.code
-            verdict = limit.exit_code(profile.peaks) if has_ended_well else 0
-            end()
-            if verdict:
-                return verdict
-            if has_ended_well and process.late_status:
-                return process.late_status
-            raise
-        main_program.join_other_threads(threads)
-        return limit.exit_code(profile.peaks)
-
-
-def _before_exit(process: ExitStack, finish: Callable[[int], int]) -> None:
-    """Let ``os._exit`` of this process call a function first, which makes the exit code of it."""
-    own_process = os.getpid()
-
-    def exit_at_once(original: Callable[[int], NoReturn], status: int) -> NoReturn:
-        try:
-            if os.getpid() == own_process:
-                raise SystemExit(status)  # the tables tell how the program ended
-        except SystemExit:
-            status = finish(status)
-        finally:
-            original(status)
-
-    process.enter_context(Patches()).around(os, "_exit")(exit_at_once)
-
-
-def _before_exec(process: ExitStack, finish: Callable[[int], int]) -> None:
-    """Let ``os.exec*`` of this process call a function first: the program does not come back."""
-    # All of them call ``os.execv`` or ``os.execve``, some for each folder of ``PATH`` until one has
-    # the program.
-    own_process = os.getpid()
-
-    def replace_program(original: Callable[..., NoReturn], path: Any, *args: Any) -> NoReturn:
-        if os.getpid() == own_process and _is_program(path):
-            name = path if isinstance(path, int) else os.fsdecode(path)
-            notices.tell(f"the program ends here: {quoted(name)} takes its place")
-            try:
-                raise SystemExit(0)  # the tables tell how the program ended
-            except SystemExit:
-                finish(0)
-            sys.stdout.flush()
-            sys.stderr.flush()
-        original(path, *args)
-
-    patches = process.enter_context(Patches())
-    for name in ("execv", "execve"):
-        if hasattr(os, name):
-            patches.around(os, name)(replace_program)
-
-
-def _is_program(path: Any) -> bool:
-    """True if a process can become this file; a file descriptor is one that the program opened."""
-    if isinstance(path, int):
-        return True
-    try:
-        return os.path.isfile(path) and os.access(path, os.X_OK)
-    except (TypeError, ValueError):
-        return False
+    return partial(run_program, call, starts, ending, process, profile, limit, are_written, signals)
 
 
 def _run_plainly(program: Callable[[], None], process: ExitStack) -> None:
@@ -511,38 +406,10 @@ def _remedy_trials(options: argparse.Namespace, steps: Steps) -> RemedyTrials | 
     """Trials of remedies; None if they are switched off, or the program cannot run twice."""
     if options.no_try or options.script == "-":
         return None
-    from ..run.remedies import RemedyTrials
+    from ..run.remedies import RemedyTrials, trial_program
 
-    program = partial(_trial_program, options, steps, os.getcwd(), dict(os.environ))
+    program = partial(trial_program, options, steps, os.getcwd(), dict(os.environ))
     return RemedyTrials(program, asks_for_all=options.advice)
-
-
-def _trial_program(
-    options: argparse.Namespace, steps: Steps, folder: str, environment: Mapping[str, str]
-) -> TrialProgram | None:
-    """The program as it was started; None on a real GPU."""
-    from ...advice.trials import TrialProgram
-    from ...devices import simulated_machine
-    from ...fitting.target import ProgramTarget
-    from ...fitting.trial import Settings
-
-    machine = simulated_machine()
-    if machine is None:
-        return None
-    context, others = memory_overhead(options)
-    return TrialProgram(
-        ProgramTarget(options.script, tuple(options.arguments), options.is_module),
-        machine.gpus[0].model,
-        Settings(
-            steps=steps.done + _STEPS_BEYOND,
-            num_gpus=simulated_gpus(options),
-            context=context,
-            others=others,
-        ),
-        folder,
-        environment,
-        computes=not options.dry_run,
-    )
 
 
 def _find(options: argparse.Namespace, process: ExitStack) -> main_program.Program:
@@ -557,41 +424,3 @@ def _program_of(options: argparse.Namespace) -> main_program.Program:
 
 def _folder(options: argparse.Namespace) -> str:
     return main_program.folder_of(options.script, is_module=options.is_module)
-
-
-_STEPS_BEYOND: Final = 2
-"""Optimizer steps that a trial goes on for after those before the error."""
-
-
-class _MaxPeak:
-    """The most that a program may reserve on each GPU."""
-
-    def __init__(self, text: str | None) -> None:
-        from ...simulation.inspect import checked_size
-
-        expected = "--max-peak is a size such as 20GiB"
-        self._text = text
-        self._size = None if text is None else checked_size(text, expected)
-        self._lines: list[str] = []
-        self.is_of_ranks: Callable[[], bool] = lambda: False
-
-    def exit_code(self, peaks: Callable[[], Mapping[str, DevicePeaks]]) -> int:
-        """The verdict on a program that ended well; 0 if no device has more reserved."""
-        if self._size is None:
-            return 0
-        reserved = {name: peak.reserved for name, peak in peaks().items()}
-        if not any(reserved.values()):
-            if self.is_of_ranks():  # each of them has its own verdict
-                return 0
-            self._lines = [f"no verdict on --max-peak {self._text}: no memory of a GPU was used"]
-            return NO_VERDICT
-        self._lines = [
-            f"peak {prose_size(size)} reserved on {name}, more than --max-peak {self._text}"
-            for name, size in reserved.items()
-            if size > self._size
-        ]
-        return DOES_NOT_FIT if self._lines else 0
-
-    def tell(self) -> None:
-        for line in self._lines:
-            notices.tell(line)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from ..._common.process.ranks import prints
 from ..._common.process.standard_output import print_to_stdout
+from ..common_options import memory_overhead, simulated_gpus
 from ..notices import tell, tell_in_terminal
 
 if TYPE_CHECKING:
     from ..._common.process.uncaught_errors import ErrorReport
-    from ...advice.trials import TrialProgram
+    from ...advice.trial_records import TrialProgram
     from .profile import Profile
+    from .steps import Steps
+
+_STEPS_BEYOND: Final = 2
+"""Optimizer steps that a trial goes on for after those before the error."""
 
 
 class RemedyTrials:
@@ -69,3 +75,31 @@ class RemedyTrials:
             print_to_stdout(f"\n{text}")
         elif self._asks_for_all:
             tell(f"no remedy lowers the peak{': ' * bool(advice.untried)}{advice.untried}")
+
+
+def trial_program(
+    options: argparse.Namespace, steps: Steps, folder: str, environment: Mapping[str, str]
+) -> TrialProgram | None:
+    """The program as it was started; None on a real GPU."""
+    from ...advice.trial_records import TrialProgram
+    from ...devices import simulated_machine
+    from ...fitting.target import ProgramTarget
+    from ...fitting.trial import Settings
+
+    machine = simulated_machine()
+    if machine is None:
+        return None
+    context, others = memory_overhead(options)
+    return TrialProgram(
+        ProgramTarget(options.script, tuple(options.arguments), options.is_module),
+        machine.gpus[0].model,
+        Settings(
+            steps=steps.done + _STEPS_BEYOND,
+            num_gpus=simulated_gpus(options),
+            context=context,
+            others=others,
+        ),
+        folder,
+        environment,
+        computes=not options.dry_run,
+    )

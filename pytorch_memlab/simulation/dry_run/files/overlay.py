@@ -3,47 +3,43 @@
 from __future__ import annotations
 
 import errno
-import filecmp
 import itertools
 import os
 import shutil
 import stat
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from ...._common.process.real_files import is_direct, on_disk
 from ...._common.process.working_folder import new_folder
-from .layers import GONE, LayeredPath, Layers, path_of_descriptor
+from .disk import CLOEXEC, copy_file, mode_of, move, redirect, remove_tree
+from .layers import GONE, LayeredPath, path_of_descriptor
 from .marks import MARK
+from .reported_paths import REMOVED, RENAMED, ReportedPaths
 
 Result = TypeVar("Result")
 
 VARIABLE: Final = "PYTORCH_MEMLAB_OVERLAY"
-_CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 _LOOKED_AT: Final = 65_536
 _MOST_OF_DISK: Final = 0.5  # of what is free in the folder for temporary files
 _MOST_COPIED: Final = 64 * 2**20  # bytes of a file whose mode or times change
 _CHECKPOINT_ENDINGS: Final = (".distcp", ".metadata", ".metadata.tmp")
 """Of the files that PyTorch writes for a distributed checkpoint."""
-_WRITTEN, _REMOVED, _RENAMED = "", " (not removed)", " (not renamed)"
-_stat, _lstat, _access, _listdir = os.stat, os.lstat, os.access, os.listdir
+_stat, _access, _listdir = os.stat, os.access, os.listdir
 _disk_usage = shutil.disk_usage
-_mkdir, _rmdir, _unlink, _rename = os.mkdir, os.rmdir, os.unlink, os.rename
-_readlink, _symlink, _chmod, _utime, _open_fd = os.readlink, os.symlink, os.chmod, os.utime, os.open
-_dup2, _close, _lseek, _fstat = os.dup2, os.close, os.lseek, os.fstat
+_mkdir, _rmdir, _unlink, _chmod = os.mkdir, os.rmdir, os.unlink, os.chmod
+_open_fd, _close, _fstat = os.open, os.close, os.fstat
 _open = open
 
 
-class Overlay(Layers):
+class Overlay(ReportedPaths):
     """The files of a dry run."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
         self._numbers = itertools.count()
         self._owner = os.getpid()
-        self._final_names: tuple[str, ...] | None = None
         self.is_shared = False  # another process removes the copies
 
     @property
@@ -103,7 +99,7 @@ class Overlay(Layers):
         if logical is None:
             yield path
             return
-        mode = _mode(real)
+        mode = mode_of(real)
         if mode is not None and real is not None:
             if exclusive or not stat.S_ISREG(mode):
                 yield real if is_moved else path
@@ -124,7 +120,7 @@ class Overlay(Layers):
             raise _error(errno.ENOENT, path)
         target = self._new(logical, path, kept=lacks_values or always_kept)
         yield target if is_moved or target != logical else path
-        if _mode(target) is not None:
+        if mode_of(target) is not None:
             self._add_new(logical, target)
             if lacks_values:
                 self.tell("lacking", target, True)
@@ -151,10 +147,10 @@ class Overlay(Layers):
             self._check_room(real)
         copy = self.new_copy(logical)
         if empty:
-            _close(_open_fd(copy, os.O_WRONLY | os.O_CREAT | _CLOEXEC, 0o600))
+            _close(_open_fd(copy, os.O_WRONLY | os.O_CREAT | CLOEXEC, 0o600))
             _chmod(copy, stat.S_IMODE(_stat(real).st_mode))
         else:
-            _copy_file(real, copy)
+            copy_file(real, copy)
         self.tell("at", logical, copy)
         return copy
 
@@ -174,7 +170,7 @@ class Overlay(Layers):
         """The place where something new is made."""
         parent, name = os.path.split(logical)
         real_parent = self.real_of("" if parent == "/" else parent)
-        mode = None if real_parent is None else _mode(real_parent or "/")
+        mode = None if real_parent is None else mode_of(real_parent or "/")
         if mode is None or real_parent is None:
             raise _error(errno.ENOENT, path)
         if not stat.S_ISDIR(mode):
@@ -207,7 +203,7 @@ class Overlay(Layers):
         logical, real, is_moved = self.place(path, follow=False)
         if logical is None:
             return make(path)
-        if real is not None and _mode(real, follow=False) is not None:
+        if real is not None and mode_of(real, follow=False) is not None:
             raise _error(errno.EEXIST, path)
         target = self._new(logical, path)
         result = make(target if is_moved or target != logical else path)
@@ -221,7 +217,7 @@ class Overlay(Layers):
         logical, real, is_moved = self.place(path, follow=follow)
         if logical is None:
             return change(path)
-        mode = _mode(real, follow=False)
+        mode = mode_of(real, follow=False)
         if real is None or mode is None:
             raise _error(errno.ENOENT, path)
         if self.is_own(real):
@@ -240,7 +236,7 @@ class Overlay(Layers):
         if logical is None:
             remove(path)
             return
-        mode = None if real is None else _mode(real, follow=False)
+        mode = None if real is None else mode_of(real, follow=False)
         if mode is None or real is None:
             raise _error(errno.ENOENT, path)
         if stat.S_ISDIR(mode):
@@ -258,15 +254,15 @@ class Overlay(Layers):
                 self.unname(logical)
             self._hide(logical)
             if is_named:
-                self.name(logical, path, _REMOVED)
+                self.name(logical, path, REMOVED)
             return
         self._hide(logical)
-        self.name(logical, path, _REMOVED)
+        self.name(logical, path, REMOVED)
 
     def folder_removed(self, remove: Callable[[Any], object], path: Any) -> None:
         """Remove an empty folder."""
         logical, real, _ = self.place(path, follow=False)
-        if logical is None or real is None or not stat.S_ISDIR(_mode(real, follow=False) or 0):
+        if logical is None or real is None or not stat.S_ISDIR(mode_of(real, follow=False) or 0):
             if logical is not None and real is None:
                 raise _error(errno.ENOENT, path)
             remove(path if logical is None or real == logical else real)
@@ -284,14 +280,14 @@ class Overlay(Layers):
         if was_lower:
             for below in [key for key in self.named.copy() if key.startswith(logical + "/")]:
                 self.unname(below)
-            self.name(logical, path, _REMOVED)
+            self.name(logical, path, REMOVED)
 
     def tree_removed(self, path: Any) -> bool:
         """Hide a folder with all that is in it; False if that has to go one by one."""
         logical, real, _ = self.place(path, follow=False)
         if logical is None or real is None or self.is_own(real):
             return False
-        if not stat.S_ISDIR(_mode(real, follow=False) or 0) or not self._is_lower(logical):
+        if not stat.S_ISDIR(mode_of(real, follow=False) or 0) or not self._is_lower(logical):
             return False
         if any(self.is_own_below(real)):
             return False
@@ -300,7 +296,7 @@ class Overlay(Layers):
         self._hide(logical)
         for below in [key for key in self.named.copy() if key.startswith(logical + "/")]:
             self.unname(below)
-        self.name(logical, path, _REMOVED)
+        self.name(logical, path, REMOVED)
         return True
 
     def is_own_below(self, real: str) -> Iterator[bool]:
@@ -320,7 +316,7 @@ class Overlay(Layers):
         self._check_folder(target.logical, dst)
         is_own = self.is_own(source.real)
         # What has the name goes first; then it is as if there had never been anything.
-        had_older = target.real is not None and _mode(target.real, follow=False) is not None
+        had_older = target.real is not None and mode_of(target.real, follow=False) is not None
         if had_older:
             self._replaced(target)
         kept = self._is_kept(source.real, dst)
@@ -329,7 +325,7 @@ class Overlay(Layers):
         real = source.real
         if is_own and not self.is_used_elsewhere(real, source.logical):
             real = new
-            _move(source.real, new)
+            move(source.real, new)
             self._carry_made(source.real, new)
         self.tell("carry", source.logical, target.logical)
         self._hide(source.logical)
@@ -338,7 +334,7 @@ class Overlay(Layers):
         if real != target.logical:
             self.tell("at", target.logical, real)
         if was_lower:
-            self.name(source.logical, src, _RENAMED)
+            self.name(source.logical, src, RENAMED)
         if self._is_lower(target.logical) or kept or (name is not None and real != target.logical):
             self.name(target.logical, dst)
 
@@ -346,7 +342,7 @@ class Overlay(Layers):
         self, source: LayeredPath, target: LayeredPath, src: Any, dst: Any
     ) -> bool:
         """True if both are one file; an error where the system has one."""
-        mode = None if source.real is None else _mode(source.real, follow=False)
+        mode = None if source.real is None else mode_of(source.real, follow=False)
         if mode is None:
             raise _error(errno.ENOENT, src, dst)
         if source.logical == target.logical:
@@ -355,7 +351,7 @@ class Overlay(Layers):
         assert target.logical is not None
         if target.logical.startswith(source.logical + "/"):
             raise _error(errno.EINVAL, src, dst)
-        older = None if target.real is None else _mode(target.real, follow=False)
+        older = None if target.real is None else mode_of(target.real, follow=False)
         if older is not None and target.real is not None:
             if stat.S_ISDIR(older) and not stat.S_ISDIR(mode):
                 raise _error(errno.EISDIR, src, dst)
@@ -370,7 +366,7 @@ class Overlay(Layers):
         assert logical is not None
         assert real is not None
         if self.is_own(real) and not self.is_used_elsewhere(real, logical):
-            (_rmdir if stat.S_ISDIR(_mode(real, follow=False) or 0) else _unlink)(real)
+            (_rmdir if stat.S_ISDIR(mode_of(real, follow=False) or 0) else _unlink)(real)
             self._forget_made(real)
         self._hide(logical)
 
@@ -380,9 +376,9 @@ class Overlay(Layers):
         if source.logical is None or target.logical is None:
             self.make_new(lambda real: link(src, real), dst)
             return
-        if source.real is None or _mode(source.real, follow=False) is None:
+        if source.real is None or mode_of(source.real, follow=False) is None:
             raise _error(errno.ENOENT, src, dst)
-        if target.real is not None and _mode(target.real, follow=False) is not None:
+        if target.real is not None and mode_of(target.real, follow=False) is not None:
             raise _error(errno.EEXIST, src, dst)
         new = self._new(target.logical, dst)
         is_kept = source.real.startswith(self.folder + "/") or new != target.logical
@@ -397,12 +393,14 @@ class Overlay(Layers):
     def _is_lower(self, logical: str) -> bool:
         """True if the path was there when the run began."""
         real = self.below_itself(logical)
-        return real is not None and _mode(real, follow=False) is not None and not self.is_own(real)
+        return (
+            real is not None and mode_of(real, follow=False) is not None and not self.is_own(real)
+        )
 
     def _hide(self, logical: str) -> None:
         """Let a path lead nowhere."""
         below = self.below_itself(logical)
-        if below is not None and _mode(below, follow=False) is not None:
+        if below is not None and mode_of(below, follow=False) is not None:
             self.tell("at", logical, GONE)
         elif logical in self.moved:
             self.tell("drop", logical)
@@ -445,7 +443,7 @@ class Overlay(Layers):
         """True if a file holds data without values, as far as is known."""
         if real in self.lacking:
             return True
-        if not stat.S_ISREG(_mode(real, follow=False) or 0):
+        if not stat.S_ISREG(mode_of(real, follow=False) or 0):
             return False
         with _open(real, "rb") as file:
             return MARK in file.read(_LOOKED_AT)
@@ -463,8 +461,8 @@ class Overlay(Layers):
             logical = self.logical_of(real)
             if self.is_own(real) and not real.startswith(self.folder + "/"):
                 copy = self.new_copy(logical)
-                _copy_file(real, copy)
-                _redirect(descriptor, copy)
+                copy_file(real, copy)
+                redirect(descriptor, copy)
                 self._delete(real)
                 self.tell("at", logical, copy)
                 real = copy
@@ -485,29 +483,7 @@ class Overlay(Layers):
         folder, name = os.path.split(self.place(path).logical or "")
         return folder in self.checkpoints and name.endswith(_CHECKPOINT_ENDINGS)
 
-    # Names for the report
-
-    def name(self, logical: str, path: Any, what: str = _WRITTEN, *, is_loud: bool = True) -> None:
-        """Name a path in the reports, and the first one on standard error at once."""
-        if os.path.dirname(logical) in self.checkpoints:
-            return
-        before = self.named.get(logical)
-        if before is not None and before[1] == what:
-            return
-        name = before[0] if before else os.fsdecode(path)
-        self.tell("named", logical, name, what)
-        if is_loud and not self.is_told:
-            self.tell("told")
-            print(
-                f"pytorch-memlab: dry run: {name} stays as it is; no file that is there is changed,"
-                " and none is written with tensors that have no values (--allow-writes, or"
-                " simulate(..., allow_writes=True), writes them)",
-                file=sys.stderr,
-            )
-
-    def unname(self, logical: str) -> None:
-        if logical in self.named:
-            self.tell("unnamed", logical)
+    # Rules from now on
 
     def keep_new(self) -> None:
         """Put new files and folders into the folder of the overlay too, from now on."""
@@ -517,30 +493,6 @@ class Overlay(Layers):
         """Refuse commands that cannot be held back, from now on."""
         self.tell("refuse_commands")
 
-    def paths(self) -> tuple[str, ...]:
-        """The paths that are kept from being changed, as the program named them."""
-        if self._final_names is not None:
-            return self._final_names
-        self.read_journal()
-        named = self.named.copy().items()
-        with on_disk():
-            return tuple(name + what for path, (name, what) in named if not self._is_same(path))
-
-    def _is_same(self, logical: str) -> bool:
-        """True if the program wrote what was there already."""
-        lower, real = self.below_itself(logical), self.real_of(logical)
-        if not lower or not real or lower == real or _mode(lower) is None:
-            return False
-        with suppress(OSError):
-            if stat.S_ISREG(_mode(real) or 0) and stat.S_ISREG(_mode(lower) or 0):
-                return filecmp.cmp(lower, real, shallow=False)
-        return False
-
-    def started_commands(self) -> tuple[tuple[str, bool], ...]:
-        """Commands that were not held back, and whether they were refused."""
-        self.read_journal()
-        return tuple(self.commands.items())
-
     # Its end
 
     def close(self) -> None:
@@ -548,12 +500,12 @@ class Overlay(Layers):
         if not self.is_open or os.getpid() != self._owner or self.is_shared:
             self.is_open = False
             return
-        self._final_names = self.paths()
+        self.final_names = self.paths()
         incomplete = self._incomplete_folders()
         self.is_open = False
         for folder in incomplete:
-            _remove_tree(folder)
-        _remove_tree(self.folder)
+            remove_tree(folder)
+        remove_tree(self.folder)
 
     def _incomplete_folders(self) -> set[str]:
         """New folders that lack a file: a program would take them for whole checkpoints."""
@@ -583,67 +535,3 @@ def _error(number: int, *paths: Any) -> OSError:
     """The error that the system gives."""
     first, *others = paths
     return OSError(number, os.strerror(number), first, None, *others)
-
-
-def _mode(real: str | None, *, follow: bool = True) -> int | None:
-    """The mode of what is at a real place; None if nothing is."""
-    if real is None:
-        return None
-    try:
-        return (_stat if follow else _lstat)(real).st_mode
-    except (OSError, ValueError):
-        return None
-
-
-def _redirect(descriptor: int, path: str) -> None:
-    """Let a descriptor be of another file, at the same position."""
-    import fcntl  # there is none on Windows
-
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    other = _open_fd(path, flags | _CLOEXEC)
-    _lseek(other, _lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-    _dup2(other, descriptor, os.get_inheritable(descriptor))
-    _close(other)
-
-
-def _copy_file(source: str, target: str) -> None:
-    """Copy a file with its mode and its times."""
-    with _open(source, "rb") as old, _open(target, "wb") as new:
-        shutil.copyfileobj(old, new, 1 << 20)
-    status = _stat(source)
-    _chmod(target, stat.S_IMODE(status.st_mode))
-    _utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def _move(source: str, target: str) -> None:
-    """Rename, to another file system too."""
-    try:
-        _rename(source, target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        _copy_tree(source, target)
-        _remove_tree(source)
-
-
-def _copy_tree(source: str, target: str) -> None:
-    mode = _lstat(source).st_mode
-    if stat.S_ISLNK(mode):
-        _symlink(_readlink(source), target)
-    elif stat.S_ISDIR(mode):
-        _mkdir(target)
-        for name in _listdir(source):
-            _copy_tree(f"{source}/{name}", f"{target}/{name}")
-        _chmod(target, stat.S_IMODE(mode))
-    else:
-        _copy_file(source, target)
-
-
-def _remove_tree(path: str) -> None:
-    with suppress(FileNotFoundError):
-        if stat.S_ISDIR(_lstat(path).st_mode):
-            for name in _listdir(path):
-                _remove_tree(f"{path}/{name}")
-            _rmdir(path)
-        else:
-            _unlink(path)
