@@ -33,7 +33,7 @@ def tensor_groups(
         if tensor is not None and not issubclass(type(tensor), torch.nn.Parameter):
             group = _group_name(name)
             members[group].append(tensor)
-            if group != plain_name(name):
+            if "[" in name:  # others are variables, of several calls of one function too
                 containers.add(group)
     owned = {
         name: {storage_address(tensor) for tensor in tensors} for name, tensors in members.items()
