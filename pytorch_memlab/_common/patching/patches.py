@@ -58,11 +58,7 @@ class Patches:
         """Replace functions by others in every module that holds them under their own names."""
         # Modules imported before ``undo`` keep the others: these must do the same as the originals.
         named = [(original.__name__, original, value) for original, value in replaced]
-        for module in list(sys.modules.values()):
-            try:
-                held = module.__dict__
-            except AttributeError:  # None stands for a module that must not be imported
-                continue
+        for module, held in modules_with(frozenset(name for name, *_ in named)):
             for name, original, value in named:
                 if held.get(name) is original:
                     self.set(module, name, value)
@@ -110,6 +106,29 @@ class Patches:
                     if keeps_later and vars(owner).get(name) is not value:
                         continue
                     _put(owner, name, before)
+
+
+_without: dict[frozenset[str], dict[str, tuple[Any, int]]] = {}
+"""Modules that lacked some names when they were looked at: with which specification, and with how
+many names. Each simulation asks for the same ones, and thousands of modules rarely change."""
+
+
+def modules_with(names: frozenset[str]) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """The modules that hold something under any of these names, with all that they hold."""
+    without = _without.setdefault(names, {})
+    for key, module in list(sys.modules.items()):
+        held = getattr(module, "__dict__", None)  # None where a module must not be imported
+        if held is None:
+            continue
+        spec = held.get("__spec__")  # another one once a module is loaded again
+        size = len(held)
+        before = without.get(key)
+        if before is not None and before[0] is spec and before[1] == size:
+            continue
+        if not held.keys().isdisjoint(names):
+            yield module, held
+        elif spec is not None:  # None where a user types more: a session, a notebook
+            without[key] = spec, size
 
 
 def _put(owner: Any, name: str, value: Any) -> None:

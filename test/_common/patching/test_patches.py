@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import sys
 
 from pytorch_memlab._common.patching.patches import Patches
 
@@ -52,3 +54,37 @@ def test_what_another_put_in_place_of_a_replacement_stays_while_it_is_suspended(
         later.undo()
         assert Box.size == 5
     assert dict(vars(Box)) == before
+
+
+def test_a_function_is_replaced_in_the_modules_that_hold_it_now(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "shop.py").write_text("def price():\n    return 3\n")
+    (tmp_path / "till.py").write_text("amount = 3\n")
+    shop, till = map(importlib.import_module, ("shop", "till"))
+    price = shop.price
+
+    def doubled():
+        with Patches() as patches:
+            patches.set_by_name((price, lambda: 6))
+            held = {module.__name__ for module in (shop, till) if vars(module).get("price")}
+            doubled = {name for name in held if sys.modules[name].price() == 6}
+        assert all(sys.modules[name].price is price for name in held)
+        return doubled
+
+    try:
+        assert doubled() == doubled() == {"shop"}
+        till.price = price
+        assert doubled() == {"shop", "till"}
+        del till.price
+        assert doubled() == {"shop"}
+        # Loaded again, as IPython's autoreload does it, with as many names as before.
+        (tmp_path / "till.py").write_text('"""Sums."""\nfrom shop import price\n')
+        loader = till.__loader__
+        till.__dict__.clear()
+        till.__dict__.update(__name__="till", __loader__=loader)
+        importlib.invalidate_caches()
+        importlib.reload(till)
+        assert doubled() == {"shop", "till"}
+    finally:
+        del sys.modules["shop"], sys.modules["till"]

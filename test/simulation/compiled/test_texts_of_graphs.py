@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from unittest import TestCase
 
 import pytest
 import torch
@@ -32,14 +33,10 @@ def test_helpers_of_pytorch_have_the_text_of_a_graph_also_of_one_that_was_kept()
     assert kept == lowered
 
 
-def test_the_log_of_output_code_has_the_text(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_of_output_code_has_the_text() -> None:
     from torch._inductor.codecache import output_code_log
 
-    output_code_log.addHandler(caplog.handler)
-    try:
-        with caplog.at_level(logging.DEBUG, output_code_log.name):
-            texts = [text_of_a_graph() for _ in range(2)]
-        logged = [record.getMessage().partition("\n")[2] for record in caplog.records]
-        assert [text for text in logged if _ALLOCATION in text] == texts
-    finally:
-        output_code_log.removeHandler(caplog.handler)
+    with TestCase().assertLogs(output_code_log, logging.DEBUG) as logs:
+        texts = [text_of_a_graph() for _ in range(2)]
+    logged = [record.getMessage().partition("\n")[2] for record in logs.records]
+    assert [text for text in logged if _ALLOCATION in text] == texts

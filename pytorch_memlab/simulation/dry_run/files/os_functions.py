@@ -7,14 +7,13 @@ import io
 import os
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING, Any
 
-from ...._common.patching.patches import Patches
+from ...._common.patching.patches import Patches, modules_with
 from ...._common.process.real_files import on_disk
 from .layers import path_of_descriptor
 from .marks import MARK, is_marked
@@ -62,9 +61,8 @@ def install(overlay: Overlay, patches: Patches) -> None:
 def _set_by_name(patches: Patches, replaced: list[tuple[Any, Any]]) -> None:
     """Replace functions in the modules that hold them under their own names."""
     named = [(original.__name__, original, value) for original, value in replaced]
-    for module in list(sys.modules.values()):
-        held = getattr(module, "__dict__", None)
-        if held is None or held.get("__name__") in _OF_THE_SYSTEM:
+    for module, held in modules_with(frozenset(name for name, *_ in named)):
+        if held.get("__name__") in _OF_THE_SYSTEM:
             continue
         for name, original, value in named:
             # A module that was imported in an earlier dry run may hold what stood there then.

@@ -28,7 +28,7 @@ _HOW: Final = (
 _MESH: Final = "--mesh takes the two to be alike: give it the dimensions that the program has"
 
 
-def install(patches: Patches) -> None:
+def replaced() -> list[tuple[Any, Any]]:
     """Let objects come from the ranks that run; a value that no rank has is refused by name."""
     calls = (
         ("send_object_list", _send),
@@ -38,12 +38,15 @@ def install(patches: Patches) -> None:
         ("all_gather_object", _all_gather),
         ("gather_object", _gather),
     )
-    replaced = [
+    return [
         (getattr(dist, name), _around(getattr(dist, name), exchange))
         for name, exchange in calls
         if hasattr(dist, name)
     ]
-    patches.set_by_name(*replaced)
+
+
+def install(patches: Patches) -> None:
+    """Let what is read of a tensor be the object that another rank has sent."""
 
     @patches.around(dist.distributed_c10d, "_tensor_to_object")
     def tensor_to_object(

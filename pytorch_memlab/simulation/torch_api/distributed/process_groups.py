@@ -53,7 +53,7 @@ def install(machine: Machine, patches: Patches) -> None:
     if init_rpc is not None:
         refused = refusal("torch.distributed.rpc.init_rpc")
         replaced.append((init_rpc, functools.wraps(init_rpc)(refused)))
-    patches.set_by_name(*replaced)
+    patches.set_by_name(*replaced, *objects.replaced(), spawned.replaced())
     patches.set(c10d, "rendezvous", _rendezvous)
     # The barrier after a group is made, at which the other ranks never arrive.
     patches.set(c10d, "_store_based_barrier", lambda *_arguments, **_options: None)
@@ -63,7 +63,6 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set(c10d, "_maybe_attach_flight_recorder", lambda *_arguments: None)
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     objects.install(patches)
-    spawned.install(patches)
     patches.before_undo(peers.leave)
     # With TORCH_DISTRIBUTED_DEBUG=DETAIL it tells in the log what groups of NCCL send.
     patches.set(torch._C._distributed_c10d, "_hash_tensors", _hash_of)

@@ -7,11 +7,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ...._common.patching.patches import Patches
 from . import peers
 
 
-def install(patches: Patches) -> None:
+def replaced() -> tuple[Any, Any]:
     """Give the processes that are started together a store for what they send each other."""
     module = importlib.import_module("torch.multiprocessing.spawn")
     stores: list[Any] = []  # while the simulation lasts; the processes may end later than the call
@@ -35,4 +34,4 @@ def install(patches: Patches) -> None:
             else:
                 os.environ[peers.VARIABLE] = before
 
-    patches.set_by_name((original, start_processes))
+    return original, start_processes

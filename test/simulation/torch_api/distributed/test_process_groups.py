@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Iterator
+from unittest import TestCase
 
 import pytest
 import torch
@@ -347,9 +348,10 @@ def test_wrappers_are_where_what_they_wrap_is():
         assert weight.grad.tolist() == [[5.0] * 4] * 4
 
 
-def test_objects_are_sent_with_details_in_the_log(caplog):
+def test_objects_are_sent_with_details_in_the_log():
     before = dist.get_debug_level()
-    with simulate("1GiB", 2):
+    logs = TestCase().assertLogs(dist.distributed_c10d.logger)
+    with logs as logged, simulate("1GiB", 2):
         dist.init_process_group("nccl", rank=0, world_size=2, store=dist.HashStore())
         dist.set_debug_level(dist.DebugLevel.DETAIL)
         try:
@@ -359,7 +361,7 @@ def test_objects_are_sent_with_details_in_the_log(caplog):
             dist.set_debug_level(before)
             dist.destroy_process_group()
     assert gathered == [{"rank": 3}] * 2
-    assert "hash value" in caplog.text
+    assert "hash value" in str(logged.output)
 
 
 @WITH_VALUES
