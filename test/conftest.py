@@ -17,7 +17,8 @@ import pytest
 import torch
 from hypothesis import settings
 from support.blind import hide_simulations
-from support.python_process import ForkedPython, run_python
+from support.forked_trials import NEW_PYTHON, ForkedTrial
+from support.python_process import run_python
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -25,8 +26,6 @@ from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.fitting import child
 from pytorch_memlab.reporter import names as tensor_names
 from pytorch_memlab.simulation.machine import active
-
-_NEW_PYTHON = child._NewPython
 
 _M_MMAP_THRESHOLD = -3
 """Of ``mallopt``: the size from which a block goes back to the system when it is freed. glibc
@@ -105,29 +104,18 @@ def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
-class _ForkedPython(ForkedPython):
-    """Runs what a new Python would run for a trial, in a tenth of the time."""
-
-    def __init__(self, work: child.ChildWork[Any, Any], result: str) -> None:
-        request = f"{result}.request"
-        with open(request, "wb") as file:
-            file.write(child.request_of(work))
-        with open(work.output or os.devnull, "wb") as output:
-            super().__init__(["-c", child.NEW_PYTHON, request, result], output)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _new_pythons_are_forks() -> Iterator[None]:
     """Trials do not wait for another import of torch, unless a test asks for ``new_pythons``."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child, "_NewPython", _ForkedPython)
+        patch.setattr(child, "_NewPython", ForkedTrial)
         yield
 
 
 @pytest.fixture
 def new_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start new Pythons where a user gets them."""
-    monkeypatch.setattr(child, "_NewPython", _NEW_PYTHON)
+    monkeypatch.setattr(child, "_NewPython", NEW_PYTHON)
 
 
 def _names() -> list[tuple[list[str], list[Any]]]:

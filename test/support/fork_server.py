@@ -191,7 +191,15 @@ def _serve() -> None:
     gc.collect()
     gc.freeze()  # what is imported need not be searched, nor copied, in each fork
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    request = next_fork(socket.socket(fileno=number))
+    answer(socket.socket(fileno=number))
+
+
+def answer(asked: socket.socket) -> None:
+    """Fork for each request that comes, and run its program in the fork, which returns from here.
+
+    As long as it is asked, the process itself stays here.
+    """
+    request = next_fork(asked)
     prepare(request)
     try:
         run(request["arguments"])

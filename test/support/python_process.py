@@ -20,6 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
+from support.fork_server import answer
+
 SERVER = Path(__file__).with_name("fork_server.py")
 
 
@@ -149,9 +151,39 @@ class _Server:
         self._process.wait()
 
 
+class _ForkOfThis(_Server):
+    """A fork of this process, which forks."""
+
+    def __init__(self) -> None:
+        self._socket, other = socket.socketpair()
+        self._started_with = dict(os.environ)
+        self._asks = os.getpid()
+        self._pid = os.fork()
+        if not self._pid:
+            self._socket.close()
+            answer(other)
+            sys.exit()
+        other.close()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End it, from the process that it is a fork of alone."""
+        if os.getpid() == self._asks:
+            self._socket.shutdown(socket.SHUT_RDWR)
+            os.waitpid(self._pid, 0)
+
+
+_fork_of_this: list[_Server] = []
+
+
+def forks_are_of_this() -> None:
+    """Let all that is run from now on run in forks of this process as it is now."""
+    _fork_of_this.append(_ForkOfThis())
+
+
 @cache
 def _server() -> _Server:
-    return _Server()
+    return _fork_of_this[0] if _fork_of_this else _Server()
 
 
 def _is_read_at_start(name: str) -> bool:

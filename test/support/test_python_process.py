@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from support.python_process import ForkedPython, run_python
+from support.python_process import SERVER, ForkedPython, run_python
 
 SCRIPT = """\
 import atexit, sys, threading, time, torch
@@ -71,3 +71,20 @@ def test_forks_run_beside_each_other_and_are_told_apart(tmp_path):
         slow.kill()
         assert slow.wait() == -9
     assert "tensor([1., 1.])" in (tmp_path / "out").read_text()
+
+
+def test_forks_of_a_process_have_its_state_of_that_time_and_end_as_new_ones():
+    text = f"""\
+import os, sys
+sys.path.append({str(SERVER.parents[1])!r})
+from support.python_process import forks_are_of_this, run_python
+os.seen = "before"
+forks_are_of_this()
+os.seen = "after"
+for program in ("import os, sys; print(os.seen, __name__); sys.exit(3)", "raise ValueError('no')"):
+    done = run_python(["-c", program])
+    print([done.returncode, done.stdout, done.stderr.count("ValueError: no")])
+"""
+    done = run_python(["-c", text])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "[3, 'before __main__\\n', 0]\n[1, '', 1]\n"
