@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -43,6 +44,7 @@ _ARITHMETIC: Final[dict[type[ast.operator], ast.operator]] = {
     ast.FloorDiv: ast.Mult(), ast.Div: ast.Mult(),
 }  # fmt: skip
 _EXTREMES: Final = {"min": "max", "max": "min"}
+_NOTHING: Final = {"None", "False", "return"}
 _NO_BEHAVIOUR: Final = {"annotation", "returns", "decorator_list", "type_params", "msg"}
 """Fields of statements that hold types, and the message of an assertion."""
 _NO_BEHAVIOUR_CALLED: Final = {"cast", "TypeVar", "overload", "warn", "NamedTuple", "dataclass"}
@@ -102,7 +104,8 @@ def _changes(node: ast.AST, names: tuple[str, ...]) -> Iterator[_Change]:
         names = (*names, node.name)
     if isinstance(node, ast.expr):
         yield from ((node, names, text) for text in _expressions(node))
-    if isinstance(node, ast.Return) and node.value and ast.unparse(node.value) != "None":
+    # None and False are the same to a condition.
+    if isinstance(node, ast.Return) and ast.unparse(node.value or node) not in _NOTHING:
         yield node, names, "return None"
     if isinstance(node, ast.stmt) and _is_dropped(node):
         yield node, names, "pass"
@@ -167,18 +170,22 @@ def _expressions(node: ast.expr) -> Iterator[str]:
             yield ast.unparse(ast.Call(ast.Name(_EXTREMES[name]), arguments, keywords))
 
 
+@cache
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text))
+
+
 def tests_of(mutant: Mutant, tests: dict[Path, str], most: int) -> list[str]:
     """The files of tests to run, those that are nearest to the mutant first."""
     module = mutant.path.with_suffix("").parts[1:]
     module = module[:-1] if module[-1] == "__init__" else module
     folder = module[: 2 if module[0] == "simulation" else 1]
-    dotted = re.escape(".".join((PACKAGE, *module[:-1])))
-    imports = re.compile(rf"\bfrom {dotted} import [^\n]*\b{module[-1]}\b|{dotted}\.{module[-1]}\b")
-    names = [re.compile(rf"\b{name}\b") for name in mutant.names if len(name.strip("_")) > 5]
+    parent = ".".join((PACKAGE, *module[:-1]))
+    names = {name for name in mutant.names if len(name.strip("_")) > 5}
     scores = {}
     for path, text in tests.items():
-        places = path.parts[1:-1]
-        score = 3 * bool(imports.search(text)) + 3 * any(name.search(text) for name in names)
+        places, words = path.parts[1:-1], _words(text)
+        score = 3 * (parent in text and module[-1] in words) + 3 * bool(names & words)
         if score or places[: len(folder)] == folder:
             same = (ours == theirs for ours, theirs in zip(places, module, strict=False))
             scores[path] = score + 2 * sum(same) + 3 * (module[-1].strip("_") in path.stem)

@@ -59,6 +59,7 @@ def test_a_mutant_has_as_many_lines_as_the_source():
     dropped, *_ = MUTANTS["mutants_of"](Path("a.py"), source)
     assert (dropped.start, dropped.end, dropped.text) == (0, len(source) - 1, "pass\n\n")
     whole = MUTANTS["mutants_of"](Path("a.py"), "x = (a\n  < b)\ny = 1\n")[0]
+    assert [m.text for m in MUTANTS["mutants_of"](Path("a.py"), "return False")] == ["(True)"]
     assert (whole.start, whole.end, whole.text) == (5, 12, "(a <= b\n)")
 
 

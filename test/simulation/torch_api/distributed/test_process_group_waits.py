@@ -122,6 +122,9 @@ def test_a_store_of_the_program_waits_for_no_worker(ranks):
             store.get("theirs")
         with pytest.raises(UnsupportedCUDACallError, match="waits for theirs of a store"):
             store.wait(["mine", "theirs"], timedelta(hours=1))
+        assert store.multi_get(["mine"]) == [b"1"]
+        with pytest.raises(UnsupportedCUDACallError, match="waits for theirs of a store"):
+            store.multi_get(["mine", "theirs"])
         kind = dist.TCPStore
         with pytest.raises(RuntimeError, match=r"(?i)timeout"):
             dist.PrefixStore("part", store).get("theirs")
