@@ -185,25 +185,28 @@ class _Source:
         if _trains(statement):
             return _Flow(trains=True)
         flow = _Flow(is_returned=isinstance(statement, ast.Return))
-        tainted = self._results(statement)
+        scope = self._scope_of(statement)
+        owners = _owners_of_locals(scope)
+        tainted = {(name, 0) for name in self._results(statement)}
         parts = [
-            part
-            for part in ast.walk(self._scope_of(statement))
+            (part, owners.get(id(part), {}))
+            for part in ast.walk(scope)
             if _is_simple(part) and id(part) not in self._without_gradients
         ]
         grown = True
         while grown:
             grown = False
-            for part in parts:
+            for part, owner_of in parts:
                 read = part.value if isinstance(part, ast.Assign) else part
-                if part is statement or not _uses(read, tainted):
+                names = {name for name, owner in tainted if owner == owner_of.get(name, 0)}
+                if part is statement or not _uses(read, names):
                     continue
                 if isinstance(part, ast.stmt) and self.reaches_training(part):
                     return _Flow(trains=True)
                 flow.is_returned |= isinstance(part, (ast.Return, ast.Yield))
-                new = self._results(part, tainted) - tainted
+                new = {(name, owner_of.get(name, 0)) for name in self._results(part, names)}
+                grown |= not new <= tainted
                 tainted |= new
-                grown |= bool(new)
         return flow
 
     def _results(self, node: ast.AST, used: set[str] | None = None) -> set[str]:
@@ -315,6 +318,31 @@ class _Source:
 @lru_cache(maxsize=8)
 def _source(text: str) -> _Source:
     return _Source(text)
+
+
+def _owners_of_locals(scope: ast.AST) -> dict[int, dict[str, int]]:
+    """By part of a function inside of a scope, the line of the function that has a variable."""
+    owners: dict[int, dict[str, int]] = {}
+    for function in ast.walk(scope):  # outer functions come first
+        if function is scope or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        inside = [part for statement in function.body for part in ast.walk(statement)]
+        local = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+        local |= {
+            part.id
+            for part in inside
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+        }
+        shared = {
+            name
+            for part in inside
+            if isinstance(part, (ast.Global, ast.Nonlocal))
+            for name in part.names
+        }
+        around = owners.get(id(function), {})
+        own = {**around, **dict.fromkeys(local - shared, function.lineno)}
+        owners |= dict.fromkeys(map(id, inside), own)
+    return owners
 
 
 def _names_in(node: ast.AST) -> set[str]:

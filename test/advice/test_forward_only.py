@@ -99,6 +99,29 @@ for part in torch.randperm(40 * 512, device="cuda").split(512):
 """
 
 
+SAMPLES = """\
+import torch
+from torch import nn
+
+net = nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)]).cuda()
+
+def train(x):
+    loss = net(x).mean()
+    loss.backward()
+
+def sample(x):
+    frames = []
+    for step in range(20):
+        x = net(x).tanh()
+        frames.append(x)
+    return torch.stack(frames)
+
+train(torch.randn(8, 256, device="cuda"))
+{result} = sample(torch.randn(2048, 256, device="cuda"))
+print({result}.shape)
+"""
+
+
 def facts_of(text: str, gpu: str, folder):
     """The facts of a program that runs out of memory."""
     path = folder / "program.py"
@@ -158,3 +181,21 @@ def test_a_rollout_through_which_gradients_flow_needs_its_graph(
     text = ROLLS_OUT.format(chosen=chosen, returns=returns, detached=detached)
     text = text.replace("choice.log_prob(action)", "choice.logits[:, 0]")
     assert forward_only_place(facts_of(text, "64MiB", tmp_path)) is None
+
+
+@pytest.mark.parametrize("result", ["images", "frames", "loss"])
+def test_a_variable_of_a_function_is_not_the_scripts_of_that_name(result, tmp_path):
+    facts = facts_of(SAMPLES.format(result=result), "64MiB", tmp_path)
+    own = tuple(one for one in facts.frames if one.place.file.startswith(str(tmp_path)))
+    place = forward_only_place(replace(facts, frames=own))
+    assert place is not None
+    assert (place.line, place.is_function) == (10, True)
+
+
+@pytest.mark.parametrize("declared", ["", "    global loss\n    loss = loss * 2\n"])
+def test_a_function_that_trains_what_the_script_made_needs_its_graph(declared, tmp_path):
+    text = SAMPLES.format(result="loss").replace("def train(x):\n", "def train(x):\n    return\n")
+    text = text.replace("print(loss.shape)", f"def end():\n{declared}    loss.backward()\nend()")
+    facts = facts_of(text, "64MiB", tmp_path)
+    own = tuple(one for one in facts.frames if one.place.file.startswith(str(tmp_path)))
+    assert forward_only_place(replace(facts, frames=own)) is None
