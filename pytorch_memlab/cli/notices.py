@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from .._common.process.ranks import path_of_rank, prints
+from .._common.process.uncaught_errors import message_of
 from .exit_codes import USAGE_ERROR
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def tell_next_steps(outputs: Sequence[str], script: str = "") -> None:
     elif isinstance(error, (KeyboardInterrupt, torch.OutOfMemoryError)):
         pass  # a report explains the second one
     else:
-        hint = hint_on(str(error), "run", script)
+        hint = hint_on(message_of(error), "run", script)
         if hint:
             error.add_note(f"pytorch-memlab: {hint}")  # below a traceback that may be long
         if machine is not None and machine.data_dependent_reads:

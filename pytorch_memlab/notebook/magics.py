@@ -26,6 +26,7 @@ from IPython.utils.text import DollarFormatter
 
 from .._common.frames.call_results import is_result_dropped
 from .._common.process.switch import SWITCHED_OFF, is_switched_off
+from .._common.process.uncaught_errors import message_of
 from ..devices.allocations import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.line_records import RecordsDisplay
@@ -154,7 +155,7 @@ class MemlabMagics(Magics):
                     file.write(run, columns)
                 if measured.report.tables and not args.quiet:
                     show(measured)
-                says = str(error).lower()
+                says = message_of(error).lower()
                 is_of_gpu = "cuda" in says or "nvidia driver" in says
                 if is_of_gpu and not isinstance(error, MemlabError) and not count_gpus():
                     advice = "no GPU here: %simulate h100 simulates one, as does --simulate h100"

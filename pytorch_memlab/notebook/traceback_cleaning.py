@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from .._common.patching.wrapping import decorated
 from .._common.process.ipython import ipython_shell
-from .._common.process.uncaught_errors import chain, forget_shown_error
+from .._common.process.uncaught_errors import chain, forget_shown_error, message_of
 from .._common.torch.library_errors import library_without_memory
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _restore(error: BaseException | None) -> None:
     # GeneratorExit is the ordinary end of a generator that is read no further.
     if error is None or isinstance(error, GeneratorExit) or not is_in_ipython():
         return
-    if _DEVICE_ASSERT in str(error):
+    if _DEVICE_ASSERT in message_of(error):
         warnings.warn(
             "a device-side assert leaves the GPU unusable: restart the kernel, and set "
             "CUDA_LAUNCH_BLOCKING=1 to see where it was raised",
@@ -153,6 +153,6 @@ def _is_to_be_cleared(error: BaseException) -> bool:
         return True
     torch = sys.modules.get("torch")
     kind = getattr(torch, "OutOfMemoryError", ())
-    text = str(error)
+    text = message_of(error)
     is_full = isinstance(error, kind) or library_without_memory(error) is not None
     return is_full or any(words in text for words in (*_OUT_OF_MEMORY, _DEVICE_ASSERT))

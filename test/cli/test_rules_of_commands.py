@@ -51,6 +51,22 @@ def test_an_error_after_assumed_values_says_how_to_have_them_computed(reads, tol
     assert heard == told
 
 
+class _CannotTellError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_the_error_of_a_program_that_fails_to_tell_its_message_stays_its_error():
+    def fail() -> None:
+        try:
+            raise _CannotTellError
+        finally:
+            notices.tell_next_steps(["text"])
+
+    with pytest.raises(_CannotTellError):
+        fail()
+
+
 def test_the_reason_of_a_remedy_that_does_not_apply_fills_the_lines_and_not_more():
     reason = " ".join("a" * 80)
     remedy = TriedRemedy(

@@ -145,6 +145,9 @@ def test_the_very_same_error_goes_on(shell):
         def __init__(self, one, two):
             super().__init__(one, two)
 
+        def __str__(self):
+            raise ValueError("no text")
+
     error = TwoArguments(1, 2)
     for call in (ipython_tb_clear_frames(fail), gpu_mem_restore(fail)):
         with pytest.raises(TwoArguments) as caught:

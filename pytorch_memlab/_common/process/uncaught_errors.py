@@ -219,6 +219,14 @@ def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseExc
         left.append(getattr(current, "inner_exception", None))
 
 
+def message_of(error: BaseException) -> str:
+    """The message of an error; empty for one that fails to tell it."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def first_line(error: BaseException) -> str:
     """The class of an error and the first line of its message, without notes that were added.
 
