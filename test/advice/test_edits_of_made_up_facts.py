@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from support.made_up_facts import MIB, made_up_facts, place
@@ -268,6 +269,8 @@ for epoch in range(2):
         show(images.detach())
 """
 
+KEPT = "images = painter(fixed)\n"
+
 
 @pytest.mark.parametrize(
     ("text", "lines"),
@@ -277,6 +280,11 @@ for epoch in range(2):
         (NESTED + "    images.sum().backward()\n", []),
         # Those before the inner loop do not.
         (NESTED.replace("    for step", "    images = 0\n    for step"), [6]),
+        ("def train():\n" + indent(NESTED, "    "), [6]),
+        # Another function may read it at any time.
+        ("def total():\n    return images.sum()\n" + NESTED, []),
+        # A loop that has ended does not set it again: another module may read it.
+        (NESTED.replace(" " * 8 + "images = painter(fixed)\n" + " " * 8, KEPT), []),
     ],
 )
 def test_a_result_is_followed_through_the_innermost_of_several_loops(text, lines, tmp_path):
