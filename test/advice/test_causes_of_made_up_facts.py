@@ -289,6 +289,12 @@ def test_a_trainer_without_liger_takes_fewer_sequences(tmp_path, monkeypatch):
     assert remedy.otherwise is None
 
 
+def test_a_long_vector_is_no_scores_of_a_vocabulary(tmp_path):
+    oom = trains(tmp_path)
+    (scores,) = oom.blocks
+    assert Logits().remedy(replace(oom, blocks=(scores._replace(shape=(320_000,)),))) is None
+
+
 def test_a_batch_that_is_no_number_leaves_liger_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(logits, "find_spec", lambda name: name)
     remedy = Logits().remedy(trains(tmp_path, TRAINS.replace("=8", "=options.batch")))
