@@ -124,7 +124,8 @@ def code_of(edits: Sequence[Edit]) -> tuple[str, ...]:
     code = [line for edit in imports for line in edit.lines if line.strip()]
     for edit in edits:
         if edit not in imports:
-            code += [f"# {place_of(edit)}:", *_shortened(edit)]
+            lines = list(_shortened(edit))
+            code += [f"# {place_of(edit)}{':' if lines else ''}", *lines]
     return tuple(code)
 
 
@@ -134,13 +135,14 @@ def place_of(edit: Edit) -> str:
     >>> place_of(Edit("/home/me/train.py", 7, 8, ("with torch.no_grad():", "    evaluate(x)")))
     'train.py in place of lines 7 to 8'
     """
-    where = f"in place of lines {edit.first} to {edit.last}"
+    is_deleted = not any(line.strip() for line in edit.lines)
+    where = f"{'without' if is_deleted else 'in place of'} lines {edit.first} to {edit.last}"
     if edit.last < edit.first:
         next_line = linecache.getline(edit.file, edit.first)
         is_beside = bool(next_line) and indentation(next_line) == indentation(edit.lines[0])
         where = f"before line {edit.first}" if is_beside else f"after line {edit.last}"
     elif edit.first == edit.last:
-        where = f"in place of line {edit.first}"
+        where = f"{'without' if is_deleted else 'in place of'} line {edit.first}"
     return f"{file_name(edit.file)} {where}"
 
 

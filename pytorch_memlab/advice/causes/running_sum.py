@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-
 from ..._common.text.prose_size import prose_size
 from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy, Results
-from ..changes import edited_source, sum_of_numbers
+from ..changes import EditedSource, edited_source, sum_of_numbers
 from ..evidence import is_much, named_with_line
-from ..rewriting import all_rewritings, changed_code, last_name, nodes_of
+from ..rewriting import changed_code
+from ..running_sums import Addition, addition_to
 
 
 class RunningSum(Cause):
@@ -22,8 +21,11 @@ class RunningSum(Cause):
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
         for group in oom.groups:
             if group.running_sums >= 2 and is_much(group.graphs, oom):
-                file, line, target = _addition(oom, group.name)
-                change = edited_source(sum_of_numbers(file, line, target))
+                addition = addition_to(oom, group.name)
+                if addition is not None and addition.backward is not None:
+                    continue  # the gradient of the sum is needed
+                line = 0 if addition is None else addition.line
+                change = None if addition is None else _of_numbers(addition)
                 return self.found(
                     group.graphs,
                     f"{named_with_line(group.name, line)} keeps the graphs of"
@@ -34,15 +36,5 @@ class RunningSum(Cause):
         return None
 
 
-def _addition(oom: OutOfMemory, name: str) -> tuple[str, int, str]:
-    """The file and the line that add to a sum, and its name there; nothing if none does."""
-    own = name.rpartition(".")[2]
-    for file in all_rewritings(oom):
-        for node in nodes_of(file.tree, ast.stmt):
-            match node:
-                case (
-                    ast.AugAssign(target=target, op=ast.Add())
-                    | ast.Assign(targets=[target], value=ast.BinOp(op=ast.Add()))
-                ) if last_name(target) == own:
-                    return file.file, node.lineno, ast.unparse(target)
-    return "", 0, ""
+def _of_numbers(addition: Addition) -> EditedSource | None:
+    return edited_source(sum_of_numbers(addition.file.file, addition.line, addition.sum))

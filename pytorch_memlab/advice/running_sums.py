@@ -1,0 +1,66 @@
+"""Statements that add a loss to a sum, and the backward pass of that sum."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from ..history.out_of_memory import OutOfMemory
+from .rewriting import Rewriting, all_rewritings, last_name, nodes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A statement that adds to a sum."""
+
+    file: Rewriting
+    node: ast.stmt
+    sum: str  # its source
+    added: ast.expr
+    backward: ast.Call | None  # of the sum, in the same function
+
+    @property
+    def line(self) -> int:
+        return self.node.lineno
+
+
+def addition_to(oom: OutOfMemory, name: str) -> Addition | None:
+    """The statement that adds to a sum; None if none does."""
+    own = name.rpartition(".")[2]
+    for file in all_rewritings(oom):
+        for node in nodes_of(file.tree, ast.stmt):
+            match node:
+                case ast.AugAssign(target=target, op=ast.Add(), value=added):
+                    pass
+                case ast.Assign(
+                    targets=[target], value=ast.BinOp(left=left, op=ast.Add(), right=right)
+                ):
+                    added = left if ast.unparse(right) == ast.unparse(target) else right
+                case _:
+                    continue
+            if last_name(target) == own:
+                text = ast.unparse(target)
+                return Addition(file, node, text, added, _backward_of(file.tree, node, text))
+    return None
+
+
+def _backward_of(tree: ast.Module, addition: ast.stmt, sum_name: str) -> ast.Call | None:
+    """The call of ``backward`` that has the sum in it, in the function of the addition."""
+    own = _function_of(tree, addition)
+    for call in nodes_of(own, ast.Call):
+        is_backward = isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
+        names = {ast.unparse(node) for node in nodes_of(call, ast.expr)}
+        if is_backward and sum_name in names and _function_of(tree, call) is own:
+            return call
+    return None
+
+
+def _function_of(tree: ast.Module, node: ast.stmt | ast.expr) -> ast.AST:
+    """The innermost function that a node is in, or the module."""
+    around = [
+        function
+        for kind in (ast.FunctionDef, ast.AsyncFunctionDef)
+        for function in nodes_of(tree, kind)
+        if function.lineno <= node.lineno <= (function.end_lineno or 0)
+    ]
+    return max(around, key=lambda function: function.lineno, default=tree)
