@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import arguments
-from pytorch_memlab.history.comparison import Request, equal_in_order
+from pytorch_memlab.history.recording_comparison import Request, equal_in_order
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import RecordedDriver, Step
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings

@@ -20,12 +20,8 @@ from ._common.process.garbage_collection import no_garbage_collection
 from .errors import UsageError
 from .history.block_categories import TensorCategories
 from .render.memory_report import LEN, header, section
-from .reporter.differences import Difference, diff
 from .reporter.leaks import LeakWatch
-from .reporter.names import TensorNames, names_of_attributes, names_of_variables
-from .reporter.reconciliation import description_of, reconciled, with_allocation_lines
-from .reporter.rows import Rows, rows_of
-from .reporter.snapshot import (
+from .reporter.memory_snapshot import (
     MemorySnapshot,
     Reconciliation,
     TensorStat,
@@ -36,6 +32,10 @@ from .reporter.snapshot import (
     require_device,
     stat_of,
 )
+from .reporter.names import TensorNames, names_of_attributes, names_of_variables
+from .reporter.reconciliation import description_of, reconciled, with_allocation_lines
+from .reporter.rows import Rows, rows_of
+from .reporter.snapshot_differences import Difference, diff
 from .tensors.lines import recorded_lines
 from .tensors.live_objects import LiveObjects, alive, live_objects
 from .utils import readable_size as readable_size

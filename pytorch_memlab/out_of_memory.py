@@ -154,7 +154,7 @@ def _last_error() -> BaseException | None:
 def report_of(error: BaseException) -> ErrorReport | None:
     """The report of an out-of-memory error; it never raises, and says which part of it failed."""
     try:
-        from .advice.main_program import program_on
+        from .advice.this_program import program_on
         from .devices import simulated_machine
         from .devices.failed_request import failed_on_gpu
         from .render.oom import text
@@ -189,7 +189,7 @@ def _report_of_library(error: BaseException) -> ErrorReport | None:
 
 
 def _try_remedies(report: ErrorReport, program: Any) -> None:
-    from .advice.main_program import advice_for
+    from .advice.this_program import advice_for
     from .render.oom import text
 
     report.try_remedies = None

@@ -17,7 +17,7 @@ from .._common.patching.patches import Patches
 from .._common.text.shared_paths import shown
 from ..fitting.change import Change
 from .around_program import Edit
-from .program_lines import (
+from .lines_to_edit import (
     RunningLine,
     after_imports,
     around_statements,

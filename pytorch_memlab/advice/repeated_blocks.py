@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from .program_lines import ModelVariable, model_variable
+from .lines_to_edit import ModelVariable, model_variable
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,7 +13,7 @@ from .._common.process.ipython import file_name
 from ..history.out_of_memory import OutOfMemory
 from .around_program import Edit
 from .changes import EditedSource
-from .program_lines import indentation, parsed
+from .lines_to_edit import indentation, parsed
 
 _Node = TypeVar("_Node", bound=ast.AST)
 _MOST_MOVED: Final = 4

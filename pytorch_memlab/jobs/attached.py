@@ -18,8 +18,8 @@ from .._common.frames.user_code import is_of_user
 from .._common.process.uncaught_errors import first_line
 from .._common.text.secrets_in_arguments import masked
 from ..errors import MemlabError, UsageError
+from ..line_profiler.facts_of_run import with_run_peaks
 from ..line_profiler.line_profiler import LineProfiler
-from ..line_profiler.recorded import with_run_peaks
 from ..line_profiler.source_functions import SourceFunctions
 from ..profiles.growing_loops import growing_loops
 from ..profiles.recorded import UNKNOWN_STATUS, RecordedProfile

@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 
 from .._common.frames.compiled_code import Frame, Frames, RunFollower, compiled_code
 from .device_selection import DeviceSelection
-from .intervals import FrameIntervals, FunctionIntervals
+from .function_intervals import FrameIntervals, FunctionIntervals
 from .line_store import LineStore, LineTotals
 from .tracer import current_tracer
 

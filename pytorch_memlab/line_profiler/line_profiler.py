@@ -34,11 +34,11 @@ from ..records import (
 from .columns import DEFAULT_COLUMNS
 from .compiled_lines import CompiledLines
 from .device_selection import DeviceSelection
+from .facts_of_run import RunTime, calls_between, measured_devices, measured_now, notes_on_limits
+from .function_intervals import FunctionIntervals
 from .function_source import FunctionSource, function_source
-from .intervals import FunctionIntervals
 from .line_records import LineRecords, RecordsDisplay, selected_code_ids
 from .line_store import LineStore
-from .recorded import RunTime, calls_between, measured_devices, measured_now, notes_on_limits
 from .recorded_lines import RecordedLines
 from .registration import resolve
 from .reloaded_functions import (

@@ -34,9 +34,9 @@ from .._common.process.uncaught_errors import first_line
 from .._common.text.shared_paths import private_names
 from ..devices.allocations import caches, empty_caches
 from ..errors import MemlabError, UsageError
+from ..line_profiler.facts_of_run import with_run_peaks
 from ..line_profiler.line_profiler import LineProfiler
 from ..line_profiler.line_records import RecordsDisplay
-from ..line_profiler.recorded import with_run_peaks
 from ..line_profiler.source_functions import SourceFunctions, nearest
 from ..profiles.device_verdicts import verdicts
 from ..profiles.privacy import private_report, without_private_facts

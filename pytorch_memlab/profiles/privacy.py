@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from .._common.text.shared_paths import private, private_text
 from ..records import NoteKind, Remark, Report
 from .changed_tests import MeasuredTest
 from .job import Job
 from .recorded import RecordedProfile, Run
-
-T = TypeVar("T")
 
 _CLASS: Final = re.compile(r"[\w.]+(?=:|$)")
 _COMMANDS: Final = frozenset({NoteKind.COMMANDS_STARTED, NoteKind.COMMANDS_REFUSED})
@@ -95,19 +93,15 @@ def _private_run(run: Run) -> Run:
     )
 
 
-def _without_paths(value: T) -> T:
+def _without_paths(value: Any) -> Any:
     """The same data, with no absolute path in any of its texts."""
-    return _mapped(value)  # type: ignore[no-any-return]
-
-
-def _mapped(value: Any) -> Any:
     if isinstance(value, str):
         return private_text(value)
     if isinstance(value, Remark) and value.kind in _COMMANDS:
         return replace(value, names=tuple(private(name.split(" ")[0]) for name in value.names))
     if isinstance(value, tuple):
-        return tuple(map(_mapped, value))
+        return tuple(map(_without_paths, value))
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: _mapped(getattr(value, field.name)) for field in fields(value)}
+        parts = {field.name: _without_paths(getattr(value, field.name)) for field in fields(value)}
         return replace(value, **parts)
     return value

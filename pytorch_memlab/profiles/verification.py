@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .._common.frames.user_code import base_name
-from ..history.comparison import FileLine, RequestComparison, compare
 from ..history.model import AllocationHistory
+from ..history.recording_comparison import FileLine, RequestComparison, compare
 from ..records import Approximation, mark
 from .recorded import RecordedProfile
 

@@ -12,7 +12,7 @@ import pytest
 
 from .._common.process.switch import is_switched_off
 from .._common.process.uncaught_errors import ErrorReport, uncaught
-from ..advice.main_program import repeated_on
+from ..advice.this_program import repeated_on
 from ..advice.trials import MOST_SECONDS, can_be_tried, seconds_for, tried_advice, untried_advice
 from ..devices.failed_request import observe
 from ..errors import MemlabError

@@ -27,9 +27,9 @@ def _peak_html(holders: PeakHolders) -> str:
 
 
 def _register_memory_reports() -> None:
-    from ..reporter.differences import Difference
     from ..reporter.leaks import LeakWatch
-    from ..reporter.snapshot import MemorySnapshot
+    from ..reporter.memory_snapshot import MemorySnapshot
+    from ..reporter.snapshot_differences import Difference
     from . import memory_report
 
     display_by(MemorySnapshot, memory_report.snapshot, memory_report.snapshot_html)

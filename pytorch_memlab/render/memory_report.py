@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .._common.text.prose_size import counted, prose_size
-from ..reporter.snapshot import (
+from ..reporter.memory_snapshot import (
     ALLOCATION_UNIT,
     CATEGORIES,
     SAVED,
@@ -23,9 +23,9 @@ from .page import fill, notebook_text
 from .rows import filled
 
 if TYPE_CHECKING:
-    from ..reporter.differences import Difference
     from ..reporter.leaks import LeakWatch
-    from ..reporter.snapshot import MemorySnapshot
+    from ..reporter.memory_snapshot import MemorySnapshot
+    from ..reporter.snapshot_differences import Difference
 
 LEN = 79
 """Width of a separator, in characters."""

@@ -12,8 +12,8 @@ from .rows import cut_place, document, wrapped
 from .table import Table
 
 if TYPE_CHECKING:
-    from ..history.comparison import FileLine, RequestComparison, RequestDifference
     from ..history.model import Event
+    from ..history.recording_comparison import FileLine, RequestComparison, RequestDifference
     from ..profiles.verification import Verification
 
 _MOST: Final = 5

@@ -13,8 +13,8 @@ from .._common.text.displayed import Displayed
 from .._common.text.prose_size import prose_size
 from ..tensors.lines import SourceLine
 from ..tensors.live_objects import live_objects
+from .memory_snapshot import MemorySnapshot, TensorRow, sizes_by
 from .names import names_of_variables
-from .snapshot import MemorySnapshot, TensorRow, sizes_by
 
 T = TypeVar("T")
 

@@ -19,9 +19,9 @@ from ..devices.allocations import (
 )
 from ..errors import MemlabError
 from ..tensors.lines import program_line
+from .memory_snapshot import SAVED, Reconciliation, TensorRow
 from .names import are_results
 from .rows import Rows
-from .snapshot import SAVED, Reconciliation, TensorRow
 
 
 def reconciled(rows: Rows) -> list[Reconciliation]:

@@ -13,8 +13,8 @@ from ..tensors.lines import SourceLine, line_of
 from ..tensors.live_objects import LiveObjects, gradient_of, unreferenced
 from ..tensors.memory import META, Piece, StorageKey, inner_parts, pieces_of
 from ..tensors.saved import LEAF, grad_fn, name_of, saved_by_graphs
+from .memory_snapshot import ALLOCATION_UNIT, GRADIENTS, OTHERS, SAVED, TensorRow
 from .names import NamesNow
-from .snapshot import ALLOCATION_UNIT, GRADIENTS, OTHERS, SAVED, TensorRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from support.made_up_facts import MIB, made_up_facts, place
 from support.ran_out import written
 
 from pytorch_memlab import simulate
-from pytorch_memlab.advice import main_program, trials
+from pytorch_memlab.advice import this_program, trials
 from pytorch_memlab.advice.around_program import Outcome
 from pytorch_memlab.advice.block_survey import Survey
 from pytorch_memlab.advice.catalogue import all_causes
@@ -320,7 +320,7 @@ def test_a_survey_gives_the_set_of_blocks_that_gets_lowest():
 def test_a_trial_of_this_process_has_its_gpus_and_what_others_take(tmp_path):
     target = ProgramTarget(str(tmp_path / "train.py"))
     with simulate("a100", 2, context="1GiB", others="2GiB", compute=False) as machine:
-        program = main_program.repeated_on(machine, target)
+        program = this_program.repeated_on(machine, target)
     assert (program.target, program.gpu, program.computes) == (
         target,
         machine.gpus[0].model,

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 from support.remedied_programs import edited, written
 
-from pytorch_memlab.advice.program_lines import (
+from pytorch_memlab.advice.lines_to_edit import (
     RunningLine,
     after_assignment,
     after_imports,

@@ -238,7 +238,7 @@ def test_an_error_of_a_thread_that_ends_the_process(ends, write):
 
 # A function that the report calls waits for a second process.
 IN_THE_REPORT = """\
-import pytorch_memlab.cli.run.profile as ours
+import pytorch_memlab.cli.run.program_profile as ours
 inherited = ours.results_of
 def results_of(*args, **kwargs):
     {what}

@@ -6,15 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytorch_memlab.history.comparison import (
-    FileLine,
-    LineBytes,
-    Peaks,
-    Request,
-    beginning_in,
-    compare,
-    equal_in_order,
-)
 from pytorch_memlab.history.model import (
     AllocationHistory,
     DeviceHistory,
@@ -22,6 +13,15 @@ from pytorch_memlab.history.model import (
     EventLog,
     Frame,
     Segment,
+)
+from pytorch_memlab.history.recording_comparison import (
+    FileLine,
+    LineBytes,
+    Peaks,
+    Request,
+    beginning_in,
+    compare,
+    equal_in_order,
 )
 
 SEGMENT = Segment(2**30, 2 * 2**20, False, ())

@@ -9,7 +9,7 @@ from pytorch_memlab.history.holders import ModuleNode, PeakHolders, Share, peak_
 from pytorch_memlab.history.model import Category, Frame, UsedBlock
 from pytorch_memlab.history.peak import Peak
 from pytorch_memlab.history.snapshot import history_of
-from pytorch_memlab.reporter.snapshot import CATEGORIES
+from pytorch_memlab.reporter.memory_snapshot import CATEGORIES
 
 
 def holders_of(*blocks):

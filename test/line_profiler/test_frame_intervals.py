@@ -6,7 +6,7 @@ import sys
 from types import SimpleNamespace
 
 from pytorch_memlab.devices import NO_APPROXIMATIONS
-from pytorch_memlab.line_profiler.intervals import FrameIntervals
+from pytorch_memlab.line_profiler.function_intervals import FrameIntervals
 from pytorch_memlab.line_profiler.line_store import LineTotals
 
 

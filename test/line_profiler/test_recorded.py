@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.sample_reports import CUDA0, INNER, OUTER, entry
 
-from pytorch_memlab.line_profiler.recorded import combined
+from pytorch_memlab.line_profiler.facts_of_run import combined
 from pytorch_memlab.profiles.recorded import MeasuredDevice, RecordedProfile
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab.line_profiler import recorded as recorded_module
+from pytorch_memlab.line_profiler import facts_of_run
 from pytorch_memlab.line_profiler.line_store import CodeLines
 from pytorch_memlab.records import FunctionInfo
 from pytorch_memlab.scopes import intervals as intervals_module
@@ -30,7 +30,7 @@ def test_the_lines_of_a_calling_function_are_read_once(monkeypatch):
             read.append(code)
             super().__init__(code)
 
-    monkeypatch.setattr(recorded_module, "CodeLines", Counted)
+    monkeypatch.setattr(facts_of_run, "CodeLines", Counted)
     profiler, main = calls_of(50)
 
     calls = [call for call in profiler.recorded().calls if call.caller is not None]

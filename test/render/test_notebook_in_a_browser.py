@@ -13,8 +13,13 @@ from support.sample_reports import CUDA0, LineRecords, marked_report
 
 from pytorch_memlab.records import FunctionInfo, LineEntry
 from pytorch_memlab.render import html
-from pytorch_memlab.reporter.differences import diff
-from pytorch_memlab.reporter.snapshot import CATEGORIES, MemorySnapshot, Reconciliation, TensorRow
+from pytorch_memlab.reporter.memory_snapshot import (
+    CATEGORIES,
+    MemorySnapshot,
+    Reconciliation,
+    TensorRow,
+)
+from pytorch_memlab.reporter.snapshot_differences import diff
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 

@@ -23,7 +23,7 @@ from reports import (
 )
 from timelines import HOSTILE
 
-from pytorch_memlab.line_profiler import intervals, line_store, settrace_tracer
+from pytorch_memlab.line_profiler import function_intervals, line_store, settrace_tracer
 from pytorch_memlab.profiles.recorded import ProgramError, RecordedCall
 from pytorch_memlab.records import FunctionInfo, Section
 from pytorch_memlab.render.page import asset
@@ -338,7 +338,7 @@ def test_400_measured_lines_take_at_most_67_kb_beside_script_and_style():
 
 def test_a_line_with_figures_takes_at_most_122_bytes_beside_script_style_and_code():
     """The code is that of this package; a line in two is measured, as comments and ends are not."""
-    files = [Path(one.__file__) for one in (intervals, line_store, settrace_tracer)]
+    files = [Path(one.__file__) for one in (function_intervals, line_store, settrace_tracer)]
     code = [line for file in files for line in file.read_text().splitlines()][:400]
     function = replace(MAIN, source=tuple(code))
     entries = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytorch_memlab.history.comparison import Peaks, RequestComparison
+from pytorch_memlab.history.recording_comparison import Peaks, RequestComparison
 from pytorch_memlab.profiles.verification import Verification
 from pytorch_memlab.render import verification as verification_text
 

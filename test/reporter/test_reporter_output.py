@@ -15,7 +15,7 @@ from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.mem_reporter import MemReporter
-from pytorch_memlab.reporter.snapshot import MemorySnapshot
+from pytorch_memlab.reporter.memory_snapshot import MemorySnapshot
 from pytorch_memlab.simulation import simulate
 
 CUDA = torch.device("cuda:0")

@@ -15,8 +15,8 @@ from pytorch_memlab.errors import UsageError
 from pytorch_memlab.mem_reporter import MemReporter
 from pytorch_memlab.render.memory_report import notes
 from pytorch_memlab.reporter import reconciliation
+from pytorch_memlab.reporter.memory_snapshot import MemorySnapshot, TensorRow
 from pytorch_memlab.reporter.rows import Rows
-from pytorch_memlab.reporter.snapshot import MemorySnapshot, TensorRow
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.tensors.lines import SourceLine, line_of
 from pytorch_memlab.tensors.saved import name_of, saved_by_graphs

@@ -7,7 +7,7 @@ import gc
 import torch
 
 from pytorch_memlab.mem_reporter import MemReporter
-from pytorch_memlab.reporter.snapshot import MemorySnapshot, Reconciliation
+from pytorch_memlab.reporter.memory_snapshot import MemorySnapshot, Reconciliation
 
 CUDA = torch.device("cuda", 0)
 MIB = 2**20

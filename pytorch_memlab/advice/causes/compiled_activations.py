@@ -171,7 +171,7 @@ class Compiled(AroundProgram):
         return original(*args, **options)
 
     def _called(self, module: Any) -> None:
-        from ..program_lines import model_variable
+        from ..lines_to_edit import model_variable
 
         model = outermost(module)
         if self._is_of_program or model is not module or model._compiled_call_impl is not None:

@@ -20,7 +20,7 @@ from ..around_program import AroundProgram, Edit, Finding, already_used, applied
 from ..cause import Basis, Cause, NamedChange, Remedy, Results, saves
 from ..evidence import is_much
 from ..forward_in_half import refuses_autocast
-from ..program_lines import RunningLine, around_statements, has_name, runs_module, user_lines
+from ..lines_to_edit import RunningLine, around_statements, has_name, runs_module, user_lines
 from ..rewriting import arguments_of_trainer
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ..around_program import AroundProgram, Finding, already_used, applied, does
 from ..cause import Cause, NamedChange, Remedy, Results
 from ..changes import EditedSource
 from ..evidence import is_in_optimizer
-from ..program_lines import RunningLine, user_lines, with_keywords
+from ..lines_to_edit import RunningLine, user_lines, with_keywords
 from ..rewriting import (
     Rewriting,
     changed_code,

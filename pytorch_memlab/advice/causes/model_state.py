@@ -14,7 +14,7 @@ from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Edit, Finding, already_used, applied, does_not_apply
 from ..cause import Basis, Cause, NamedChange, Remedy
-from ..program_lines import after_imports, before_statement, model_variable, user_lines
+from ..lines_to_edit import after_imports, before_statement, model_variable, user_lines
 from ..repeated_blocks import in_code, repeated_blocks
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ..around_program import AroundProgram, Finding, already_used, applied, does
 from ..cause import Cause, NamedChange, Remedy, Results
 from ..changes import EditedSource
 from ..evidence import is_in_optimizer, makes_state
-from ..program_lines import RunningLine, user_lines, with_keywords
+from ..lines_to_edit import RunningLine, user_lines, with_keywords
 from ..rewriting import (
     changed_code,
     changed_source,

@@ -237,7 +237,7 @@ def _add_simulation_options(parser: CommandParser) -> None:
 
 
 def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable[[], int | None]:
-    from ..run.profile import put_profile_in_builtins
+    from ..run.program_profile import put_profile_in_builtins
 
     if is_switched_off():
         with without_own_frames(process):
@@ -248,7 +248,7 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
     parser = CommandParser("pytorch-memlab run", "")
     add_arguments(parser)
     if is_launcher(options.script, is_module=options.is_module):
-        from ..run.jobs import prepared_launch
+        from ..run.launched_job import prepared_launch
 
         return prepared_launch(options, parser, process)
     add_configured(options, parser, _folder(options))
@@ -285,10 +285,10 @@ def _prepared(
     from ...line_profiler.columns import checked_columns
     from ..run.files import OutOfMemoryReport, RunFiles
     from ..run.max_peak import MaxPeak
-    from ..run.profile import Profile, put_profile_in_builtins
+    from ..run.program_profile import Profile, put_profile_in_builtins
     from ..run.program_run import run_program
-    from ..run.ranks import StartedRanks
     from ..run.sections import CategoryReport, StepLeaks
+    from ..run.started_ranks import StartedRanks
 
     steps = Steps(options.warmup, options.steps)
     limit = MaxPeak(options.max_peak)

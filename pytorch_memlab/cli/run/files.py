@@ -33,7 +33,7 @@ from ..output import OutputFile, is_profile, tell_headline, writer_to
 if TYPE_CHECKING:
     from ..._common.process.uncaught_errors import ErrorReport
     from ...history.model import AllocationHistory
-    from .profile import Profile
+    from .program_profile import Profile
     from .remedies import RemedyTrials
 
 _TRACES = (".pickle", ".pkl")

@@ -20,7 +20,7 @@ from ..ending_signals import EndedBySignal, EndingSignals
 from ..exit_codes import FAILED
 from ..process import CommandProcess
 from .max_peak import MaxPeak
-from .profile import Profile
+from .program_profile import Profile
 
 
 def run_program(

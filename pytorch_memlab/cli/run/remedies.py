@@ -16,7 +16,7 @@ from ..notices import tell, tell_in_terminal
 if TYPE_CHECKING:
     from ..._common.process.uncaught_errors import ErrorReport
     from ...advice.trial_records import TrialProgram
-    from .profile import Profile
+    from .program_profile import Profile
     from .steps import Steps
 
 _STEPS_BEYOND: Final = 2

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ...history.holders import PeakHolders
     from ...reporter.leaks import Growth, LeakWatch
-    from ...reporter.snapshot import MemorySnapshot, Reconciliation
+    from ...reporter.memory_snapshot import MemorySnapshot, Reconciliation
 
 _WORKSPACES = "kernels' workspaces"
 _GRAPHS = "reserved by CUDA graphs"

@@ -168,6 +168,7 @@ _CHECKS: dict[str, Callable[[str, str], object]] = {
     "pinned_use_cuda_host_register": _boolean,
     "pinned_use_background_threads": _boolean,
     "pinned_free_catch_all": _boolean,
+    # ``pinned_max_register_threads`` of ``c10/core/AllocatorConfig.cpp``
     "pinned_num_register_threads": partial(_power_of_two, most=128),
     "pinned_reserve_segment_size_mb": partial(_whole_number, more_than=0),
     "pinned_max_round_threshold_mb": _whole_number,

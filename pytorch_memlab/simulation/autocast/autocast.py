@@ -159,7 +159,7 @@ def _banned(op: Any) -> OnGPU:
 def _kernel(op: Any, on_gpu: OnGPU) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():
-            if not any(is_on_gpu(tensor) for tensor in tensors_in(args, kwargs)):
+            if not any(active.holds(tensor) for tensor in tensors_in(args, kwargs)):
                 with _exclude(_THIS):
                     return op(*args, **kwargs)
             with _exclude(_WITH_HOST):
@@ -246,11 +246,7 @@ def widest(args: Args, kwargs: Kwargs) -> torch.dtype:
 
 def is_eligible(tensor: torch.Tensor) -> bool:
     """True if autocast casts a tensor: it lives on a simulated GPU, and is no double."""
-    return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_on_gpu(tensor)
-
-
-def is_on_gpu(tensor: torch.Tensor) -> bool:
-    return active.holds(tensor)
+    return tensor.is_floating_point() and tensor.dtype != torch.float64 and active.holds(tensor)
 
 
 def _cast(value: Any, dtype: torch.dtype, made: list[torch.Tensor]) -> Any:

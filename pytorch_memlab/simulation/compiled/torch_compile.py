@@ -24,7 +24,7 @@ from ...errors import MemlabError, UnmodelledOpError
 from ..dispatch import captured_ops
 from ..machine import active
 from ..machine.machine import Machine
-from ..machine.unsupported import refusal
+from ..machine.refused_calls import refusal
 
 _FIRST: Final = (2, 9)
 """The first release of PyTorch whose compiler is known here."""

@@ -20,8 +20,8 @@ from ...errors import (
 )
 from ..machine.machine import Machine, compute
 from ..machine.op_arguments import Args, Kwargs, list_of_tensors
+from ..machine.refused_calls import unsupported
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
-from ..machine.unsupported import unsupported
 from ..ops.core import random_draws
 from ..ops.core.autograd_reference import lazy_conjugation
 from ..ops.core.library_ops import has_cpu_kernel, refuse_to_compute

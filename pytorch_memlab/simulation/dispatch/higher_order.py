@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs
-from ..machine.unsupported import unsupported
+from ..machine.refused_calls import unsupported
 from . import flex_attention
 
 _NEVER = frozenset({"scan", "map_impl", "strict_mode"})

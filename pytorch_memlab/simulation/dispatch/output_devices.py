@@ -9,8 +9,8 @@ import torch
 from ..._common.torch.storages import storages_of
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, tensors_in
+from ..machine.refused_calls import mixed_devices
 from ..machine.simulated_gpu import SimulatedGPU
-from ..machine.unsupported import mixed_devices
 from .dispatched_call import DispatchedCall
 from .node_devices import gpu_of_zeros
 

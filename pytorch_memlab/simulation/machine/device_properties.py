@@ -7,8 +7,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from .refused_calls import unsupported
 from .simulated_gpu import SimulatedGPU
-from .unsupported import unsupported
 
 _OF_THE_MODEL = (
     *("name", "major", "minor", "total_memory", "multi_processor_count"),

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import torch
 
+from ..machine.refused_calls import unsupported
 from ..machine.simulated_gpu import SimulatedGPU
-from ..machine.unsupported import unsupported
 from .core.low_precision import in_single_precision
 from .core.memory_formats import contiguous_like, suggest_memory_format
 from .core.op_call import OpCall, contiguous

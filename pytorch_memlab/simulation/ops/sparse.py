@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 
 from ..machine import active
+from ..machine.refused_calls import unsupported
 from ..machine.tensor_values import Bound, TensorValues
-from ..machine.unsupported import unsupported
 from .core.low_precision import in_complex_single
 from .core.memory_formats import LOW_PRECISION
 from .core.registry import DISTINCT, AssumedSize, Implementation, as_on_cpu, define

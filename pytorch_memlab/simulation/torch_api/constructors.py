@@ -19,8 +19,8 @@ from ..dispatch import fake_tensors
 from ..dispatch.transfers import move
 from ..machine.cuda_generator import SimulatedGenerator
 from ..machine.machine import Machine
+from ..machine.refused_calls import mixed_devices, refusal
 from ..machine.simulated_gpu import SimulatedGPU
-from ..machine.unsupported import mixed_devices, refusal
 from .compilers import make_known
 
 _FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor")

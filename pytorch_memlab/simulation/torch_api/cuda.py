@@ -17,8 +17,8 @@ from ..._common.patching.patches import Patches
 from ..allocator.caching_allocator import CachingAllocator
 from ..machine.device_properties import DeviceProperties
 from ..machine.machine import Machine
+from ..machine.refused_calls import refusal, unsupported
 from ..machine.streams import handle_of, id_of
-from ..machine.unsupported import refusal, unsupported
 from ..ops.matmul import cublaslt
 from . import cuda_graphs, unsupported as unsupported_calls
 from .cuda_streams import (

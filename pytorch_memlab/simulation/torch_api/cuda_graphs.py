@@ -28,8 +28,8 @@ from ..machine.captures import ERROR_MODES, Capture
 from ..machine.cuda_errors import cuda_error
 from ..machine.cuda_generator import GeneratorState, SimulatedGenerator
 from ..machine.machine import Machine
+from ..machine.refused_calls import refusal
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
-from ..machine.unsupported import refusal
 from .memory_pools import (
     MARKS_CAPTURES_SINCE,
     PoolCalls,

@@ -19,8 +19,8 @@ from ..._common.frames.traceback_frames import without_frames
 from ..allocator.stream_work import Work
 from ..machine.captures import CapturedEvent, refuse_captured_event
 from ..machine.machine import Machine
+from ..machine.refused_calls import refusal
 from ..machine.streams import PRIORITIES, handle_of, priority_of
-from ..machine.unsupported import refusal
 
 CUDA_DEVICE_TYPE = 1  # ``c10::DeviceType::CUDA``, as stream triples name it
 

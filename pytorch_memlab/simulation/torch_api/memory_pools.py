@@ -22,8 +22,8 @@ from ..allocator.checkpoints import (
 )
 from ..dispatch.overwritten_outputs import mark_data, take_storage
 from ..machine.machine import Machine
+from ..machine.refused_calls import unsupported
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
-from ..machine.unsupported import unsupported
 
 MARKS_CAPTURES_SINCE = (2, 13)
 """Release from which the allocator tells captures from ``use_mem_pool`` (``markCaptureBegin``),

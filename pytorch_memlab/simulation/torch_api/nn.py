@@ -25,7 +25,7 @@ from ..._common.patching.patches import Patches
 from ...errors import UnmodelledOpError
 from ..dispatch.function_mode import SimulatedFunctionMode
 from ..machine.machine import Machine
-from ..machine.unsupported import unsupported
+from ..machine.refused_calls import unsupported
 from .compilers import make_known
 
 Groups = dict[tuple[torch.device, torch.dtype], tuple[list[list[Any]], list[int]]]

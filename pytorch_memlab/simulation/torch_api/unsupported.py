@@ -11,7 +11,7 @@ import torch
 
 from ..._common.patching.patches import Patches
 from ..machine.machine import Machine
-from ..machine.unsupported import refusal, unsupported
+from ..machine.refused_calls import refusal, unsupported
 
 _PREFIXES = ("_cuda_", "_nccl_", "_cudart", "_gds_", "_accelerator_")
 

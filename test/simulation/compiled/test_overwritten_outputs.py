@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytorch_memlab import MemReporter, simulate
 from pytorch_memlab._common.torch.torch_release import RELEASE
-from pytorch_memlab.reporter.snapshot import MemorySnapshot
+from pytorch_memlab.reporter.memory_snapshot import MemorySnapshot
 
 pytestmark = [
     pytest.mark.skipif(RELEASE < (2, 9), reason="compiled programs are simulated from 2.9 on"),

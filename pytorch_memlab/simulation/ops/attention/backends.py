@@ -161,7 +161,8 @@ def _against_flash(call: AttentionCall) -> Iterator[str]:
         )
     if not has_major(gpu, 8):
         yield "it needs compute capability 8.0 or higher"
-    # Some head dimensions have no backward kernel where a block has 99 KiB of shared memory.
+    # Some head dimensions have no backward kernel where a block has 99 KiB of shared memory:
+    # ``check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120`` of ``sdp_utils.cpp``.
     is_small = gpu.major == 12 or (gpu.major == 8 and gpu.minor >= 6)
     has_backward = size <= 192 or (size > 224 and not call.dropout)
     if is_small and not has_backward and call.trains:
@@ -181,7 +182,8 @@ def _against_efficient(call: AttentionCall) -> Iterator[str]:
     if not torch._C._get_mem_efficient_sdp_enabled():
         yield "Memory Efficient attention has been runtime disabled."
     yield from _against_dimensions(call)
-    # The tiles of a matrix product read 4 to 16 bytes at once.
+    # The tiles of a matrix product read 4 to 16 bytes at once: ``minimum_gemm_alignment`` and
+    # ``use_tensor_cores`` of ``sdp_utils.cpp``.
     is_half = call.query.dtype in LOW_PRECISION
     is_ampere = has_major(call.gpu, 8)
     elements = 1
@@ -236,7 +238,7 @@ def _against_cudnn(call: AttentionCall) -> Iterator[str]:
     yield from _against_empty(call)
     yield from _against_strides(call, ignores_single=True)
     yield from _against_heads(call, takes_groups=True, alike=False)
-    most = 128
+    most = 128  # ``check_cudnn_tensor_shapes`` of ``sdp_utils.cpp``
     if has_capability(call.gpu, 9, 0) and cudnn_version() >= 91000:
         most = 256
     elif has_major(call.gpu, 10, 10) and cudnn_version() >= 91100:

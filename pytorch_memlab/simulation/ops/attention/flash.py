@@ -156,4 +156,5 @@ def alloc_accumulators(
 
 
 def _rounded_head(size: int) -> int:
+    """``head_size_rounded`` of ``mha_fwd`` and ``mha_bwd`` in ``flash_attn/flash_api.cpp``."""
     return size + -size % (32 if size <= 128 else 64)

@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from ...machine.op_arguments import tensors_in
-from ...machine.unsupported import unsupported
+from ...machine.refused_calls import unsupported
 from ..core.autograd_reference import gradients
 from ..core.memory_formats import on_meta
 from ..core.op_call import OpCall, named_arguments

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import torch
 
+from ...machine.refused_calls import unsupported
 from ...machine.simulated_gpu import SimulatedGPU
-from ...machine.unsupported import unsupported
 from ..core.cuda_dispatch import refuse_cpu_tensors
 from ..core.op_call import OpCall
 from ..core.registry import as_on_cpu, define, op

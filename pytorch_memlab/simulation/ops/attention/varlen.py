@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import torch
 
-from ...machine.unsupported import unsupported
+from ...machine.refused_calls import unsupported
 from ..core.op_call import OpCall, named_arguments
 from ..core.registry import op
 from . import efficient, flash

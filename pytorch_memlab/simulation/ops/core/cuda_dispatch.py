@@ -13,8 +13,8 @@ import torch
 
 from ...machine import active
 from ...machine.op_arguments import tensors_in
+from ...machine.refused_calls import mixed_devices
 from ...machine.simulated_gpu import SimulatedGPU
-from ...machine.unsupported import mixed_devices
 from .registry import as_on_cpu, definition_of, definitions
 
 _CPU_KEYS: Final = {

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from ...._common.torch.storages import host_address
 from ....errors import UnsupportedCUDACallError
-from ...machine.unsupported import unsupported
+from ...machine.refused_calls import unsupported
 
 _ON_CUDA: Final = ("CUDA", "CompositeExplicitAutograd")
 """Dispatch keys of kernels that run on CUDA's tensors below autograd."""

@@ -98,7 +98,7 @@ def alloc_sum_workspace(
     accumulated = acc_type(of) if of.is_floating_point or of.is_complex else torch.int64
     kernel = Kernel(
         accumulated.itemsize,
-        256 if of == torch.complex128 else 512,
+        256 if of == torch.complex128 else 512,  # ``max_reduce_threads`` of ``Reduce.cuh``
         fits_result=not (of in LOW_PRECISION and source.dtype == of),
     )
     widths = (element_size or source.element_size(), of.itemsize)

@@ -12,8 +12,8 @@ from torch._C import _functorch as functorch
 from ...hardware.decisions import decision
 from ...hardware.gpu import GPU
 from ...machine.op_arguments import is_mask, tensors_in
+from ...machine.refused_calls import mixed_devices
 from ...machine.simulated_gpu import SimulatedGPU
-from ...machine.unsupported import mixed_devices
 from ..core import cub
 from ..core.memory_formats import LOW_PRECISION, acc_type
 from ..core.op_call import INDEX, OpCall, named_arguments

@@ -211,6 +211,7 @@ def scan_row(call: OpCall, count: int, dtype: torch.dtype, *, is_sum: bool = Tru
     size = dtype.itemsize
     is_inexact = dtype.is_floating_point or dtype.is_complex
     if is_sum and is_inexact and torch.are_deterministic_algorithms_enabled():
+        # ``block_threads`` of ``ATen/cuda/cub.cuh``
         threads = 128 if size >= 16 else 256 if size >= 8 else 512
         blocks = -(-count // (threads * _ITEMS))
         call.alloc_and_free(min(blocks, call.model.multi_processor_count) * size)

@@ -20,7 +20,7 @@ from ...._common.patching.patches import Patches
 from ...dispatch.fake_tensors import BUILD_HAS_CUDA
 from ...machine import active
 from ...machine.machine import Machine
-from ...machine.unsupported import refusal
+from ...machine.refused_calls import refusal
 from . import sharded_tensors
 
 _NCCL_VERSION = 2 << 32 | 29 << 16 | 7  # 2.29.7, which torch 2.13.0+cu130 is installed with

@@ -21,6 +21,7 @@ from ..._common.text.secrets_in_arguments import masked
 from ...devices import simulated_machine
 from ...history.model import AllocationHistory
 from ...line_profiler.columns import DEFAULT_COLUMNS
+from ...line_profiler.facts_of_run import combined, with_run_peaks
 from ...line_profiler.line_profiler import LineProfiler
 from ...line_profiler.line_records import RecordsDisplay
 from ...line_profiler.profile import (
@@ -29,7 +30,6 @@ from ...line_profiler.profile import (
     profile,
     take_over_printing,
 )
-from ...line_profiler.recorded import combined, with_run_peaks
 from ...line_profiler.source_functions import Definition
 from ...profiles.growing_loops import growing_loops
 from ...profiles.overview import Choice

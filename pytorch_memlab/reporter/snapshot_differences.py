@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .._common.text.displayed import Displayed
 from .._common.text.prose_size import signed
-from .snapshot import MemorySnapshot, sizes_by
+from .memory_snapshot import MemorySnapshot, sizes_by
 
 if TYPE_CHECKING:
     import pandas as pd
