@@ -41,12 +41,12 @@ from ..._common.interrupts.stack_room import check_room_of_op
 from ...errors import UnsupportedCUDACallError
 from ..machine.machine import Machine, compute
 from ..machine.op_arguments import Args, Kwargs
-from ..machine.simulated_gpu import SimulatedGPU
 from ..ops.core.op_info import OpInfo, op_info, records
-from . import blocking_ops, captured_ops, fake_tensors, higher_order, large_outputs
+from . import blocking_ops, captured_ops, fake_tensors, higher_order
 from .dispatched_call import DispatchedCall
 from .fake_tensors import FAKE, mode_of_kind
 from .gradient_accumulation import InPlaceGradientAccumulation
+from .large_outputs import LargeOutputs
 from .output_devices import OutputDevices
 
 _CPU = torch.device("cpu")
@@ -85,7 +85,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
             op_info(op).is_plain = False
         self._output_devices = OutputDevices(machine)
         self._gradients = InPlaceGradientAccumulation()
-        self._large_outputs = large_outputs.LargeOutputs() if machine.values is None else None
+        self._large_outputs = LargeOutputs() if machine.values is None else None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -155,7 +155,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
                     call.run_in_place(node)
             call.runs_on = gpu
             if self._large_outputs is not None and info.may_outgrow:
-                self._refuse_large_outputs(call, gpu)
+                self._large_outputs.refuse(call, gpu)
         elif info.may_leave_gpu:
             call.runs_on = self._machine.gpu_of(args[0])
         if self._machine.captures.underway and call.runs_on is not None:
@@ -217,16 +217,6 @@ class SimulatedDeviceMode(TorchDispatchMode):
             with self:  # CUDA too runs one op for each tensor then
                 return func._op_dk(_SLOW_FOREACH, *args, **kwargs)
         return NotImplemented
-
-    def _refuse_large_outputs(self, call: DispatchedCall, gpu: SimulatedGPU) -> None:
-        """Fail for lack of memory before host memory is full."""
-        if self._large_outputs is not None and large_outputs.are_possible(call, gpu):
-            outputs = self._large_outputs.of(call, gpu)
-            if outputs is not None:
-                parts = (call.machine, self._gradients, call.info, call.op, call.args, call.kwargs)
-                refused = DispatchedCall(*parts)
-                refused.outputs_on = gpu
-                refused.allocate(gpu, outputs)
 
     def _of_zero_tensor(self, func: Any, args: Args) -> Any:
         """Compute what kernels above the modes do; Note [Tensors of zeros]."""

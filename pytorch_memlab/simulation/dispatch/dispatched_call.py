@@ -89,6 +89,11 @@ class DispatchedCall(OpCall):
                 if _is_complex(tensor):
                     self.is_complex = True
 
+    def again(self) -> DispatchedCall:
+        """The same call, of which nothing has run."""
+        parts = (self.machine, self._gradients, self.info, self.op, self.args, self.kwargs)
+        return DispatchedCall(*parts)
+
     def run_in_place(self, node: Any) -> None:
         """In a backward pass, run what a GPU runs in place."""
         self.tensors.clear()  # which counts references

@@ -21,12 +21,22 @@ _LARGEST_ELEMENT = 16  # bytes of a complex number of two doubles
 
 
 class LargeOutputs:
-    """Foresees the outputs of ops that are too large."""
+    """Foresees the outputs of ops that are too large, and refuses them."""
 
     def __init__(self) -> None:
         self._results = MetaResults()
 
-    def of(self, call: DispatchedCall, gpu: SimulatedGPU) -> Any:
+    def refuse(self, call: DispatchedCall, gpu: SimulatedGPU) -> None:
+        """Fail for lack of memory before host memory is full."""
+        if not _are_possible(call, gpu):
+            return
+        outputs = self._of(call, gpu)
+        if outputs is not None:
+            refused = call.again()
+            refused.outputs_on = gpu
+            refused.allocate(gpu, outputs)
+
+    def _of(self, call: DispatchedCall, gpu: SimulatedGPU) -> Any:
         """The outputs of a call, without values, if no more fits on a GPU; None otherwise."""
         info = call.info
         try:
@@ -41,7 +51,7 @@ class LargeOutputs:
         return _made(result) if sum(nbytes.values()) > gpu.room() else None
 
 
-def are_possible(call: DispatchedCall, gpu: SimulatedGPU) -> bool:
+def _are_possible(call: DispatchedCall, gpu: SimulatedGPU) -> bool:
     """False if the arguments of an op are too small: the first question, asked at every call."""
     info, most = call.info, _LARGEST_ELEMENT
     for value in call.args:
