@@ -67,8 +67,9 @@ def _body_of(tree: ast.Module, call: ast.Call) -> tuple[list[ast.stmt], int]:
     """The statements beside a call that is a statement alone in its line, and its place in them."""
     for node in ast.walk(tree):
         for name in ("body", "orelse", "finalbody"):
-            body = getattr(node, name, None)
-            for position, statement in enumerate(body if isinstance(body, list) else ()):
+            part = getattr(node, name, None)
+            body: list[ast.stmt] = part if isinstance(part, list) else []
+            for position, statement in enumerate(body):
                 if isinstance(statement, ast.Expr) and statement.value is call:
                     lines = [other.lineno for other in body]
                     return (body, position) if lines.count(call.lineno) == 1 else ([], 0)
