@@ -108,27 +108,28 @@ class Patches:
                     _put(owner, name, before)
 
 
-_without: dict[frozenset[str], dict[str, tuple[Any, int]]] = {}
+_without: dict[frozenset[str], tuple[dict[str, Any], dict[str, int]]] = {}
 """Modules that lacked some names when they were looked at: with which specification, and with how
 many names. Each simulation asks for the same ones, and thousands of modules rarely change."""
+# In two dicts: thousands of pairs are so many objects that Python looks through all of torch's for
+# garbage, which takes longer than the first simulation.
 
 
 def modules_with(names: frozenset[str]) -> Iterator[tuple[Any, Mapping[str, Any]]]:
     """The modules that hold something under any of these names, with all that they hold."""
-    without = _without.setdefault(names, {})
+    specs, sizes = _without.setdefault(names, ({}, {}))
     for key, module in list(sys.modules.items()):
         held = getattr(module, "__dict__", None)  # None where a module must not be imported
         if held is None:
             continue
         spec = held.get("__spec__")  # another one once a module is loaded again
         size = len(held)
-        before = without.get(key)
-        if before is not None and before[0] is spec and before[1] == size:
+        if sizes.get(key) == size and specs[key] is spec:
             continue
         if not held.keys().isdisjoint(names):
             yield module, held
         elif spec is not None:  # None where a user types more: a session, a notebook
-            without[key] = spec, size
+            specs[key], sizes[key] = spec, size
 
 
 def _put(owner: Any, name: str, value: Any) -> None:
