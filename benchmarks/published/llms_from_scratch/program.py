@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.published.inductor_of_2025 import time_as_published
+
 _LENGTH = 1024
 _WIDTH = 768
 _HEADS = 12
@@ -32,6 +34,7 @@ def train(
         torch.distributed.init_process_group("nccl")
     model = _model(vocabulary, replaced)
     if compiled:
+        time_as_published()
         model = torch.compile(model)
     model.cuda()
     if bfloat16:

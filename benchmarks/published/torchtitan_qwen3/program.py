@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed import init_process_group
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
 from torch.nn import functional
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
@@ -41,8 +51,9 @@ class _Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: Any, places: torch.Tensor, turns: Any) -> torch.Tensor:
         batch, length, _ = x.shape
-        groups = self.projections(x).view(batch, length, _KEY_HEADS, -1, _HEAD)
-        parts = torch.split(groups, [_HEADS // _KEY_HEADS, 1, 1], dim=-2)
+        queries = _HEADS // _KEY_HEADS
+        groups = self.projections(x).view(batch, length, -1, queries + 2, _HEAD)
+        parts = torch.split(groups, [queries, 1, 1], dim=-2)
         query, key, value = (part.reshape(batch, length, -1, _HEAD).contiguous() for part in parts)
         query, key = self.query_norm(query), self.key_norm(key)
         query, key = _rotated(query, key, _at(turns, places))
@@ -124,8 +135,10 @@ class _Qwen(nn.Module):
         x = self.embedding(tokens)
         for layer in self.layers.values():
             x = layer(x, mask, places, self.turns)
-        result: torch.Tensor = self.norm(x)
-        return result
+        x = self.norm(x)
+        if isinstance(x, DTensor):  # its gradient is the sum of those of the shares of the head
+            x = x.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+        return x
 
 
 def _kept() -> set[Any]:
@@ -162,11 +175,46 @@ def _every_second_product() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-def _sharded(replicas: int, shards: int) -> _Qwen:
+def _in_shares(model: _Qwen, mesh: DeviceMesh) -> None:
+    """Share each layer among GPUs, and the tokens of what lies between the shared products."""
+    whole = (Replicate(), None, None, None)
+    layer = {
+        "attention_norm": SequenceParallel(),
+        "attention": PrepareModuleInput(
+            input_layouts=(Shard(1), None, None, None), desired_input_layouts=whole
+        ),
+        "attention.projections": ColwiseParallel(),
+        "attention.query_norm": SequenceParallel(sequence_dim=2, use_local_output=True),
+        "attention.key_norm": SequenceParallel(sequence_dim=2, use_local_output=True),
+        "attention.output": RowwiseParallel(output_layouts=Shard(1)),
+        "feed_forward_norm": SequenceParallel(),
+        "feed_forward": PrepareModuleInput(
+            input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+        ),
+        "feed_forward.gate": ColwiseParallel(),
+        "feed_forward.up": ColwiseParallel(),
+        "feed_forward.down": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    for block in model.layers.values():
+        parallelize_module(block, mesh, layer)
+    ends = {
+        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "norm": SequenceParallel(),
+        "head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
+    }
+    parallelize_module(model, mesh, ends)
+    model.head.weight = model.embedding.weight
+
+
+def _sharded(replicas: int, shards: int, shares: int) -> _Qwen:
     with torch.device("meta"):
         model = _Qwen()
-    sizes = {"replicate": replicas, "shard": shards} if replicas > 1 else {"shard": shards}
+    sizes = {"replicate": replicas, "shard": shards, "share": shares}
+    sizes = {name: size for name, size in sizes.items() if size > 1}
     mesh = init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    if shares > 1:
+        _in_shares(model, mesh["share"])
+        mesh = mesh[tuple(name for name in sizes if name != "share")]
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     settings: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
     for name, block in list(model.layers.named_children()):
@@ -201,8 +249,15 @@ class _Backward(torch.autograd.Function):
         return gradient, None, None
 
 
-def _loss_in_chunks(head: Any, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss of one eighth of each sequence at a time, with the gradients of the scores."""
+def _loss_in_chunks(head: Any, x: torch.Tensor, labels: torch.Tensor, groups: int) -> torch.Tensor:
+    """The loss of one eighth of each sequence at a time, with the gradients of the scores.
+
+    Args:
+        head: makes the scores.
+        x: what it takes.
+        labels: of the tokens.
+        groups: GPUs, or groups of them, with sequences of their own.
+    """
     chunks = [
         chunk.contiguous().detach().requires_grad_() for chunk in x.split(_LENGTH // _CHUNKS, dim=1)
     ]
@@ -216,12 +271,14 @@ def _loss_in_chunks(head: Any, x: torch.Tensor, labels: torch.Tensor) -> torch.T
         if number == _CHUNKS - 1:
             head.set_requires_gradient_sync(True, recurse=False)
         scores = head(chunk)
-        loss = functional.cross_entropy(
-            scores.flatten(0, 1).float(), wanted.flatten(0, 1), reduction="sum"
-        )
-        loss = loss / (8 * _BATCH * _LENGTH)
-        total = total + loss.detach()
-        loss.backward()
+        in_shares = isinstance(scores, DTensor)
+        with loss_parallel() if in_shares else nullcontext():
+            loss = functional.cross_entropy(
+                scores.flatten(0, 1).float(), wanted.flatten(0, 1), reduction="sum"
+            )
+            loss = loss / (groups * _BATCH * _LENGTH)
+            total = total + (loss.full_tensor() if in_shares else loss).detach()
+            loss.backward()
         rows = slice(number * _LENGTH // _CHUNKS, (number + 1) * _LENGTH // _CHUNKS)
         gradient[:, rows] = chunk.grad.float()
         chunk.grad = None
@@ -231,24 +288,25 @@ def _loss_in_chunks(head: Any, x: torch.Tensor, labels: torch.Tensor) -> torch.T
     return _Backward.apply(x, gradient.to(x.dtype), total)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def train(replicas: int, shards: int) -> None:
+def train(replicas: int, shards: int, shares: int = 1) -> None:
     """Three steps of AdamW with clipped gradients.
 
     Args:
         replicas: groups of GPUs of which each has the whole model.
-        shards: GPUs of a group, among which the model is sharded.
+        shards: GPUs of a group, or groups of them, among which the model is sharded.
+        shares: GPUs among which each layer is shared.
     """
     init_process_group("nccl")
     torch.cuda.set_device(0)
     torch.use_deterministic_algorithms(True)
-    model = _sharded(replicas, shards)
+    model = _sharded(replicas, shards, shares)
     rule = torch.optim.AdamW(model.parameters(), 8e-4, (0.9, 0.95), 1e-8, 0.1, fused=True)
     for _ in range(_STEPS):
         tokens, labels = (torch.randint(_VOCABULARY, (_BATCH, _LENGTH)).cuda() for _ in range(2))
         places = torch.arange(_LENGTH).repeat(_BATCH, 1).cuda()
         rule.zero_grad()
         x = model(tokens, _mask(places), places)
-        loss = _loss_in_chunks(model.head, x, labels)
+        loss = _loss_in_chunks(model.head, x, labels, replicas * shards)
         del x
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
