@@ -135,10 +135,11 @@ class _Qwen(nn.Module):
         x = self.embedding(tokens)
         for layer in self.layers.values():
             x = layer(x, mask, places, self.turns)
-        x = self.norm(x)
-        if isinstance(x, DTensor):  # its gradient is the sum of those of the shares of the head
-            x = x.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
-        return x
+        result: torch.Tensor = self.norm(x)
+        if isinstance(result, DTensor):  # its gradient is the sum of those of the head's shares
+            whole = result.redistribute(placements=[Replicate()])
+            result = whole.to_local(grad_placements=[Partial()])
+        return result
 
 
 def _kept() -> set[Any]:
@@ -271,13 +272,13 @@ def _loss_in_chunks(head: Any, x: torch.Tensor, labels: torch.Tensor, groups: in
         if number == _CHUNKS - 1:
             head.set_requires_gradient_sync(True, recurse=False)
         scores = head(chunk)
-        in_shares = isinstance(scores, DTensor)
-        with loss_parallel() if in_shares else nullcontext():
+        with loss_parallel() if isinstance(scores, DTensor) else nullcontext():
             loss = functional.cross_entropy(
                 scores.flatten(0, 1).float(), wanted.flatten(0, 1), reduction="sum"
             )
             loss = loss / (groups * _BATCH * _LENGTH)
-            total = total + (loss.full_tensor() if in_shares else loss).detach()
+            whole = loss.full_tensor() if isinstance(loss, DTensor) else loss
+            total = total + whole.detach()
             loss.backward()
         rows = slice(number * _LENGTH // _CHUNKS, (number + 1) * _LENGTH // _CHUNKS)
         gradient[:, rows] = chunk.grad.float()
