@@ -13,6 +13,7 @@ from .rewriting import (
     Rewriting,
     all_rewritings,
     changed_source,
+    function_at,
     last_name,
     nodes_of,
     rewritings,
@@ -158,12 +159,8 @@ def filled_beside(oom: OutOfMemory, group: TensorGroup) -> list[TensorGroup]:
 
 def _filling_function(adding: AddingStatement) -> tuple[str, int]:
     """File of a statement that fills a container, and line of the function that it is in."""
-    functions = [
-        node.lineno
-        for node in nodes_of(adding.file.tree, ast.FunctionDef)
-        if node.lineno <= adding.line <= (node.end_lineno or 0)
-    ]
-    return adding.file.file, max(functions, default=0)
+    function = function_at(adding.file.tree, adding.line)
+    return adding.file.file, 0 if function is None else function.lineno
 
 
 def _if_tensor(value: str, text: str) -> str:

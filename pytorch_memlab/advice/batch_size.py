@@ -28,6 +28,7 @@ from .rewriting import (
     Rewriting,
     all_rewritings,
     changed_code,
+    function_at,
     last_name,
     name_of_call,
     nodes_of,
@@ -261,12 +262,7 @@ class _Numbers:
 
     def _passed(self, file: Rewriting, name: ast.Name) -> Iterator[tuple[ast.expr, Rewriting]]:
         """The values that the calls of a function pass as the parameter that a name is."""
-        around = [
-            around_it
-            for around_it in nodes_of(file.tree, ast.FunctionDef)
-            if around_it.lineno <= name.lineno <= (around_it.end_lineno or 0)
-        ]
-        function = max(around, key=lambda around_it: around_it.lineno, default=None)
+        function = function_at(file.tree, name.lineno)
         if function is None:
             return
         parameters = [

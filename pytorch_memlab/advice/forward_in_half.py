@@ -7,6 +7,7 @@ from typing import Final
 
 from ..history.out_of_memory import OutOfMemory
 from .changes import EditedSource
+from .lines_to_edit import blocks
 from .rewriting import (
     Rewriting,
     all_rewritings,
@@ -71,7 +72,7 @@ def _with_option(file: Rewriting) -> bool:
 
 def _around_forward(file: Rewriting) -> bool:
     """Put the statements that a backward pass depends on under autocast."""
-    for block in _blocks(file.tree):
+    for block in blocks(file.tree):
         for index, statement in enumerate(block):
             loss = _loss_of(statement)
             if loss is not None:
@@ -124,12 +125,3 @@ def _computes(statement: ast.stmt) -> bool:
         if not is_factory and name_of_call(call) not in ("cuda", "to", "next", "load", "iter"):
             return True
     return any(isinstance(node, (ast.BinOp, ast.With)) for node in ast.walk(statement))
-
-
-def _blocks(tree: ast.AST) -> list[list[ast.stmt]]:
-    return [
-        block
-        for node in ast.walk(tree)
-        for field in ("body", "orelse")
-        if isinstance(block := getattr(node, field, None), list)
-    ]

@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import Final
 
 from ..history.out_of_memory import OutOfMemory, ProgramFrame
-from .rewriting import name_of_call
+from .rewriting import name_of_call, statement_at
 
 _TRAINS: Final = frozenset(
     {"backward", "manual_backward", "zero_grad", "GradScaler", "set_grad_enabled", "enable_grad"}
@@ -173,12 +173,7 @@ class _Source:
 
     def statement_at(self, line: int) -> ast.stmt | None:
         """The smallest statement that a line is part of."""
-        around = [
-            node
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
-        ]
-        return min(around, key=lambda node: (node.end_lineno or 0) - node.lineno, default=None)
+        return statement_at(self._tree, line)
 
     def flow_from(self, statement: ast.stmt) -> _Flow:
         """Follow the result of a statement through the function that it is in."""

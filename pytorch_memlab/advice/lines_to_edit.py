@@ -185,7 +185,7 @@ def around_statements(
     if after is None:
         return _indented(first.file, begin[-1], begin[-1], opening)
     end = _path_to(after)
-    for block in _blocks(_tree(first.file)):
+    for block in blocks(_tree(first.file)):
         inside = [node for node in block if node in begin or node in end]
         if len(inside) == 2 and inside[0] in begin and inside[1] is end[-1]:
             last = block[block.index(inside[1]) - 1]
@@ -249,7 +249,7 @@ def _targets(node: ast.Assign | ast.AnnAssign) -> Iterator[ast.expr]:
             yield target
 
 
-def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
     """All lists of statements, as they follow each other."""
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):

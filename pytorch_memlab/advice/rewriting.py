@@ -202,6 +202,16 @@ def statement_at(tree: ast.AST, line: int) -> ast.stmt | None:
     )
 
 
+def function_at(tree: ast.AST, line: int) -> ast.FunctionDef | None:
+    """The innermost function that a line is in."""
+    around = [
+        function
+        for function in nodes_of(tree, ast.FunctionDef)
+        if function.lineno <= line <= (function.end_lineno or 0)
+    ]
+    return max(around, key=lambda function: function.lineno, default=None)
+
+
 def statement_around(tree: ast.AST, node: ast.AST) -> ast.stmt | None:
     """The smallest statement that an expression is in."""
     return statement_at(tree, getattr(node, "lineno", 0))

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from ..history.out_of_memory import OutOfMemory
-from .rewriting import Rewriting, all_rewritings, last_name, nodes_of
+from .rewriting import Rewriting, all_rewritings, function_at, last_name, nodes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +46,18 @@ def addition_to(oom: OutOfMemory, name: str) -> Addition | None:
 
 def _backward_of(tree: ast.Module, addition: ast.stmt, sum_name: str) -> ast.Call | None:
     """The call of ``backward`` that has the sum in it, in the function of the addition."""
-    own = _function_of(tree, addition)
-    for call in nodes_of(own, ast.Call):
+    own = function_at(tree, addition.lineno)
+    for call in nodes_of(own or tree, ast.Call):
         is_backward = isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
-        names = {ast.unparse(node) for node in nodes_of(call, ast.expr)}
-        if is_backward and sum_name in names and _function_of(tree, call) is own:
+        if (
+            is_backward
+            and sum_name in expressions_in(call)
+            and function_at(tree, call.lineno) is own
+        ):
             return call
     return None
 
 
-def _function_of(tree: ast.Module, node: ast.stmt | ast.expr) -> ast.AST:
-    """The innermost function that a node is in, or the module."""
-    around = [
-        function
-        for kind in (ast.FunctionDef, ast.AsyncFunctionDef)
-        for function in nodes_of(tree, kind)
-        if function.lineno <= node.lineno <= (function.end_lineno or 0)
-    ]
-    return max(around, key=lambda function: function.lineno, default=tree)
+def expressions_in(node: ast.AST) -> set[str]:
+    """The source of all expressions in a node."""
+    return {ast.unparse(part) for part in nodes_of(node, ast.expr)}

@@ -148,6 +148,8 @@ def test_each_loss_gets_its_backward_pass_and_the_model_is_the_same(step, code, 
     "backward",
     [
         "total.sqrt().backward()",  # not linear
+        "(total * total).backward()",
+        "total.real.backward()",
         "total.backward(retain_graph=True)",
         "optimizer.zero_grad(); total.backward()",
     ],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import linecache
 
-from .program_function import function_at, names_after, names_beside, spans, statements_in
+from ..rewriting import function_at
+from .program_function import names_after, names_beside, spans, statements_in
 from .reader import AttentionReader
 from .returned_weights import returned_for_nothing, without_returned_weights
 from .written_call import FusedAttention, with_fused_call

@@ -6,15 +6,6 @@ import ast
 from collections.abc import Iterator
 
 
-def function_at(tree: ast.Module, line: int) -> ast.FunctionDef | None:
-    around = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max(around, key=lambda node: node.lineno, default=None)
-
-
 def statements_in(body: list[ast.stmt], condition: str = "") -> Iterator[tuple[ast.stmt, str]]:
     """Statements in order, also those under ``if``, with the condition."""
     for statement in body:

@@ -6,8 +6,7 @@ import ast
 import re
 from dataclasses import dataclass, replace
 
-from ..rewriting import name_of_call
-from .program_function import function_at
+from ..rewriting import function_at, name_of_call
 from .written_call import FusedAttention
 
 

@@ -10,8 +10,9 @@ from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy, Results
 from ..changes import EditedSource
 from ..evidence import is_much, named_with_line
+from ..lines_to_edit import blocks
 from ..rewriting import changed_code, changed_source, name_of_call, nodes_of, with_method
-from ..running_sums import Addition, addition_to
+from ..running_sums import Addition, addition_to, expressions_in
 
 _CLEARING: Final = "zero_grad"
 _UPDATE: Final = "step"
@@ -65,39 +66,30 @@ def _backward_of_each(addition: Addition, backward: ast.Call) -> EditedSource | 
 
 def _body_of(tree: ast.Module, call: ast.Call) -> tuple[list[ast.stmt], int]:
     """The statements beside a call that is a statement alone in its line, and its place in them."""
-    for node in ast.walk(tree):
-        for name in ("body", "orelse", "finalbody"):
-            part = getattr(node, name, None)
-            body: list[ast.stmt] = part if isinstance(part, list) else []
-            for position, statement in enumerate(body):
-                if isinstance(statement, ast.Expr) and statement.value is call:
-                    lines = [other.lineno for other in body]
-                    return (body, position) if lines.count(call.lineno) == 1 else ([], 0)
+    for block in blocks(tree):
+        for position, statement in enumerate(block):
+            if isinstance(statement, ast.Expr) and statement.value is call:
+                lines = [other.lineno for other in block]
+                return (block, position) if lines.count(call.lineno) == 1 else ([], 0)
     return [], 0
 
 
 def _of_added(backward: ast.Call, addition: Addition) -> str:
     """The call with a loss in place of the sum; empty where it may not be linear in the sum."""
     assert isinstance(backward.func, ast.Attribute)
-    added = ast.unparse(addition.added)
-    scaled: str | None = None
+    scaled = addition.added
     match backward.func.value:
-        case ast.Name() | ast.Attribute():
-            scaled = added
-        case ast.BinOp(left=left, op=ast.Mult() | ast.Div() as op, right=right):
-            if ast.unparse(left) == addition.sum and addition.sum not in _names(right):
-                sign = "*" if isinstance(op, ast.Mult) else "/"
-                scaled = f"({added} {sign} {ast.unparse(right)})"
-        case ast.Call(func=ast.Attribute(attr="scale") as scale, args=[value], keywords=[]):
-            if ast.unparse(value) == addition.sum:
-                scaled = f"{ast.unparse(scale)}({added})"
-    if scaled is None or backward.args or backward.keywords:
+        case ast.BinOp(left=inner, op=ast.Mult() | ast.Div() as op, right=right):
+            scaled = ast.BinOp(scaled, op, right)
+            if addition.sum in expressions_in(right):
+                return ""
+        case ast.Call(func=ast.Attribute(attr="scale") as scale, args=[inner], keywords=[]):
+            scaled = ast.Call(scale, [scaled], [])
+        case inner:
+            pass
+    if ast.unparse(inner) != addition.sum or backward.args or backward.keywords:
         return ""
-    return f"{scaled}.backward()"
-
-
-def _names(expression: ast.expr) -> set[str]:
-    return {ast.unparse(node) for node in nodes_of(expression, ast.expr)}
+    return with_method(scaled, "backward")
 
 
 def _clear_after_update(addition: Addition, body: list[ast.stmt], position: int) -> bool:
