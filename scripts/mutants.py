@@ -179,6 +179,7 @@ def tests_of(mutant: Mutant, tests: dict[Path, str], most: int) -> list[str]:
     """The files of tests to run, those that are nearest to the mutant first."""
     module = mutant.path.with_suffix("").parts[1:]
     module = module[:-1] if module[-1] == "__init__" else module
+    module = module or (PACKAGE,)  # of the package itself
     folder = module[: 2 if module[0] == "simulation" else 1]
     parent = ".".join((PACKAGE, *module[:-1]))
     names = {name for name in mutant.names if len(name.strip("_")) > 5}

@@ -80,3 +80,9 @@ def test_the_tests_nearest_to_a_mutant_come_first():
         "test/cli/test_page.py",
         "test/history/test_other.py",
     ]
+
+
+def test_a_mutant_of_the_package_itself_has_the_tests_that_name_its_function():
+    mutant = MUTANTS["Mutant"](Path("pytorch_memlab/__init__.py"), 1, 0, 1, "0", ("attribute_of",))
+    texts = {Path("test/test_a.py"): "x = 1", Path("test/test_b.py"): "attribute_of(1)"}
+    assert MUTANTS["tests_of"](mutant, texts, 4) == ["test/test_b.py"]
