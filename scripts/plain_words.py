@@ -220,6 +220,8 @@ def long_docstrings(tree: ast.Module, public: set[str]) -> list[Found]:
 
 def _long_docstrings(scope: ast.AST, public: set[str], *, is_public: bool) -> Iterator[Found]:
     for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.expr):
+            continue
         of_users = is_public
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if isinstance(scope, ast.ClassDef):
