@@ -15,6 +15,7 @@ from typing import Any
 
 from .._common.patching.patches import Patches
 from .._common.text.shared_paths import shown
+from .._common.text.source_lines import source_lines
 from ..fitting.change import Change
 from .around_program import Edit
 from .lines_to_edit import (
@@ -58,7 +59,7 @@ class EditedSource(Change):
                 return compile(text, path, "exec", dont_inherit=True)
 
             for file, text in by_name.items():  # for tracebacks
-                linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+                linecache.cache[file] = (len(text), None, source_lines(text, keepends=True), file)
             yield
 
     def diff(self) -> str:
@@ -67,7 +68,7 @@ class EditedSource(Change):
         for file, text in self._texts().items():
             old = [line.rstrip("\r\n") for line in linecache.getlines(file)]
             name = shown(file)
-            parts += difflib.unified_diff(old, text.splitlines(), name, name, lineterm="")
+            parts += difflib.unified_diff(old, source_lines(text), name, name, lineterm="")
         return "".join(f"{line}\n" for line in parts)
 
     def _texts(self) -> dict[str, str]:

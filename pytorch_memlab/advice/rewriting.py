@@ -10,6 +10,7 @@ from difflib import SequenceMatcher
 from typing import Final, TypeVar
 
 from .._common.process.ipython import file_name
+from .._common.text.source_lines import source_lines
 from ..history.out_of_memory import OutOfMemory
 from .around_program import Edit
 from .changes import EditedSource
@@ -96,7 +97,7 @@ class Rewriting:
         if not parsed(text).body:
             return ()
         old = [line.rstrip("\r\n") for line in self._lines]
-        new = text.splitlines()
+        new = source_lines(text)
         return tuple(
             Edit(self.file, first + 1, last, tuple(new[begin:end]))
             for tag, first, last, begin, end in SequenceMatcher(
@@ -156,7 +157,7 @@ def _shortened(edit: Edit) -> Iterator[str]:
     """The lines of an edit from the first column on; long parts that only move are not written."""
     numbers = range(edit.first, edit.last + 1)
     old = [linecache.getline(edit.file, number).strip() for number in numbers]
-    new = textwrap.dedent("\n".join(edit.lines)).splitlines()
+    new = source_lines(textwrap.dedent("\n".join(edit.lines)))
     matcher = SequenceMatcher(None, old, [line.strip() for line in new], autojunk=False)
     for tag, first, last, begin, end in matcher.get_opcodes():
         if tag == "equal" and end - begin > _MOST_MOVED:

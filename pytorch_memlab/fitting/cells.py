@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from .._common.process.ipython import CELL_NAMES
+from .._common.text.source_lines import source_lines
 from .._common.torch.optimizer_steps import ProgramDone
 from ..simulation.inspect import active
 from .change import Change
@@ -50,7 +51,7 @@ class CellsTarget:
     def show_sources(self) -> None:
         import_module("IPython.core.interactiveshell")  # once, for all forks
         for cell in self.cells:
-            lines = cell.text.splitlines(keepends=True)
+            lines = source_lines(cell.text, keepends=True)
             linecache.cache[cell.file] = (len(cell.text), None, lines, cell.file)
             CELL_NAMES[cell.file] = cell.name
 

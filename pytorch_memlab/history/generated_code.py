@@ -21,6 +21,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
+from .._common.text.source_lines import source_lines
 from .model import Frame, Stack
 
 _GENERATED: Final = re.compile(
@@ -102,6 +103,6 @@ def _lines(file: str) -> Sequence[str]:
         return ()
     try:
         with open(file, encoding="utf-8", errors="replace") as source:
-            return source.read(_LONGEST).splitlines()
+            return source_lines(source.read(_LONGEST))
     except OSError:
         return ()

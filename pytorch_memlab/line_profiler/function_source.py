@@ -13,6 +13,8 @@ from contextlib import suppress
 from types import CodeType
 from typing import NamedTuple, cast
 
+from .._common.text.source_lines import source_lines
+
 _HEAD = re.compile(r"\s*(?:async\s+)?def\s+([^\s(\[\\]+)")
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -75,7 +77,7 @@ class _File:
     """The functions that a file defines now."""
 
     def __init__(self, text: str) -> None:
-        self.lines = text.splitlines()
+        self.lines = source_lines(text)
         self.named: dict[str, list[Definition]] = {}
         with suppress(SyntaxError, ValueError):
             for name, node in _named(ast.parse(text), ""):

@@ -19,6 +19,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
+from .._common.text.source_lines import source_lines
 from .function_source import source_block
 from .line_profiler import LineProfiler
 
@@ -63,7 +64,7 @@ def lines_of(code: CodeType, source: str) -> list[str]:
 @functools.lru_cache(maxsize=1)
 def _split(source: str) -> list[str]:
     """All lines of a program, asked for once for each of its functions."""
-    return source.splitlines(keepends=True)
+    return source_lines(source, keepends=True)
 
 
 def typed_name(qual_name: str) -> str:
@@ -131,7 +132,7 @@ class SourceFunctions:
         if self._text is None:
             profiler.add_code(code, name)
         elif definition is self.top_level:
-            profiler.add_code(code, name, self._text.splitlines(), _bodies(self._text))
+            profiler.add_code(code, name, source_lines(self._text), _bodies(self._text))
         else:
             profiler.add_code(code, name, lines_of(code, self._text))
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from .._common.process.ipython import cell_name
 from .._common.text.quoted import shortened
+from .._common.text.source_lines import source_lines
 from ..errors import UsageError
 from ..fitting.cells import CellsTarget, CodeCell
 from .mlrun_options import split_statement
@@ -91,7 +92,7 @@ def _magic_around(text: str) -> str | None:
 
 def _without_magics(text: str) -> str:
     """A cell in which some magics do nothing; all lines keep their numbers."""
-    lines = text.splitlines()
+    lines = source_lines(text)
     for call in _calls(text):
         typed = _as_typed(call)
         if typed is None or lines[call.lineno - 1].strip() != ast.unparse(call):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.text.prose_size import counted, prose_size, signed
 from .._common.text.quoted import printable, visible
+from .._common.text.source_lines import source_lines
 from ..advice.rewriting import place_of
 from .fit import PEAK
 from .notes import summary_of_runs
@@ -142,7 +143,7 @@ def _code(name: str, finding: Finding) -> Iterator[str]:
         return
     for edit in finding.edits:
         yield f"{name}, {printable(place_of(edit))}:"
-        yield from _indented(textwrap.dedent("\n".join(edit.lines)).splitlines())
+        yield from _indented(source_lines(textwrap.dedent("\n".join(edit.lines))))
     yield from _indented(finding.commands)
 
 

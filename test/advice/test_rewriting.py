@@ -35,6 +35,18 @@ def test_two_changes_of_one_part_change_nothing(tmp_path):
     assert changed_source(file) is None
 
 
+def test_form_feeds_and_separators_end_no_line(tmp_path):
+    file = of_text('import torch\n\x0c\nNAME = "a\x1cb"\ny = f(NAME)\n', tmp_path)
+    file.replace(next(nodes_of(file.tree, ast.Call)), 'g("\x0b", NAME)')
+
+    change = changed_source(file)
+
+    assert [(edit.first, edit.last, edit.lines) for edit in change.edits] == [
+        (4, 4, ('y = g("\x0b", NAME)',))
+    ]
+    assert change.diff().endswith('-y = f(NAME)\n+y = g("\x0b", NAME)\n')
+
+
 def test_what_is_no_program_afterwards_is_no_change(tmp_path):
     file = of_text("y = f(x)\n", tmp_path)
     file.replace(next(nodes_of(file.tree, ast.Call)), "f(")

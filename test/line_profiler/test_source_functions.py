@@ -99,3 +99,22 @@ def test_near_names_come_before_the_first_ones():
 
     assert nearest("trian", known) == ["train"]
     assert nearest("xyz", known) == known[:4]
+
+
+def test_only_line_ends_begin_a_line_as_python_counts_them():
+    text = (
+        'import torch\n\x0c\nNAME = "a\x1cb\u2028c"  # \x0b\n'
+        "def work():\r\n    return NAME\n\x0c\nz = 1\n"
+    )
+    functions = SourceFunctions(compile(text, "script.py", "exec"), text, "<module>")
+    profiler = _Profiler()
+
+    for definition in (*functions.named("work"), functions.top_level):
+        functions.add_to(profiler, definition)
+
+    work = ["def work():", "    return NAME"]
+    name = 'NAME = "a\x1cb\u2028c"  # \x0b'
+    assert profiler.added == [
+        ("work", work, ()),
+        ("<module>", ["import torch", "\x0c", name, *work, "\x0c", "z = 1"], [(5, 5)]),
+    ]
