@@ -20,6 +20,7 @@ def entry() -> NoReturn:
     # it ran are done.
     process = CommandProcess()
     atexit.register(process.end_late)  # the first that is registered is done last
+    process.end_at_interrupts()
     # Registered after a simulation has registered its own end, and so done before that.
     when_prepared = partial(atexit.register, process.__exit__, None, None, None)
     process.status = _carry_out(sys.argv[1:], process, when_prepared)
@@ -54,6 +55,7 @@ def _carry_out(
             raise
         return tell_usage_error(name, _without_torch())
     finally:
+        process.allow_interrupts()
         when_prepared()
     return work() or 0
 

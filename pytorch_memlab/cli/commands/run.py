@@ -241,6 +241,7 @@ def prepare(options: argparse.Namespace, process: CommandProcess, /) -> Callable
 
     if is_switched_off():
         with without_own_frames(process):
+            process.allow_interrupts()
             program = _find(options, process)
             main = process.enter_context(program.as_main())
         put_profile_in_builtins(process)
@@ -301,8 +302,10 @@ def _prepared(
     ]
     remedies = None if parser is None else _remedy_trials(options, steps)
     explanation = OutOfMemoryReport(options.oom_report, remedies, is_private=options.private)
+    process.allow_interrupts()
     if parser is not None:
-        _simulate(options, process)
+        with without_own_frames(process):
+            _simulate(options, process)
     ranks = None if parser is None else StartedRanks(options, parser, files, recorded_call)
     with without_own_frames(process):
         if call is None:
