@@ -13,6 +13,7 @@ class DeviceOutOfMemoryError(Exception):
 OTHER_PROCESS = 2**22
 """Number given to the other processes, taken as one: Linux gives numbers below it only."""
 
+# From 2**60 bytes on: one_exa_bytes in allocate() of c10/cuda/CUDACachingAllocator.cpp.
 TOO_LARGE = "CUDA out of memory. Tried to allocate more than 1EB memory."
 
 
@@ -22,6 +23,7 @@ def format_size(size: int) -> str:
     >>> format_size(512), format_size(2**20), format_size(2**30 + 1)
     ('512 bytes', '1024.00 KiB', '1.00 GiB')
     """
+    # As format_size in c10/cuda/CUDACachingAllocator.cpp: a unit ends with 1024 of it, not before.
     if size <= 2**10:
         return f"{size} bytes"
     if size <= 2**20:

@@ -63,6 +63,7 @@ def _chunk_cat(call: OpCall) -> None:
         return
     call.alloc_outputs()
     width = tensors[0].element_size() if out is None else out.element_size()
+    # get_chunk_cat_metadata packs six numbers for each tensor; two of its vectors begin with a 0.
     call.alloc_temp((6 * len(tensors) + 2 + _blocks(tensors, dim, chunks, width)) * INDEX)
 
 
@@ -78,6 +79,7 @@ def _chunk_cat_of_dtypes(call: OpCall) -> None:
     width = out.element_size()
     blocks = _blocks(tensors, dim, chunks, width)
     if dim == 0 and out.is_contiguous() and all(_is_cast(tensor, out) for tensor in tensors):
+        # chunk_cat_mixed_dtype_cuda in ChunkCat.cu packs the same vectors, but without the 0.
         call.alloc_temp((6 * len(tensors) + blocks) * INDEX)
         return
     for tensor in tensors:

@@ -88,8 +88,10 @@ def _nonzero_static(call: OpCall) -> None:
     if not call.result.numel() or not source.numel():
         return
     call.alloc_contiguous(source)
+    # BLOCK_THREADS and ITEMS_PER_THREAD of nonzero_static_cuda_out_impl.
     per_block = 512 * 16
     blocks = -(-source.numel() // per_block)
+    # It wants one block for each multiprocessor, two where elements have one byte.
     target = call.model.multi_processor_count * (2 if source.element_size() == 1 else 1)
     rounds = -(-blocks // target)
     blocks = -(-source.numel() // (rounds * per_block))
