@@ -14,7 +14,7 @@ from ..devices.allocations import allocated_memory, drop_workspaces
 from ..errors import MemlabError
 from ..tensors.live_objects import instances_of
 from ..tensors.moves import MovedStorage, Views, find_gpu_memory, move_to_host
-from .copies import Copies, progress_bar
+from .chunked_copies import Copies, progress_bar
 from .host_blocks import host_storages
 from .restoring import bring_back
 

@@ -20,7 +20,7 @@ from ..tensors.moves import (
     view_bases,
     views_in_host_memory,
 )
-from .copies import Copies, progress_bar
+from .chunked_copies import Copies, progress_bar
 
 
 @dataclass(frozen=True, slots=True)

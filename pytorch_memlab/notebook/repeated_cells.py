@@ -17,7 +17,7 @@ from .._common.process.ipython import cell_name
 from .._common.text.quoted import shortened
 from .._common.text.source_lines import source_lines
 from ..errors import UsageError
-from ..fitting.cells import CellsTarget, CodeCell
+from ..fitting.notebook_program import CellsTarget, CodeCell
 from .mlrun_options import split_statement
 
 _LEFT_OUT: Final = frozenset(

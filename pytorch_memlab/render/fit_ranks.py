@@ -18,7 +18,7 @@ from .rows import cut, document, wrapped
 from .table import Table, fitted
 
 if TYPE_CHECKING:
-    from ..fitting.ranks import RankClass, RankSearch, RankVerdict, TriedOnRanks
+    from ..fitting.rank_classes import RankClass, RankSearch, RankVerdict, TriedOnRanks
     from ..fitting.verdict import Verdict
     from ..simulation.inspect import Bounds
 

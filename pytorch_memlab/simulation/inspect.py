@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from .hardware import decisions as decisions
     from .hardware.gpu import DEFAULT_GPU as DEFAULT_GPU, GPU as GPU
-    from .hardware.nccl import (
+    from .hardware.nccl_memory import (
         Bounds as Bounds,
         Communicator as Communicator,
         nccl_memory as nccl_memory,
@@ -67,7 +67,7 @@ _HOMES = {
     "allocator.settings": ("AllocatorSettings", "split_settings", "read_alloc_conf"),
     "child_processes.start": ("more_gpus_for_processes", "not_simulated"),
     "hardware.gpu": ("DEFAULT_GPU", "GPU"),
-    "hardware.nccl": ("Bounds", "Communicator", "nccl_memory"),
+    "hardware.nccl_memory": ("Bounds", "Communicator", "nccl_memory"),
     "hardware.presets": ("PRESETS", "find_gpu"),
     "hardware.sizes": ("checked_size", "read_size"),
     "machine.adoption": ("adopt",),
@@ -90,7 +90,7 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
-    "attention_backends": "ops.attention.backends",
+    "attention_backends": "ops.attention.sdp_backend",
     "decisions": "hardware.decisions",
     "peers": "torch_api.distributed.peers",
 }

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from pytorch_memlab import simulate
-from pytorch_memlab.fitting.cells import CodeCell, _run
+from pytorch_memlab.fitting.notebook_program import CodeCell, _run
 from pytorch_memlab.fitting.pipeline_changes import MicroBatches, changes_for
 from pytorch_memlab.fitting.pipeline_facts import PipelineFacts
-from pytorch_memlab.fitting.ranks import RankSearch, TriedOnRanks
+from pytorch_memlab.fitting.rank_classes import RankSearch, TriedOnRanks
 from pytorch_memlab.fitting.settled import Repeated
 from pytorch_memlab.fitting.trial_run import _Run
 from pytorch_memlab.fitting.used_tensors import used_tensors

@@ -9,7 +9,7 @@ from support.trials import run_trial
 
 from pytorch_memlab.advice import trials
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.fitting.cells import CellsTarget, CodeCell
+from pytorch_memlab.fitting.notebook_program import CellsTarget, CodeCell
 from pytorch_memlab.fitting.trial import Ending
 from pytorch_memlab.notebook.repeated_cells import repeated_cells
 from pytorch_memlab.simulation.inspect import find_gpu

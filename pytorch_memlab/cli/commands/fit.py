@@ -419,7 +419,7 @@ def _run_ranks(
     cluster: Cluster | None,
     settings: Settings,
 ) -> _Found:
-    from ...fitting.ranks import RankSearch
+    from ...fitting.rank_classes import RankSearch
     from ...records import OF_VALUES
     from ...render import fit_ranks
 

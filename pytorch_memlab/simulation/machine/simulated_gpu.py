@@ -28,7 +28,7 @@ from ..allocator.out_of_memory import (
     format_size,
 )
 from ..hardware.gpu import GPU
-from ..hardware.nccl import Bounds, Communicator, nccl_memory
+from ..hardware.nccl_memory import Bounds, Communicator, nccl_memory
 from ..hardware.sizes import read_size
 from .allocation_log import AllocationLog, CodeStack, LoggedBlock, code_stack
 from .trace_callbacks import TraceCallbacks

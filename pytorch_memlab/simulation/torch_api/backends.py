@@ -16,8 +16,8 @@ from torch._subclasses import FakeTensor
 from ..._common.patching.patches import Patches
 from ..machine.machine import Machine
 from ..machine.refused_calls import refusal, unsupported
-from ..ops.attention.backends import AttentionCall, SDPBackend, against, cudnn_version
-from ..ops.convolution.backends import convolution_of
+from ..ops.attention.sdp_backend import AttentionCall, SDPBackend, against, cudnn_version
+from ..ops.convolution.conv_backend import convolution_of
 from ..ops.core.memory_formats import cudnn_conv_memory_format
 from ..ops.rnn.cudnn_rnn import MODES, flatten
 

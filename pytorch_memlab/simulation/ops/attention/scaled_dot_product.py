@@ -22,7 +22,7 @@ from ...machine.simulated_gpu import SimulatedGPU
 from ..core.cuda_dispatch import refuse_cpu_tensors
 from ..core.op_call import OpCall
 from ..core.registry import as_on_cpu, define, op
-from .backends import AttentionCall, SDPBackend, is_any_enabled, is_any_fused_enabled, select
+from .sdp_backend import AttentionCall, SDPBackend, is_any_enabled, is_any_fused_enabled, select
 
 _ALIGNMENT: Final = 8
 """Elements: flash attention's head dimension and the rows of a mask are multiples of it."""

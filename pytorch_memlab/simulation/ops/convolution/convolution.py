@@ -20,7 +20,7 @@ from ..core.memory_formats import cudnn_conv_memory_format, suggest_memory_forma
 from ..core.op_call import CUDNN_WORKSPACES, FLOAT, OpCall
 from ..core.reduction_workspace import alloc_sum_workspace
 from ..core.registry import estimated
-from .backends import Convolution, ConvolutionBackend, convolution_of
+from .conv_backend import Convolution, ConvolutionBackend, convolution_of
 from .workspace_bounds import workspace_bound
 
 _SOURCE: Final = "aten/src/ATen/native/Convolution.cpp, native/cudnn/ConvShared.cpp"

@@ -13,7 +13,7 @@ from ..core.op_call import FLOAT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .backends import Convolution
+    from .conv_backend import Convolution
 
 # Note [Bounds of cuDNN's workspaces]
 # cuDNN tells the workspace of a plan only where it runs. Its documentation names the algorithms

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from ...._common.frames.program_lines import is_of_program
-from ...hardware.nccl import Communicator
+from ...hardware.nccl_memory import Communicator
 from ...machine import active
 from ...machine.expert_routing import ExpertGroup, ExpertRouting
 from ...machine.op_arguments import tensors_in

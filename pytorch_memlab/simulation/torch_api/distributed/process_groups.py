@@ -34,7 +34,7 @@ def install(machine: Machine, patches: Patches) -> None:
     if not dist.is_available():
         return
     from . import objects, peers, spawned
-    from .nccl import SimulatedGloo, SimulatedNCCL, SimulatedNCCL2
+    from .nccl_backend import SimulatedGloo, SimulatedNCCL, SimulatedNCCL2
     from .stores import SimulatedFileStore, SimulatedTCPStore
 
     c10d = dist.distributed_c10d

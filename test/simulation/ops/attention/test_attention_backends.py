@@ -26,7 +26,7 @@ from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import UnsupportedCUDACallError
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.gpu import GPU
-from pytorch_memlab.simulation.ops.attention.backends import (
+from pytorch_memlab.simulation.ops.attention.sdp_backend import (
     AttentionCall,
     SDPBackend,
     against,

@@ -20,7 +20,7 @@ from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError
 from pytorch_memlab.records import ApproximationKind
-from pytorch_memlab.simulation.ops.attention.backends import cudnn_version
+from pytorch_memlab.simulation.ops.attention.sdp_backend import cudnn_version
 from pytorch_memlab.tensors.lines import recorded_lines
 
 HALF, BFLOAT, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64

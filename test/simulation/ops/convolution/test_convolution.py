@@ -9,7 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytorch_memlab import simulate
-from pytorch_memlab.simulation.ops.convolution.backends import ConvolutionBackend, convolution_of
+from pytorch_memlab.simulation.ops.convolution.conv_backend import (
+    ConvolutionBackend,
+    convolution_of,
+)
 
 CONTIGUOUS, LAST, LAST_3D = torch.contiguous_format, torch.channels_last, torch.channels_last_3d
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64

@@ -8,7 +8,7 @@ from support.op_memory import randn
 from torch.nn import functional as F
 
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.ops.convolution.backends import convolution_of
+from pytorch_memlab.simulation.ops.convolution.conv_backend import convolution_of
 from pytorch_memlab.simulation.ops.convolution.workspace_bounds import workspace_bound
 
 GIB = 1 << 30

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from pytorch_memlab import simulate
 from pytorch_memlab.devices import simulated_machine
-from pytorch_memlab.simulation.hardware.nccl import Communicator
+from pytorch_memlab.simulation.hardware.nccl_memory import Communicator
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytorch_memlab.simulation.hardware.nccl import Bounds, Communicator, nccl_memory
+from pytorch_memlab.simulation.hardware.nccl_memory import Bounds, Communicator, nccl_memory
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 
 MIB = 2**20
