@@ -132,7 +132,7 @@ def test_an_environment_without_torch_is_one_line(command, write, tmp_path):
     if command == "show":
         given = str(tmp_path / "profile.json")
         main(["run", "-o", given, script])
-    done = run_python(["-c", WITHOUT_TORCH, command, given], cwd=tmp_path)
+    done = run_python(["-c", WITHOUT_TORCH, command, given], cwd=tmp_path, imports_package=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"pytorch-memlab {command}: error: PyTorch is not installed for {sys.executable}:"
@@ -144,7 +144,7 @@ def test_an_environment_without_torch_is_one_line(command, write, tmp_path):
 def test_the_peak_of_a_profile_is_read_without_torch(write, tmp_path):
     main(["run", "--history", "-o", "profile.json", write(OK)])
     whole, without = (
-        run_python([*start, "peak", "profile.json"], cwd=tmp_path)
+        run_python([*start, "peak", "profile.json"], cwd=tmp_path, imports_package=True)
         for start in (["-m", "pytorch_memlab"], ["-c", WITHOUT_TORCH])
     )
     assert without.returncode == 0, without.stderr

@@ -34,5 +34,5 @@ print(sorted(name for name in collected_in if name.startswith("pytorch_memlab.")
 
 @pytest.mark.parametrize("collects", [True, False])
 def test_first_use_of_a_name_searches_for_no_garbage(collects: bool) -> None:
-    done = run_python(["-c", PROGRAM, "on" if collects else "off"])
+    done = run_python(["-c", PROGRAM, "on" if collects else "off"], imports_package=True)
     assert done.stdout == f"{collects} True\n[]\n"

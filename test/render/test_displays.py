@@ -40,7 +40,7 @@ def test_what_composes_text_is_loaded_when_the_first_object_is_shown() -> None:
         "print(found)\n"
         "print('pytorch_memlab.render.peak' in sys.modules)\n"
     )
-    done = run_python(["-c", program])
+    done = run_python(["-c", program], imports_package=True)
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         "False",

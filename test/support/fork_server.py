@@ -22,6 +22,7 @@ import io
 import json
 import linecache
 import os
+import pkgutil
 import runpy
 import signal
 import socket
@@ -48,6 +49,18 @@ IMPORTED = (
     "rich.table",
 )
 """What a process that profiles a program imports sooner or later."""
+
+PACKAGE = "pytorch_memlab"
+_NOT_IMPORTED = {
+    "__main__",
+    "compiled",
+    "integrations",
+    "notebook",
+    "pytest_memlab",
+    "pytest_plugin",
+    "watch_screen",
+}
+"""Modules and packages of pytorch_memlab that import large libraries, or run something."""
 
 
 def next_fork(asked: socket.socket) -> dict[str, Any]:
@@ -83,6 +96,9 @@ def prepare(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     before, after = os.environ.get("PYTHONPATH", ""), request["env"].get("PYTHONPATH", "")
     sys.path[: len(_folders(before))] = _folders(after)
+    if request.get("imports_package"):
+        for module in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+            del sys.modules[module]
     os.environ.clear()
     os.environ.update(request["env"])
     tempfile.tempdir = None  # asked for, maybe, under another TMPDIR
@@ -170,6 +186,17 @@ def import_to_stay() -> None:
         libc.on_exit(libc._exit, None)
 
 
+def import_package(name: str = PACKAGE) -> None:
+    """Import a package with its modules; none does anything when it is imported."""
+    for module in pkgutil.iter_modules(importlib.import_module(name).__path__, f"{name}."):
+        if module.name.rpartition(".")[2] in _NOT_IMPORTED:
+            continue
+        if module.ispkg:
+            import_package(module.name)
+        else:
+            importlib.import_module(module.name)
+
+
 class _Silence:
     """Ends standard error once the program's modules are gone, of which builtins is the last.
 
@@ -188,6 +215,7 @@ def _serve() -> None:
     number = int(sys.argv[1])
     sys.path.pop(0)
     import_to_stay()
+    import_package()
     gc.collect()
     gc.freeze()  # what is imported need not be searched, nor copied, in each fork
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,8 @@
 """Python programs in processes of their own, which start in a fraction of Python's time.
 
-They are forks of a process that has torch imported, see ``fork_server``. What a test needs of
-the start of Python itself (its options, ``site``, imports) needs a real process: `subprocess.run`.
+They are forks of a process that has torch and pytorch_memlab imported, see ``fork_server``. What a
+test needs of the start of Python itself (its options, ``site``, imports of torch) needs a real
+process: `subprocess.run`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def run_python(
     input: str = "",
     stdout: IO[Any] | int | None = None,
     stderr: IO[Any] | int | None = None,
+    imports_package: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """The result of ``subprocess.run([sys.executable, *arguments], text=True)``.
 
@@ -43,6 +45,7 @@ def run_python(
         input: what its standard input gives.
         stdout: a file or descriptor; by default what is written comes back as text.
         stderr: the same, or ``subprocess.STDOUT``.
+        imports_package: it imports pytorch_memlab itself; else all modules are there.
 
     Raises:
         ValueError: the environment has variables that Python reads when it starts.
@@ -51,6 +54,7 @@ def run_python(
         "arguments": [os.fspath(each) for each in arguments],
         "cwd": os.fspath(cwd or os.getcwd()),
         "env": dict(os.environ if env is None else env),
+        "imports_package": imports_package,
     }
     with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as error:
         given.write(input.encode())

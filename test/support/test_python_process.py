@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -88,3 +89,30 @@ for program in ("import os, sys; print(os.seen, __name__); sys.exit(3)", "raise 
     done = run_python(["-c", text])
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "[3, 'before __main__\\n', 0]\n[1, '', 1]\n"
+
+
+STATE = """\
+import gc, json, signal, sys, threading
+hooks = [sys.excepthook, sys.displayhook, sys.unraisablehook, threading.excepthook]
+state = [f"{hook.__module__}.{hook.__qualname__}" for hook in hooks]
+state += [repr(finder) for finder in sys.meta_path]
+state += [signal.getsignal(number).__class__.__name__ for number in (signal.SIGINT, signal.SIGTERM)]
+state += [len(gc.callbacks), gc.get_threshold(), sys.gettrace(), threading.active_count()]
+changed = [
+    f"{name}.{key}"
+    for name, module in list(sys.modules.items())
+    if not name.startswith("pytorch_memlab")
+    for key, value in list(vars(module).items())
+    if str(getattr(value, "__module__", "")).startswith("pytorch_memlab")
+]
+here = [name for name in sys.modules if name.partition(".")[0] == "pytorch_memlab"]
+print(json.dumps([len(here) > 300, changed, state], default=repr))
+"""
+
+
+def test_importing_the_package_changes_nothing_else():
+    is_there, changed, state = json.loads(run_python(["-c", STATE]).stdout)
+    assert (is_there, changed) == (True, [])
+
+    without = run_python(["-c", STATE], imports_package=True)
+    assert json.loads(without.stdout) == [False, [], state]
