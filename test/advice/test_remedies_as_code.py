@@ -113,3 +113,33 @@ def test_what_runs_the_loss_in_one_statement_has_the_peak_of_autocast_up_to_back
     assert promised.finding.edits == ()
     assert promised.finding.code[0] == 'with torch.autocast("cuda", dtype=torch.bfloat16):'
     assert run(written(tmp_path, apart, "apart.py")).peaks == promised.peaks
+
+
+def test_autocast_ends_before_the_backward_pass_that_runs_a_module_again(tmp_path):
+    text = """\
+import torch
+from torch.utils.checkpoint import checkpoint
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        return checkpoint(self.linear, x, use_reentrant=False)
+
+net = Net().cuda()
+loss = net(torch.ones(8, 64, device="cuda")).sum()
+loss.backward()
+"""
+    finding = run(written(tmp_path, text), chosen(["autocast_bf16"])).finding
+    assert finding.outcome is Outcome.APPLIED
+    assert [(edit.first, edit.last, edit.lines) for edit in finding.edits] == [
+        (
+            *(13, 13),
+            (
+                'with torch.autocast("cuda", dtype=torch.bfloat16):',
+                '    loss = net(torch.ones(8, 64, device="cuda")).sum()',
+            ),
+        )
+    ]

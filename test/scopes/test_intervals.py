@@ -31,3 +31,9 @@ def test_many_intervals_take_the_memory_of_a_few_and_have_the_highest_peak() -> 
 
     assert held < 100 * len(reading(0).row)
     assert intervals.stats()["active_bytes.all.peak"] == 500
+
+
+def test_without_any_interval_all_is_zero_but_the_size_that_nothing_limits() -> None:
+    stats = HighestInterval().stats()
+    assert {name: value for name, value in stats.items() if value} == {"max_split_size": -1}
+    assert "temporary" in stats

@@ -120,3 +120,14 @@ def test_a_node_makes_them_where_it_works_whatever_ran_before(moved: bool) -> No
         loss.backward()
         assert x.grad is not None
         assert (place_of(x.grad), x.grad.tolist()) == (place_of(x), [[2.0] * 3, [0.0] * 3])
+
+
+def test_a_function_on_one_gpu_has_them_there_whatever_ran_before() -> None:
+    """Autograd runs the product on the other GPU before it comes to the function."""
+    with simulate("t4", count=2):
+        x = torch.ones(2, 3, device="cuda:0", requires_grad=True)
+        outputs: Any = Spread.apply(x, "cuda:1", "cuda:1")  # type: ignore[no-untyped-call]
+        product = torch.ones(3, device="cuda:0", requires_grad=True) * 3
+        loss = outputs[0].sum().to("cuda:0") + product.sum()
+        loss.backward()
+        assert Spread.seen == ("cuda:1",) * 3

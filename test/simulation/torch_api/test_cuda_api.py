@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.cuda._gpu_trace as gpu_trace
+from torch.cuda import is_initialized
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.errors import AllocatorSettingsError, UnsupportedCUDACallError, UsageError
@@ -24,6 +25,11 @@ MB = 2**20
 def gpus() -> Any:
     with simulate("24GiB", count=2) as machine:
         yield machine
+
+
+def test_is_initialized_that_was_imported_before_is_true_too(gpus: Any) -> None:
+    torch.ones(1, device="cuda")
+    assert is_initialized() is torch.cuda.is_initialized() is True
 
 
 # Events and streams
