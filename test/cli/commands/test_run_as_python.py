@@ -17,7 +17,7 @@ PROBE = """\
 import __main__, os, pickle, sys
 
 class Here:
-    pass
+    size: int = 1
 
 def show(x):
     print(x)
@@ -27,6 +27,7 @@ if __name__ == "__main__":
     show(sys.path[0])
     show(sys.modules["__main__"] is __main__ and vars(__main__) is globals())
     show(type(pickle.loads(pickle.dumps(Here()))) is Here)
+    show(Here.__annotations__)
     show([(k, str(v).partition(" object at")[0]) for k, v in sorted(globals().items())
           if k.startswith("__") and k not in ("__spec__", "__main__")])
     show(__spec__ and (__spec__.name, __spec__.origin))
@@ -53,7 +54,7 @@ def test_main_argv_and_path_are_as_python_has_them(how, write, tmp_path):
 
     plain, ours = python(*how), command("-o", "out.txt", *how)
 
-    assert plain.stdout.count("\n") == 7
+    assert plain.stdout.count("\n") == 8
     assert ours.stdout == plain.stdout
 
 
@@ -67,7 +68,7 @@ def test_a_folder_and_an_archive_are_run_by_their_main(name, write, tmp_path):
 
     plain = subprocess.run([sys.executable, name, "a"], capture_output=True, text=True, check=True)
 
-    assert plain.stdout.count("\n") == 8
+    assert plain.stdout.count("\n") == 9
     assert command("-o", "out.txt", name, "a").stdout == plain.stdout
 
 

@@ -57,6 +57,7 @@ def make_workspaces() -> None:
 def test_the_group_is_as_the_environment_says(rank_of_eight):
     assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (3, 8, "nccl")
     assert dist.is_nccl_available()
+    assert torch.cuda.nccl.version() == (2, 29, 7)  # of the wheel of torch 2.13.0
     gathered = [None] * 8
     dist.all_gather_object(gathered, {"rank": 3})
     assert gathered == [{"rank": 3}] * 8
