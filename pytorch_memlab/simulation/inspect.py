@@ -55,10 +55,10 @@ if TYPE_CHECKING:
         allocator_is_busy as allocator_is_busy,
     )
     from .machine.tensor_values import DataDependentReads as DataDependentReads
-    from .ops.attention import backends
+    from .ops.attention import sdp_backend
     from .torch_api.distributed import peers as peers
 
-    attention_backends = backends
+    attention_backends = sdp_backend
 
 _HOMES = {
     "allocator.driver": ("SimulatedDriver",),
