@@ -34,8 +34,8 @@ _flex: Any = torch.compile(
     flex_attention,
     options={
         "wrap_inductor_compiled_regions": True,
-        "max_autotune": True,
-        "coordinate_descent_tuning": True,
+        "max_autotune": False,
+        "coordinate_descent_tuning": False,
         "triton.cudagraphs": False,
     },
 )
