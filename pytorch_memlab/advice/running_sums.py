@@ -35,7 +35,12 @@ def addition_to(oom: OutOfMemory, name: str) -> Addition | None:
                 case ast.Assign(
                     targets=[target], value=ast.BinOp(left=left, op=ast.Add(), right=right)
                 ):
-                    added = left if ast.unparse(right) == ast.unparse(target) else right
+                    # A sum of other values, such as of the parts of one loss, is no addition to it.
+                    operands = [left, right]
+                    others = [part for part in operands if ast.unparse(part) != ast.unparse(target)]
+                    if len(others) != 1:
+                        continue
+                    [added] = others
                 case _:
                     continue
             if last_name(target) == own:

@@ -65,6 +65,18 @@ ALONE_IN_A_BRANCH = """\
         optimizer.step()
 """
 
+ADDS_A_SHARE = """\
+        optimizer.zero_grad()
+        total = 0.0
+        for micro in range(losses):
+            x = torch.randn(1024, 64, device="cuda")
+            out = model(x)
+            loss = nn.functional.mse_loss(out, x) + 0.1 * nn.functional.l1_loss(out, x)
+            total += loss / losses
+        scaler.scale(total).backward()
+        optimizer.step()
+"""
+
 CODE = {
     "total.backward()": ["loss.backward()"],
     "(total / losses).backward()": ["(loss / losses).backward()"],
@@ -114,6 +126,15 @@ def remedy_of(text: str, path):
                 "    total += loss.detach()",
                 "optimizer.step()",
                 "# program.py without lines 18 to 19",
+            ],
+        ),
+        (
+            ADDS_A_SHARE,
+            [
+                "# program.py in place of lines 18 to 19:",
+                "part = loss / losses",
+                "scaler.scale(part).backward()",
+                "total += part.detach()",
             ],
         ),
         (

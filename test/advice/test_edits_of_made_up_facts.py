@@ -25,6 +25,7 @@ from pytorch_memlab.advice.causes.batch import Batch
 from pytorch_memlab.advice.causes.double_precision import DoublePrecision
 from pytorch_memlab.advice.causes.full_precision_base import FullPrecisionBase
 from pytorch_memlab.advice.causes.growing_buffer import GrowingBuffer
+from pytorch_memlab.advice.causes.kept_graphs import KeptGraphs
 from pytorch_memlab.advice.causes.missed_autocast import MissedAutocast
 from pytorch_memlab.advice.causes.model_twice import ModelTwice, second_copy
 from pytorch_memlab.advice.causes.prefetch import Prefetch
@@ -190,6 +191,20 @@ def test_a_list_of_graphs_is_kept_and_a_single_variable_is_not(tmp_path):
         replace(group, graphs=50 * MIB),
     ):
         assert not is_kept(replace(facts, groups=(other,)), 100 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"), [(1, "1 tensor with its graph"), (2, "2 tensors with their graphs")]
+)
+def test_the_graphs_of_a_list_are_as_many_as_its_tensors(tensors, words, tmp_path):
+    at = place("losses.append(loss)\n", tmp_path, "losses.append(loss)")
+    group = TensorGroup("losses", tensors, own=0, graphs=60 * MIB)
+    facts = made_up_facts(at, [BlockInUse(60 * MIB, Category.SAVED, at)])
+
+    remedy = KeptGraphs().remedy(replace(facts, groups=(group,)))
+
+    assert remedy is not None
+    assert remedy.why == f"losses (line 1) keeps {words}: 60.0 MiB"
 
 
 def test_a_backward_pass_keeps_its_other_arguments_when_its_graph_goes(tmp_path):

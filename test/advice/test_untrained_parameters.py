@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import linecache
+from dataclasses import replace
 
 import pytest
 import torch
@@ -81,7 +82,7 @@ def test_a_model_of_the_loss_requires_no_gradients(tmp_path):
     assert written(remedy) == ("judge.requires_grad_(False)",)
     # Twelve convolutions, of 8 x 8 x 3 x 3 weights and 8 biases each.
     assert remedy.why == (
-        "no optimizer has 27.4 KiB of the parameters of judge, and they get gradients"
+        "no optimizer has 27.4 KiB of the parameters of judge, and they require gradients"
     )
     before = ran(text, "1GiB", tmp_path / "program.py")
     new = text.replace(LOSS[0], f"{LOSS[0]}\njudge.requires_grad_(False)")
@@ -89,6 +90,20 @@ def test_a_model_of_the_loss_requires_no_gradients(tmp_path):
     assert isinstance(before, int)
     assert isinstance(after, int)
     assert before - after > 11 * 16 * 8 * 64 * 64 * 4  # inputs of its layers, for x alone
+
+
+def test_gradients_that_are_there_are_said_to_be(tmp_path):
+    facts = ran(PROGRAM.format(made=LOSS[0], step=LOSS[1]), "48MiB", tmp_path / "program.py")
+    assert isinstance(facts, OutOfMemory)
+    [judge] = facts.model.untrained
+    assert judge.gradients == 0  # the first forward pass fails
+    of_a_later_step = replace(judge, gradients=judge.parameters)
+    facts = replace(facts, model=replace(facts.model, untrained=(of_a_later_step,)))
+
+    remedy = UntrainedParameters().remedy(facts)
+
+    assert remedy is not None
+    assert remedy.why.endswith("of the parameters of judge, and they get gradients")
 
 
 def test_only_what_the_optimizer_has_requires_gradients(tmp_path):

@@ -49,19 +49,32 @@ def _backward_of_each(addition: Addition, backward: ast.Call) -> EditedSource | 
     """The program with a backward pass behind each loss; None where that cannot be written."""
     file, added = addition.file, addition.added
     body, position = _body_of(file.tree, backward)
-    of_each = _of_added(backward, addition)
-    if not body or not of_each or not isinstance(added, (ast.Name, ast.Attribute)):
+    loss = _loss_of(addition)
+    of_each = _of_loss(backward, addition.sum, loss)
+    if not body or not of_each or addition.sum in expressions_in(added):
         return None
     if not _clear_after_update(addition, body, position):
         return None
     column = addition.node.col_offset
-    file.insert_lines(addition.line, column, [of_each])
-    file.replace(added, with_method(added, "detach"))
+    computed = [] if loss is added else [f"{ast.unparse(loss)} = {ast.unparse(added)}"]
+    file.insert_lines(addition.line, column, [*computed, of_each])
+    file.replace(added, with_method(loss, "detach"))
     if len(body) == 1:
         file.replace(body[position], "pass")
     else:
         file.delete(body[position])
     return changed_source(file)
+
+
+def _loss_of(addition: Addition) -> ast.expr:
+    """The value that is added; a new variable for it where it is no variable yet."""
+    if isinstance(addition.added, (ast.Name, ast.Attribute)):
+        return addition.added
+    names = {name.id for name in nodes_of(addition.file.tree, ast.Name)}
+    name = "part"
+    while name in names:
+        name += "_of_sum"
+    return ast.Name(name)
 
 
 def _body_of(tree: ast.Module, call: ast.Call) -> tuple[list[ast.stmt], int]:
@@ -74,20 +87,20 @@ def _body_of(tree: ast.Module, call: ast.Call) -> tuple[list[ast.stmt], int]:
     return [], 0
 
 
-def _of_added(backward: ast.Call, addition: Addition) -> str:
+def _of_loss(backward: ast.Call, sum_name: str, loss: ast.expr) -> str:
     """The call with a loss in place of the sum; empty where it may not be linear in the sum."""
     assert isinstance(backward.func, ast.Attribute)
-    scaled = addition.added
+    scaled = loss
     match backward.func.value:
         case ast.BinOp(left=inner, op=ast.Mult() | ast.Div() as op, right=right):
             scaled = ast.BinOp(scaled, op, right)
-            if addition.sum in expressions_in(right):
+            if sum_name in expressions_in(right):
                 return ""
         case ast.Call(func=ast.Attribute(attr="scale") as scale, args=[inner], keywords=[]):
             scaled = ast.Call(scale, [scaled], [])
         case inner:
             pass
-    if ast.unparse(inner) != addition.sum or backward.args or backward.keywords:
+    if ast.unparse(inner) != sum_name or backward.args or backward.keywords:
         return ""
     return with_method(scaled, "backward")
 

@@ -43,10 +43,12 @@ class KeptGraphs(Cause):
         added = adding_statement(oom, group)
         is_needed = added is not None and reaches_backward(added.file.file, added.line)
         change = None if is_needed else keeping_less(oom, group, method, is_mixed=is_mixed)
+        graphs = "its graph" if group.tensors == 1 else "their graphs"
         return self.found(
             group.graphs,
             f"{named_with_line(group.name, 0 if added is None else added.line)} keeps"
-            f" {counted(group.tensors, 'tensor')} with their graphs: {prose_size(group.graphs)}",
+            f" {counted(group.tensors, 'tensor')} with {graphs}:"
+            f" {prose_size(group.graphs)}",
             *(changed_code(change) or [_code(group, method, is_needed=is_needed)]),
             change=change,
         )

@@ -29,10 +29,11 @@ class UntrainedParameters(Cause):
             change = _partly_frozen(oom, model) if model.is_partly_trained else _frozen(oom, model)
             if change is None:
                 continue
+            verb = "get" if model.gradients else "require"
             return self.found(
                 max(model.gradients, oom.shortage),
                 f"no optimizer has {prose_size(model.parameters)} of the parameters of"
-                f" {model.name}, and they get gradients",
+                f" {model.name}, and they {verb} gradients",
                 *changed_code(change),
                 basis=Basis.ESTIMATED,
                 change=change,
