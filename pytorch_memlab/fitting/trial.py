@@ -101,6 +101,11 @@ class Trial:
         return uncounted_at_most(self.approximations, is_needed=True) or 0
 
     @property
+    def needs_unknown(self) -> bool:
+        """True if a call may fail without bytes that are not counted, and no bound is known."""
+        return uncounted_at_most(self.approximations, is_needed=True) is None
+
+    @property
     def assumed_at(self) -> tuple[str, ...]:
         """``file:line`` of each line whose sizes were assumed or given."""
         sizes = (

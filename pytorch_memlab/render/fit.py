@@ -10,6 +10,7 @@ from .._common.text.prose_size import counted, prose_size, signed
 from .._common.text.quoted import printable
 from ..fitting.trial import Ending
 from ..history.holders import innermost_of_user
+from ..profiles.device_verdicts import FitOutcome
 from .notes import summary_of_runs
 from .page import fill
 from .rows import WIDTH, cut, document, padded, place, source_line, wrapped
@@ -41,7 +42,14 @@ NO_TENSOR: Final = (
 )
 
 
-_FITS: Final = {"yes": "fits", "perhaps": "may fit", "so far": "fits so far"}
+AS_COUNTED: Final = "as counted"
+
+_FITS: Final = {
+    "yes": "fits",
+    AS_COUNTED: FitOutcome.FITS_AS_COUNTED.value,
+    "perhaps": "may fit",
+    "so far": "fits so far",
+}
 """Answers where a program fits as far as is known, with the words of the heading."""
 
 
@@ -141,7 +149,11 @@ def answer(verdict: Verdict) -> str:
         return "failed"
     if not verdict.fits:
         return "no"
-    return "so far" if verdict.is_so_far else "perhaps" if verdict.may_not_fit else "yes"
+    if verdict.is_so_far:
+        return "so far"
+    if verdict.may_not_fit:
+        return "perhaps"
+    return AS_COUNTED if verdict.trial.needs_unknown else "yes"
 
 
 def watched(verdict: Verdict) -> str:

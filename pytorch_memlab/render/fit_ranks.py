@@ -11,8 +11,9 @@ from ..fitting.expert_load import load_that_would_fit
 from ..fitting.mesh import span
 from ..fitting.verdict import NO_BOUNDS
 from ..history.model import Category
+from ..profiles.device_verdicts import FitOutcome
 from ..profiles.job import ranks_text
-from .fit import COLUMNS, answer, failing_line
+from .fit import AS_COUNTED, COLUMNS, answer, failing_line
 from .notes import summary_of_runs
 from .rows import cut, document, wrapped
 from .table import Table, fitted
@@ -83,6 +84,8 @@ def _heading(search: RankSearch) -> Iterator[str]:
         if not full:
             fits = {answer(class_.shown.verdict) for class_ in search.classes}
             word = "fits" if fits == {"yes"} else "fits so far"
+            if AS_COUNTED in fits <= {"yes", AS_COUNTED}:
+                word = FitOutcome.FITS_AS_COUNTED.value
             yield from wrapped(f"{word} on all ranks{_with_loads(search)}")
         else:
             yield f"does not fit: {fitting} of {size} ranks fit"

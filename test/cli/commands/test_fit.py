@@ -110,6 +110,20 @@ SPECTRUM = """
 """
 
 
+def test_without_a_bound_of_what_is_not_counted_it_fits_as_far_as_memory_is_counted(write, capsys):
+    path = write(SPECTRUM.replace("torch.fft.rfft(x)", "torch.linalg.svdvals(x.view(1024, -1))"))
+
+    code, out, _ = fitted(capsys, "--gpu", "40MiB,3MiB", path)
+
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[1:3] == [
+        "fits as far as memory is counted on 1 of 2 GPUs; the smallest is 40MiB",
+        "  (40.0 MiB)",
+    ]
+    assert [line.split("  ")[-1] for line in lines[5:7]] == ["no", "as counted"]
+
+
 def test_memory_that_is_not_counted_may_have_no_room(write, capsys):
     path = write(SPECTRUM)
     code, out, _ = fitted(capsys, "--gpu", "40MiB,100MiB", path)
