@@ -78,6 +78,16 @@ def test_a_request_that_only_the_simulation_has():
     ]
 
 
+def test_streams_that_share_nothing_are_one_difference():
+    found = compare(
+        history((1, 512), frees=False), history((2, 1024), (3, 2048), frees=False), is_whole=True
+    )
+    [whole] = found.differences
+    assert [event.size for event in whole.recorded] == [512]
+    assert [event.size for event in whole.simulated] == [1024, 2048]
+    assert (found.equal, found.total) == (0, 2)
+
+
 def test_a_recording_from_the_middle_of_a_program():
     program = [(1, 512 * size) for size in range(1, 9)]
     recorded = history(*program[3:6], frees=False)
