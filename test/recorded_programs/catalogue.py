@@ -28,9 +28,8 @@ PUBLIC: dict[str, tuple[str, Program]] = {
 """Of recordings that other people published: the GPU to simulate, and the program."""
 
 COMPILED = frozenset({"lm2.7b_ctx128_forward_other"})
-"""Recordings that the compiler is in: Inductor's search for patterns, and Triton's choice of
-launches by time, with 256 MiB that empty the cache and copies of what a kernel changes. The
-simulation has none of that, so that peaks alone are compared."""
+"""Recordings that the compiler is in: Inductor's search for patterns, of which the simulation has
+nothing, and the timing of kernels, whose number it does not know. Peaks alone are compared."""
 
 
 def program_of(name: str, gpu: str = "h100") -> tuple[str, Program] | None:
