@@ -115,6 +115,29 @@ def test_what_runs_the_loss_in_one_statement_has_the_peak_of_autocast_up_to_back
     assert run(written(tmp_path, apart, "apart.py")).peaks == promised.peaks
 
 
+@pytest.mark.parametrize("function", ["net", "net.forward"])
+def test_autocast_begins_before_a_checkpoint_that_calls_the_whole_module(function, tmp_path):
+    text = f"""\
+import torch
+from torch.utils.checkpoint import checkpoint
+
+net = torch.nn.Linear(64, 64).cuda()
+x = torch.ones(8, 64, device="cuda")
+loss = checkpoint({function}, x, use_reentrant=False).sum()
+loss.backward()
+"""
+    finding = run(written(tmp_path, text), chosen(["autocast_bf16"])).finding
+    assert [(edit.first, edit.last, edit.lines) for edit in finding.edits] == [
+        (
+            *(6, 6),
+            (
+                'with torch.autocast("cuda", dtype=torch.bfloat16):',
+                f"    loss = checkpoint({function}, x, use_reentrant=False).sum()",
+            ),
+        )
+    ]
+
+
 def test_autocast_ends_before_the_backward_pass_that_runs_a_module_again(tmp_path):
     text = """\
 import torch

@@ -50,7 +50,7 @@ class Autocast(AroundProgram):
     what_it_changes = "matrix products in bfloat16, parameters in float32"
 
     def patch(self, patches: Patches) -> None:
-        import torch
+        import torch.utils.checkpoint
 
         self._region = _Region()
         self._alone: dict[_Lines, None] = {}
@@ -58,6 +58,7 @@ class Autocast(AroundProgram):
         self._half: str | None = None
         self._is_of_program = self._is_ours = self._is_in_trainer = False
         patches.around(torch.nn.Module, "__call__")(self._module_call)
+        patches.around(torch.utils.checkpoint, "checkpoint")(self._checkpoint_call)
         patches.around(torch.autograd, "backward", "grad")(self._backward_call)
         patches.around(torch.autocast, "__enter__")(self._autocast_enter)
         patches.before_undo(lambda: self._leave(()))
@@ -93,6 +94,18 @@ class Autocast(AroundProgram):
             if is_alone:
                 self._alone[region.lines] = None
                 self._leave(())
+
+    def _checkpoint_call(
+        self, original: Callable[..., Any], function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        # Its second run has the autocast of this moment, not the one that begins in the module.
+        from torch import nn
+
+        region, module = self._region, getattr(function, "__self__", function)
+        is_outermost = not region.depth and not region.is_backward
+        if is_outermost and isinstance(module, nn.Module) and self._wants(module):
+            self._enter(user_lines())
+        return original(function, *args, **kwargs)
 
     def _wants(self, module: nn.Module) -> bool:
         """True if a module begins a forward pass in float32 on a GPU."""
