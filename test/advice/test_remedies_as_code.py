@@ -138,6 +138,30 @@ loss.backward()
     ]
 
 
+def test_autocast_ends_with_a_checkpoint_without_gradients(tmp_path):
+    text = """\
+import torch
+from torch.utils.checkpoint import checkpoint
+
+net = torch.nn.Linear(64, 64).cuda()
+x = torch.ones(8, 64, device="cuda")
+with torch.no_grad():
+    before = checkpoint(net, x, use_reentrant=False)
+after = x @ x.T
+assert (before.dtype, after.dtype) == (torch.bfloat16, torch.float32)
+"""
+    finding = run(written(tmp_path, text), chosen(["autocast_bf16"])).finding
+    assert [(edit.first, edit.last, edit.lines) for edit in finding.edits] == [
+        (
+            *(7, 7),
+            (
+                '    with torch.autocast("cuda", dtype=torch.bfloat16):',
+                "        before = checkpoint(net, x, use_reentrant=False)",
+            ),
+        )
+    ]
+
+
 def test_autocast_ends_before_the_backward_pass_that_runs_a_module_again(tmp_path):
     text = """\
 import torch

@@ -82,10 +82,7 @@ class Autocast(AroundProgram):
         import torch
 
         region = self._region
-        begins = not region.depth and not region.is_backward and self._wants(module)
-        is_alone = begins and not torch.is_grad_enabled()
-        if begins:
-            self._enter(user_lines())
+        is_alone = self._began_with(module) and not torch.is_grad_enabled()
         region.depth += 1
         try:
             return original(module, *args, **kwargs)
@@ -98,14 +95,22 @@ class Autocast(AroundProgram):
     def _checkpoint_call(
         self, original: Callable[..., Any], function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        # Its second run has the autocast of this moment, not the one that begins in the module.
-        from torch import nn
+        import torch
 
-        region, module = self._region, getattr(function, "__self__", function)
-        is_outermost = not region.depth and not region.is_backward
-        if is_outermost and isinstance(module, nn.Module) and self._wants(module):
-            self._enter(user_lines())
+        # Its second run has the autocast of this moment, not the one that begins in the module.
+        # Without gradients there is none, and the module begins a pass that ends with it.
+        module = getattr(function, "__self__", function)
+        if torch.is_grad_enabled() and isinstance(module, torch.nn.Module):
+            self._began_with(module)
         return original(function, *args, **kwargs)
+
+    def _began_with(self, module: nn.Module) -> bool:
+        """Begin a forward pass with a module if it is the outermost and wants it, and say so."""
+        region = self._region
+        if region.depth or region.is_backward or not self._wants(module):
+            return False
+        self._enter(user_lines())
+        return True
 
     def _wants(self, module: nn.Module) -> bool:
         """True if a module begins a forward pass in float32 on a GPU."""
