@@ -83,8 +83,10 @@ def _heading(search: RankSearch) -> Iterator[str]:
         )
         if not full:
             fits = {answer(class_.shown.verdict) for class_ in search.classes}
-            word = "fits" if fits == {"yes"} else "fits so far"
-            if AS_COUNTED in fits <= {"yes", AS_COUNTED}:
+            word = "fits so far"
+            if fits == {"yes"}:
+                word = "fits"
+            elif fits <= {"yes", AS_COUNTED}:
                 word = FitOutcome.FITS_AS_COUNTED.value
             yield from wrapped(f"{word} on all ranks{_with_loads(search)}")
         else:

@@ -49,6 +49,16 @@ def test_the_rank_at_which_shards_get_smaller_is_found(tmp_path, capsys):
     assert "no rank used a communicator of NCCL" in out
 
 
+def test_one_rank_with_memory_of_unknown_size_decides_the_words_of_all(tmp_path, capsys):
+    script = tmp_path / "decomposes.py"
+    script.write_text(UNEVEN + "if own:\n    torch.linalg.svdvals(shard[:, :8])\n")
+    code, out, _ = fitted(capsys, "--ranks", "all", "--mesh", "dp=8", "--gpu", "24GiB", str(script))
+    assert code == 0
+    assert "\nfits as far as memory is counted on all ranks" in f"\n{out}"
+    answers = re.findall(r"^\w+ ([\d-]+) .* (yes|as counted)$", out, re.MULTILINE)
+    assert answers == [("0-5", "as counted"), ("6-7", "yes")]
+
+
 def test_what_nccl_takes_is_said_to_be_in_neither_column(tmp_path, capsys):
     script = tmp_path / "reduces.py"
     script.write_text(UNEVEN + 'dist.all_reduce(torch.empty(16 << 18, device="cuda"))\n')
