@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
 
-def time_as_published() -> None:
-    """Time with Triton's benchmark, and each product whose sides are no multiples of 8.
+
+@contextmanager
+def timed_as_published() -> Iterator[None]:
+    """Within: time with Triton's benchmark, and each product whose sides are no multiples of 8.
 
     Triton writes 256 MiB between two calls, where later releases write the size of the L2 cache
     (``torch/_inductor/runtime/benchmarking.py``, line 205 of 2.6.0 and 288 of 2.7.1). A product is
@@ -16,5 +21,8 @@ def time_as_published() -> None:
     from torch._inductor.fx_passes import pad_mm
     from torch._inductor.runtime import benchmarking
 
-    benchmarking.benchmarker = benchmarking.TritonBenchmarker()
-    pad_mm.is_mm_compute_bound = lambda *_: True
+    with (
+        patch.object(benchmarking, "benchmarker", benchmarking.TritonBenchmarker()),
+        patch.object(pad_mm, "is_mm_compute_bound", lambda *_: True),
+    ):
+        yield
