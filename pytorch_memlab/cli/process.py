@@ -24,8 +24,8 @@ class CommandProcess(WholeStack):
         self.last_work: Callable[[], object] = lambda: None
         """What comes before anything is given back; it may take long, and Ctrl-C ends it."""
         self.status: int | None = None  # exit code of the command; None while it works
-        self._allow_interrupts: Callable[[], object] = lambda: None
         self.late_status = 0  # that which takes the place of 0, as a file could not be written
+        self._allow_interrupts: Callable[[], object] = lambda: None
 
     def end_at_interrupts(self) -> None:
         """Let Ctrl-C end this process without a word, until ``allow_interrupts``."""

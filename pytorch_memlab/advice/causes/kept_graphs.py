@@ -47,8 +47,7 @@ class KeptGraphs(Cause):
         return self.found(
             group.graphs,
             f"{named_with_line(group.name, 0 if added is None else added.line)} keeps"
-            f" {counted(group.tensors, 'tensor')} with {graphs}:"
-            f" {prose_size(group.graphs)}",
+            f" {counted(group.tensors, 'tensor')} with {graphs}: {prose_size(group.graphs)}",
             *(changed_code(change) or [_code(group, method, is_needed=is_needed)]),
             change=change,
         )
