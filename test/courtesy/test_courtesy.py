@@ -14,7 +14,7 @@ import torch
 from support.courtesy_programs import PROGRAMS, run
 from support.gpu_tensors import allocated, make_trainer, on_gpu
 
-from pytorch_memlab.courtesy import Courtesy, copies, lending
+from pytorch_memlab.courtesy import Courtesy, chunked_copies, lending
 from pytorch_memlab.courtesy.host_blocks import lay_out
 from pytorch_memlab.errors import MemlabError, UnknownDeviceError, UsageError
 from pytorch_memlab.mem_reporter import MemReporter
@@ -224,7 +224,7 @@ def test_an_exception_inside_restores():
 
 @pytest.mark.parametrize("chunk", [1000, 2**12, 2**20])
 def test_any_sizes_travel_in_chunks(monkeypatch, chunk):
-    monkeypatch.setattr(copies, "CHUNK", chunk)
+    monkeypatch.setattr(chunked_copies, "CHUNK", chunk)
     tensors = [
         torch.arange(size, dtype=torch.int32, device="cuda") for size in (1, 999, 250, 1024, 70_000)
     ]

@@ -13,7 +13,7 @@ from rich.console import Console
 
 import pytorch_memlab._common.interrupts.uninterrupted as module
 from pytorch_memlab._common.interrupts.uninterrupted import uninterrupted
-from pytorch_memlab.courtesy import Courtesy, copies, host_blocks
+from pytorch_memlab.courtesy import Courtesy, chunked_copies, host_blocks
 from pytorch_memlab.courtesy.host_blocks import ALIGNMENT, LARGEST, lay_out
 from pytorch_memlab.simulation import simulate
 
@@ -108,8 +108,8 @@ def test_pinned_memory_that_torch_keeps_is_given_back_before_a_refusal(monkeypat
 def test_a_bar_for_large_amounts_on_a_terminal_alone(monkeypatch, terminal, large):
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=100)
-    monkeypatch.setattr(copies, "_console", lambda: console)
-    monkeypatch.setattr(copies, "LARGE", 3_000_000 if large else 3_000_001)
+    monkeypatch.setattr(chunked_copies, "_console", lambda: console)
+    monkeypatch.setattr(chunked_copies, "LARGE", 3_000_000 if large else 3_000_001)
     with simulate("24GiB"):
         kept = torch.zeros(3_000_000, dtype=torch.uint8, device="cuda")
         with Courtesy():
@@ -127,7 +127,7 @@ def test_a_bar_for_large_amounts_on_a_terminal_alone(monkeypatch, terminal, larg
 
 
 def test_nothing_is_printed_into_a_pipe(monkeypatch, capfd):
-    monkeypatch.setattr(copies, "LARGE", 1)
+    monkeypatch.setattr(chunked_copies, "LARGE", 1)
     with simulate("24GiB"):
         kept = torch.zeros(1000, device="cuda")
         with Courtesy():

@@ -13,7 +13,7 @@ import torch
 from support.gpu_tensors import allocated, on_gpu
 
 import pytorch_memlab
-from pytorch_memlab.courtesy import Courtesy, copies, host_blocks, lending
+from pytorch_memlab.courtesy import Courtesy, chunked_copies, host_blocks, lending
 from pytorch_memlab.errors import MemlabError
 from pytorch_memlab.tensors import moves
 
@@ -145,7 +145,7 @@ def lend_interrupted(after: int) -> int:
 
 
 def test_ctrl_c_at_any_moment_loses_nothing(monkeypatch):
-    monkeypatch.setattr(copies, "CHUNK", 1000)
+    monkeypatch.setattr(chunked_copies, "CHUNK", 1000)
     lines = 10**6 - lend_interrupted(10**6)
     reached = [lend_interrupted(after) for after in range(1, lines, lines // 60)]
 
@@ -188,7 +188,7 @@ def test_memory_of_a_restore_that_was_interrupted_is_lent_again(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(copies.Copies, "copy", interrupted)
+        patch.setattr(chunked_copies.Copies, "copy", interrupted)
         with pytest.raises(KeyboardInterrupt):
             lender.restore()
     assert allocated() > 0

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytorch_memlab import LineProfiler
+from pytorch_memlab.line_profiler import source_functions
 from pytorch_memlab.line_profiler.source_functions import definitions, lines_of
 
 
@@ -34,14 +35,6 @@ class CountedLines(list[str]):
             yield line
 
 
-class Source(str):
-    """A program's text that gives counted lines."""
-
-    def splitlines(self, keepends: bool = False) -> list[str]:
-        self.lines = CountedLines(super().splitlines(keepends))
-        return self.lines
-
-
 def of_a_module(functions: int) -> tuple[int, list[tuple[str, ...] | None]]:
     text, name = text_of(functions), f"many{functions}.py"
     module = types.ModuleType("many")
@@ -54,10 +47,19 @@ def of_a_module(functions: int) -> tuple[int, list[tuple[str, ...] | None]]:
 
 
 def of_a_script(functions: int) -> tuple[int, list[tuple[str, ...] | None]]:
-    source = Source(text_of(functions))
-    found = definitions(compile(source, "script.py", "exec"))
-    sources: list[tuple[str, ...] | None] = [tuple(lines_of(one.code, source)) for one in found]
-    return source.lines.handed_out, sources
+    source = text_of(functions)
+    lines = CountedLines(source.splitlines(keepends=True))
+
+    def split(text: str, *, keepends: bool = False) -> list[str]:
+        assert (text, keepends) == (source, True)
+        lines.handed_out += len(lines)
+        return lines
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_functions, "source_lines", split)
+        found = definitions(compile(source, "script.py", "exec"))
+        sources: list[tuple[str, ...] | None] = [tuple(lines_of(one.code, source)) for one in found]
+    return lines.handed_out, sources
 
 
 @pytest.mark.parametrize("read", [of_a_module, of_a_script])
