@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.published [NAMES]`` predicts all figures or those that are named: a source,
 or a source and a figure such as ``liger_kernel/cross_entropy-4096``. Each program runs in its
-own process, without values. The first prediction of a figure is kept as the blind one.
+own process, two at a time, without values. The first prediction of a figure is kept as the
+blind one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -20,6 +22,7 @@ from benchmarks.published.table import page, summary
 from benchmarks.timing import arguments, in_own_process
 
 _DOCUMENTS: Final = Path(__file__).parents[2] / "docs" / "simulation"
+_PROGRAMS_AT_A_TIME: Final = 2
 
 
 def chosen(names: Sequence[str]) -> Iterator[tuple[Source, list[Figure]]]:
@@ -42,12 +45,23 @@ def chosen(names: Sequence[str]) -> Iterator[tuple[Source, list[Figure]]]:
         raise ValueError(f"no published figure is called {', '.join(sorted(unknown))}")
 
 
-def counters_of(figures: Sequence[Figure]) -> dict[str, int]:
-    """The counters of the run that figures share, in bytes."""
+def runs(names: Sequence[str]) -> Iterator[tuple[Source, list[Figure]]]:
+    """The named figures of each run of a program."""
+    for source, figures in chosen(names):
+        in_order = sorted(figures, key=lambda figure: figure.run)
+        for _, of_run in groupby(in_order, key=lambda figure: figure.run):
+            yield source, list(of_run)
+
+
+def counters_of(figures: Sequence[Figure]) -> dict[str, int] | None:
+    """The counters of the run that figures share, in bytes; nothing if its program fails."""
     first = figures[0]
-    counters: dict[str, int] = in_own_process(
-        "benchmarks.published.measure", first.source, first.name
-    )
+    try:
+        counters: dict[str, int] = in_own_process(
+            "benchmarks.published.measure", first.source, first.name
+        )
+    except subprocess.CalledProcessError:
+        return None
     return counters
 
 
@@ -58,18 +72,16 @@ def main(names: Sequence[str]) -> list[str]:
         What did not run to its end.
     """
     failed = []
-    for source, figures in chosen(names):
-        runs = sorted(figures, key=lambda figure: figure.run)
-        for _, sharing in groupby(runs, key=lambda figure: figure.run):
-            of_run = list(sharing)
-            try:
-                counters = counters_of(of_run)
-            except subprocess.CalledProcessError:
-                failed.append(str(of_run[0]))
+    to_run = list(runs(names))
+    with ThreadPoolExecutor(_PROGRAMS_AT_A_TIME) as pool:
+        measured = pool.map(counters_of, [figures for _, figures in to_run])
+        for (source, figures), counters in zip(to_run, measured, strict=True):
+            if counters is None:
+                failed.append(str(figures[0]))
                 continue
-            predicted = {figure.name: counters[figure.value or figure.counts] for figure in of_run}
-            source.record(predicted, {figure.name: figure.bounds(counters) for figure in of_run})
-            for figure in of_run:
+            predicted = {figure.name: counters[figure.value or figure.counts] for figure in figures}
+            source.record(predicted, {figure.name: figure.bounds(counters) for figure in figures})
+            for figure in figures:
                 error = figure.error(predicted[figure.name])
                 size = f"{predicted[figure.name]:,}"
                 print(f"{figure!s:<60} {size:>18} {error:+9.3%}", flush=True)
