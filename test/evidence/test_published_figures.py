@@ -211,11 +211,13 @@ def test_memory_that_is_not_counted_is_measured(monkeypatch):
     )
 
 
-def test_no_published_figure_lies_outside_of_its_bounds(capsys):
+def test_no_published_figure_lies_outside_of_its_bounds_but_one_of_an_unknown_program(capsys):
     assert bounds.outside_of_figures() == []
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(list(bounds.bounded(iter(SOURCES)))) > 5
-    assert not [line for line in lines if "outside" in line]
+    (line,) = [line for line in lines if "outside" in line]
+    assert line.split()[0] == "pytorch_memory_optim/fsdp-checkpointing-offload"
+    assert line.endswith("outside, of which the table has a reason")
 
 
 def test_a_figure_outside_of_its_bounds_is_named(paper, monkeypatch, capsys):
