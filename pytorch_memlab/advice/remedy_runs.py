@@ -15,7 +15,7 @@ from ..fitting.change import Change
 from ..fitting.search import Search, TriedValue
 from ..fitting.trial import Ending, Trial, TrialRequest
 from ..fitting.trial_run import run_all
-from ..fitting.verdict import Verdict, rise_of_peak, verdict, with_room
+from ..fitting.verdict import PartSeen, Verdict, rise_of_peak, verdict, with_room
 from ..history.out_of_memory import OutOfMemory
 from .around_program import AroundProgram, Finding, Outcome
 from .at_peak import FactsAtPeak
@@ -35,6 +35,8 @@ _MOST_COMPARED: Final = 3
 _MOST_OF_HOST: Final = 4
 """Runs with values may take this part of the memory that this machine has free."""
 _MOST_BATCHES: Final = 8
+_FIRST_STEPS: Final = 8
+"""Steps after which a first trial ends: two optimizers in turn show by then how memory grows."""
 _SECOND: Final = -1
 """Number of the program's second run with values."""
 
@@ -45,6 +47,7 @@ class _Ended:
 
     peak: int  # without limit, and to the end of loops that grow evenly
     is_exact: bool  # whether nothing of the program is left that may need more
+    seen: PartSeen
     fits: bool | None  # None if the program failed
     is_whole: bool
     finding: Finding | None
@@ -62,6 +65,14 @@ def remedies_to_try(likely: Sequence[tuple[Cause, Remedy]]) -> list[Remedy]:
     can_be = [remedy for _, remedy in likely if remedy.change is not None]
     later = [remedy for remedy in can_be[_MOST_TRIALS:] if isinstance(remedy.change, SmallerBatch)]
     return [*can_be[: _MOST_TRIALS - len(later[:1])], *later[:1]]
+
+
+def _short(program: TrialProgram) -> TrialProgram:
+    """A program that ends soon after the step at which it failed, if that step is known."""
+    if not program.settings.least_steps:
+        return program
+    settings = replace(program.settings, most_steps=_FIRST_STEPS, awaits_branches=False)
+    return replace(program, settings=settings)
 
 
 def _whole(program: TrialProgram) -> TrialProgram:
@@ -95,9 +106,11 @@ class RemedyRuns:
     def try_all(self, likely: Sequence[tuple[Cause, Remedy]]) -> None:
         self._known = list(likely)
         self._tried = remedies_to_try(likely)
+        program = self._program
+        self._program = _short(program)
         self._run_beside_unchanged()
         if self._runs_longer:
-            self._program = _whole(self._program)
+            self._program = program = _whole(program)
             self._ended.clear()
             self._run_beside_unchanged()
         if self._reproduces:
@@ -106,6 +119,10 @@ class RemedyRuns:
             for index, remedy in enumerate(self._tried, 1):
                 if isinstance(remedy.change, SmallerBatch) and self._has_error:
                     self._search_batch(index, remedy.change)
+            if self._run_longer(program):
+                while self._try_otherwise():
+                    pass
+            self._program = program
             if self._program.computes:
                 self._compare()
 
@@ -148,15 +165,30 @@ class RemedyRuns:
         unchanged = self._ended[0]
         return bool(self._has_error and unchanged.fits and not unchanged.is_exact)
 
-    def run_whole(self) -> None:
-        """Run the program whole where its end is not known: what is saved is exact then."""
+    def run_whole(self) -> bool:
+        """Run the program whole where its end is not known; False if that is nowhere."""
+        return self._run_longer(_whole(self._program))
+
+    def _run_longer(self, program: TrialProgram) -> bool:
+        """Run longer what may need more than its trial; False if there is nothing."""
         changes: dict[int, Change | None] = {0: None}
         for index, remedy in enumerate(self._tried, 1):
             if self._result(index) is not None:
                 changes[index] = self._batches.get(index, remedy.change)
-        if len(changes) > 1 and not all(self._ended[number].is_exact for number in changes):
-            self._program = _whole(self._program)
-            self._ended.update(dict(self._ends(changes)))
+        again = {n: change for n, change in changes.items() if not self._ended[n].is_exact}
+        if len(changes) == 1 or not again or program == self._program:
+            return False
+        self._program = program
+        ended: dict[int, _Ended] = {}
+        with closing(self._ends(again)) as ends:
+            for number, end in ends:
+                ended[number] = end
+                if number == 0 and end.fits is None:  # its longer run says nothing of remedies
+                    return False
+                # Peaks are compared with one that ran as long.
+                if 0 in ended or 0 not in again:
+                    self._ended.update(ended)
+        return True
 
     def run_together(self) -> None:
         """Run the program with the first two remedies, or more, where none is enough alone."""
@@ -172,6 +204,7 @@ class RemedyRuns:
         for_faults = [number for number in tried if names_fault(advice.remedies[number - 1])]
         is_enough = {number for number, (_, result) in tried.items() if result.fits}
         if not self._has_error or is_enough.intersection(for_faults):
+            self._together = None
             return
         wanted = for_faults if is_enough else [*dict.fromkeys([*for_faults, *tried])]
         groups, requests = [], []
@@ -249,12 +282,16 @@ class RemedyRuns:
                 changes[index] = remedy.change
         if len(changes) == 2:
             return
+        # Steps take long with values: those up to the error, and some more, are enough.
+        settings = self._program.settings
+        settings = replace(settings, steps=settings.least_steps or None)
         requests = [
             self._request(*([] if change is None else [change]), RecordedValues())
             for change in changes.values()
         ]
+        requests = [replace(request, settings=settings, computes=True) for request in requests]
         numbers = list(changes)
-        with closing(run_all([replace(request, computes=True) for request in requests])) as running:
+        with closing(run_all(requests)) as running:
             for index, trial in running:
                 if not trial.failed and trial.findings:
                     self._values[numbers[index]] = trial.findings[-1]
@@ -278,6 +315,7 @@ class RemedyRuns:
         return _Ended(
             result.active_peak + (rise or 0),
             rise is not None and trial.ending is not Ending.OUT_OF_MEMORY,
+            result.seen,
             fits,
             is_whole,
             finding,
@@ -360,8 +398,15 @@ class RemedyRuns:
         before = self._ended[0].peak
         if end.fits is None or (end.is_stopped and not self._ended[0].is_stopped):
             return None
-        is_exact = end.is_exact and self._ended[0].is_exact
-        result = Result(before, end.peak, bool(end.fits), end.is_whole, comparison, is_exact)
+        result = Result(
+            before,
+            end.peak,
+            bool(end.fits),
+            end.is_whole,
+            comparison,
+            self._ended[0].is_exact,
+            None if end.is_exact else end.seen,
+        )
         part = _WORTH if self._has_error else _WORTH_WITHOUT_ERROR
         is_worth_it = (self._has_error and result.fits) or result.saved * part >= result.before
         return result if is_worth_it else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..fitting.target import Target
 from ..fitting.trial import Settings
+from ..fitting.verdict import PartSeen
 from ..simulation.inspect import GPU
 from .cause import Remedy
 from .compared_values import Comparison
@@ -34,8 +35,14 @@ class Result:
     fits: bool  # as far as it ran
     is_whole: bool  # whether it ran to its end; otherwise its loops ended early
     values: Comparison | None = None  # None if they were not compared
-    # whether both peaks are those of the program's end; otherwise at least so much is saved
-    is_exact: bool = True
+    before_is_exact: bool = True  # False if the end of the program as it is may need more
+    # the part that ran with the remedy, if its end may need more than ``after``
+    seen: PartSeen | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """True if both peaks are those of the program's end."""
+        return self.before_is_exact and self.seen is None
 
     @property
     def saved(self) -> int:

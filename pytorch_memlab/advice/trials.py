@@ -72,7 +72,7 @@ def advice_without_error(
         only_faults: whether to leave out what lowers the peak of a program that is right.
     """
     # Its loops end when their peak repeats.
-    program = replace(program, settings=replace(program.settings, steps=None))
+    program = replace(program, settings=replace(program.settings, least_steps=0))
     advice = _in_new_python(None, program, seconds, only_faults=only_faults)
     return advice if isinstance(advice, Advice) else Advice((), (), advice)
 
@@ -123,8 +123,9 @@ def _advise(request: _Request) -> Advice:
         if oom is not None:
             likely = candidates(oom)
             trials.try_all(faults(likely) if request.only_faults else likely)
-            trials.run_whole()
             trials.run_together()
+            if trials.run_whole():
+                trials.run_together()
     reason = trials.reason(request.seconds)
     if oom is None:
         return Advice((), (), reason)

@@ -123,9 +123,9 @@ class Loops:
         for loop in loops[:-1]:
             loop.contains_ended = True
 
-    def unreached(self, *, times: int = 1) -> tuple[str, ...]:
-        """The calls of branches that were taken less often so far."""
-        missed = [place for place, taken in self._branches.items() if taken < times]
+    def unreached(self, times: range = range(1)) -> tuple[str, ...]:
+        """The calls of branches that were taken so often, by default never."""
+        missed = [place for place, taken in self._branches.items() if taken in times]
         return tuple(
             dict.fromkeys(call for missed_lines in missed for call in calls_within(*missed_lines))
         )

@@ -121,7 +121,10 @@ class Settings:
     """Settings of the runs of a program."""
 
     steps: int | None = None  # optimizer steps to run; None for until the peak has settled
+    least_steps: int = 0  # before it can have settled
     most_steps: int = MOST_STEPS  # for which to wait until it has
+    # whether to wait too for branches, such as of every 100th step, that no step has taken
+    awaits_branches: bool = True
     most_iterations: int = MOST_ITERATIONS  # of a loop around the steps, as ``most_steps``
     num_gpus: int = 1
     context: int | None = None  # bytes of the CUDA context; None for the estimate of each GPU

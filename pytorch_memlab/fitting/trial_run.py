@@ -236,7 +236,7 @@ class _Run:
         self._loops.saw_step(loops)
         ending = self._ending_of_phase()
         if ending is None:
-            if len(self._peaks.all) - self._phase == self._request.settings.most_steps - 1:
+            if len(self._peaks.all) - self._phase == self._most_steps - 1:
                 self._held = held_in_containers(frame)
             return
         self._ending = self._ending or ending
@@ -276,11 +276,20 @@ class _Run:
             if len(peaks) < steps:
                 return None
             return Ending.SETTLED if has_settled else Ending.STEPS
-        is_last = len(peaks) >= self._request.settings.most_steps
+        if len(self._peaks.all) < self._request.settings.least_steps:
+            return None
+        is_last = len(peaks) >= self._most_steps
         # What a branch leaves is known when it was taken twice.
-        if has_settled and (is_last or not self._loops.unreached(times=2)):
+        least = 0 if self._request.settings.awaits_branches else 1
+        if has_settled and (is_last or not self._loops.unreached(range(least, 2))):
             return Ending.SETTLED
         return Ending.UNSETTLED if is_last else None
+
+    @property
+    def _most_steps(self) -> int:
+        """Steps after which the loop that runs now ends, settled or not."""
+        settings = self._request.settings
+        return max(settings.most_steps, settings.least_steps - self._phase)
 
     def _stop(self, unreached: tuple[str, ...]) -> NoReturn:
         """End the program here."""

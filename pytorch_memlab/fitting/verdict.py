@@ -27,6 +27,17 @@ class FailedAllocation:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class PartSeen:
+    """The part of a program that a trial saw, where the rest may need more."""
+
+    steps: int
+    unreached: tuple[str, ...] = ()  # the calls that did not run, such as ``evaluate()``
+    stopped: TrialError | None = None  # the error of what follows the loops that ended early
+    is_settled: bool = True  # whether these loops repeated, or grow evenly to a known end
+    grows: bool = False  # whether they grow evenly
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The verdict on one GPU."""
@@ -56,6 +67,14 @@ class Verdict:
         """True if the program fits as long as it was watched, and may not later."""
         is_whole = not self.trial.unreached and self.trial.stopped is None
         return bool(self.fits) and not (self.is_settled and is_whole)
+
+    @property
+    def seen(self) -> PartSeen:
+        """The part of the program that its trial saw."""
+        trial, grows = self.trial, self.growth is not None
+        return PartSeen(
+            len(trial.step_peaks), trial.unreached, trial.stopped, self.is_settled, grows
+        )
 
     @property
     def needed_at_most(self) -> int:

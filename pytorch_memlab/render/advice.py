@@ -14,9 +14,12 @@ from ..advice.changes import EditedSource
 from ..advice.compared_values import Comparison
 from ..advice.trial_records import Advice, Result, Together
 from .rows import WIDTH, cut
+from .so_far import so_far
 
 _MOST_LINES: Final = 4
 """Lines of a reason: only names of a program can make one longer."""
+_FURTHER: Final = 11
+"""Columns before what goes on in the next line."""
 _STRING_COMMENT_OR_CHARACTER: Final = re.compile(
     r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|#.*|.""", re.DOTALL
 )
@@ -80,20 +83,22 @@ def together(several: Together) -> str:
 
 
 def _in_width(line: str) -> list[str]:
-    """A line, or two if it is too long: the second one begins behind the last comma."""
-    first, comma, last = line.rpartition(", ")
-    return [f"{first},", " " * 11 + last] if comma and len(line) > WIDTH else [line]
+    """A line, or several if it is too long: the second one begins behind a comma, if one can."""
+    first, comma, rest = line[:WIDTH].rpartition(", ")
+    if len(line) <= WIDTH or not comma:
+        return [line]
+    more = textwrap.wrap(rest + line[WIDTH:], WIDTH - _FURTHER)
+    return [f"{first},", *(" " * _FURTHER + part for part in more)]
 
 
 def _peaks(result: Result) -> str:
-    verdict = "still does not fit"
-    if result.fits:
-        verdict = "runs to its end" if result.is_whole else "fits"
-    peaks = f"{prose_size(result.before)} -> {prose_size(result.after)}"
-    if not result.is_exact:  # a part of it did not run, which needs more as it is
-        peaks = f"{peaks} so far, frees at least {prose_size(result.saved)}"
-        verdict = verdict.replace("fits", "fits so far")
-    return f"peak {peaks}, {verdict}"
+    before, after = prose_size(result.before), prose_size(result.after)
+    verdict = "runs to its end" if result.is_whole else "fits"
+    if not result.before_is_exact:
+        before = f"at least {before}"
+    if result.seen is not None:
+        after, verdict = f"at least {after}", so_far(result.seen)
+    return f"peak {before} -> {after}, {verdict if result.fits else 'still does not fit'}"
 
 
 def _difference(values: Comparison, results: Results) -> str:

@@ -15,6 +15,7 @@ from .notes import summary_of_runs
 from .page import fill
 from .rows import WIDTH, cut, document, padded, place, source_line, wrapped
 from .run_notes import after_retries
+from .so_far import error_in_short, so_far
 from .table import Table
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from ..history.model import Frame
 
 _NAME: Final = 20
-_CALLS: Final = 3
-"""Calls that are named of those that were not reached."""
 _ERROR_LINES: Final = 8
 _NARROW_NAME: Final = 15
 _LAYOUT: Final = "{}{:>12}{:>12}{:>12}{:>12}  {}"
@@ -117,7 +116,7 @@ def heading(report: FitReport) -> Iterator[str]:
     elif report.uses_no_gpu:
         yield from wrapped(f"no verdict: {NO_TENSOR}")
     elif report.stopped is not None and not report.fits_somewhere:
-        yield from wrapped(f"no verdict: the program stopped with {_short(report.stopped)}")
+        yield from wrapped(f"no verdict: the program stopped with {error_in_short(report.stopped)}")
     elif fitting:
         answers = [*map(answer, fitting)]
         best = next(answer for answer in _FITS if answer in answers)
@@ -158,20 +157,7 @@ def answer(verdict: Verdict) -> str:
 
 def watched(verdict: Verdict) -> str:
     """The parts of a program that were seen, and missed, if it fits so far; empty otherwise."""
-    if not verdict.is_so_far:
-        return ""
-    calls = verdict.trial.unreached
-    missed = ", ".join(printable(call) for call in calls[:_CALLS])
-    if len(calls) > _CALLS:
-        missed += f" and {len(calls) - _CALLS} more"
-    parts = [counted(len(verdict.trial.step_peaks), "step")]
-    parts += [f"{missed} not reached"] * bool(missed)
-    if verdict.trial.stopped is not None:
-        parts.append(f"then {_short(verdict.trial.stopped)}")
-    if not verdict.is_settled:
-        growth = verdict.growth
-        parts.append("the peak does not repeat" if growth is None else "memory grows")
-    return f"so far ({'; '.join(parts)})"
+    return so_far(verdict.seen) if verdict.is_so_far else ""
 
 
 def fragment(report: FitReport) -> str:
@@ -188,12 +174,6 @@ def _answer_with_place(verdict: Verdict) -> str:
     place = _assumed_at(verdict, WIDTH)
     text = watched(verdict) or answer(verdict)
     return text + (f", sizes {_ASSUMED} {place}" if place else "")
-
-
-def _short(problem: TrialError) -> str:
-    """An error and its line."""
-    line = printable(problem.message.splitlines()[0])
-    return line if problem.frame is None else f"{line} at {place(*problem.frame, ' in ')}"
 
 
 # Where it fails, and where it does not fit

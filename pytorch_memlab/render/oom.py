@@ -16,7 +16,7 @@ from .._common.text.shared_paths import shown
 from ..advice.catalogue import names_fault
 from ..advice.cause import Remedy
 from ..advice.changes import EditedSource
-from ..advice.trial_records import Advice, Result
+from ..advice.trial_records import Advice, Result, Together
 from ..advice.trials import untried_advice
 from ..history.model import Category
 from ..history.out_of_memory import LineHolder, OutOfMemory, ProgramLine
@@ -25,6 +25,7 @@ from .advice import lines_of, outcome, together, untried
 from .page import notebook_text
 from .private_pools import keepers, made_at
 from .rows import WIDTH, cut, file_and_line, filled, wrapped
+from .so_far import so_far
 
 LINES: Final = 24
 _HOLDERS: Final = 4
@@ -96,13 +97,31 @@ def data(oom: OutOfMemory, tried: Advice | None = None) -> dict[str, Any]:
                 "basis": remedy.basis.value,
                 "why": remedy.why,
                 "code": "\n".join(remedy.code),
-                "tried": None if result is None else asdict(result),
+                "tried": None if result is None else _result_data(result),
             }
             for remedy, result in zip(advice.remedies, advice.results, strict=True)
         ],
-        "together": None if advice.together is None else asdict(advice.together),
+        "together": None if advice.together is None else _together_data(advice.together),
         "missing": list(oom.missing),
     }
+
+
+def _result_data(result: Result) -> dict[str, Any]:
+    seen = result.seen
+    return {
+        "before": result.before,
+        "after": result.after,
+        "fits": result.fits if seen is None or not result.fits else None,
+        "is_whole": result.is_whole,
+        "values": None if result.values is None else asdict(result.values),
+        "is_exact": result.is_exact,
+        "before_is_exact": result.before_is_exact,
+        "so_far": "" if seen is None else so_far(seen),
+    }
+
+
+def _together_data(several: Together) -> dict[str, Any]:
+    return {"numbers": several.numbers, "result": _result_data(several.result)}
 
 
 def program_error(oom: OutOfMemory, tried: Advice | None, traceback: str) -> ProgramError:

@@ -27,6 +27,8 @@ from pytorch_memlab.advice.trial_records import Advice, Result, Together, TrialP
 from pytorch_memlab.advice.trials import advice_without_error, tried_advice
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Settings
+from pytorch_memlab.fitting.verdict import PartSeen
+from pytorch_memlab.render.advice import outcome
 from pytorch_memlab.render.oom import text as oom_text
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 
@@ -406,3 +408,67 @@ def test_a_sum_adds_numbers(line, new, tmp_path):
     linecache.checkcache(str(path))
     edit = sum_of_numbers(str(path), 1, "total")
     assert (None if edit is None else edit.lines[0]) == new
+
+
+TWO_NETWORKS = """\
+import torch
+
+def network():
+    return torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda()
+
+generator, critic = network(), network()
+generates = torch.optim.Adam(generator.parameters(), foreach=False)
+judges = torch.optim.Adam(critic.parameters(), foreach=False)
+scores = []
+for step in range(12):
+    real = torch.randn(1024, 1024, device="cuda")
+    for part in range(8):
+        scores.append(critic(real + part).mean())
+    fake = generator(torch.randn(1024, 1024, device="cuda"))
+    loss = (critic(fake.detach()) - critic(real)).mean()
+    judges.zero_grad()
+    loss.backward()
+    judges.step()
+    loss = -critic(fake).mean()
+    generates.zero_grad()
+    loss.backward()
+    generates.step()
+"""
+
+
+@pytest.mark.parametrize(("gpu", "fits"), [("200MiB", False), ("240MiB", True)])
+def test_a_promised_peak_is_that_of_later_steps_too(gpu, fits, tmp_path):
+    one = OomProgram("two_networks", {"gpu": gpu}, TWO_NETWORKS, "")
+    facts, again = failed(one, tmp_path)
+    # It fails before its first step, and needs more from the second round on: the states of Adam.
+    settings = replace(again.settings, least_steps=2)
+    advice = tried_advice(facts, replace(again, settings=settings), 120)
+    kept, result = advice.remedies[0], advice.results[0]
+    assert written(kept) == ("scores.append(critic(real + part).mean().item())",)
+    assert result == Result(
+        result.before,
+        peak_of(edited(one, kept.change), "two_networks.py"),
+        fits=fits,
+        is_whole=False,
+    )
+
+
+RARE = (
+    KEEPS.replace("range(20)", "range(1000)")
+    + """\
+    if step % 500 == 499:
+        net(torch.randn(8192, 256, device="cuda"))
+"""
+)
+
+
+def test_a_part_that_no_trial_ran_is_named(tmp_path):
+    facts, again = failed(OomProgram("rare", {"gpu": "64MiB"}, RARE, ""), tmp_path)
+    again = replace(again, settings=replace(again.settings, least_steps=12))
+    tried = remedy_runs.RemedyRuns(again, has_error=True)
+    tried.try_all(candidates(facts))
+    [result] = [result for result in tried.advice("").results if result is not None]
+    assert result.fits
+    assert result.seen == PartSeen(24, ("net()",))
+    assert not result.is_exact
+    assert "-> at least " in outcome(tried.advice("").remedies[0], result)[0]

@@ -52,6 +52,34 @@ def test_a_number_of_steps_is_kept(steps, ending, tmp_path):
     assert len(trial.step_peaks) == steps
 
 
+def test_a_trial_goes_on_to_a_step(tmp_path):
+    trial = trial_of(LOOP, tmp_path, least_steps=5)
+    assert (trial.ending, len(trial.step_peaks)) == (Ending.SETTLED, 5)
+    text = f"{LOOP}        kept = torch.zeros(2**20 * (1 + len(trials)), device='cuda')\n"
+    text += "        trials.append(kept)\n"
+    text = text.replace("import torch", "import torch\n    trials = []")
+    trial = trial_of(text, tmp_path, least_steps=6, most_steps=4)
+    assert (trial.ending, len(trial.step_peaks)) == (Ending.UNSETTLED, 6)
+
+
+@pytest.mark.parametrize(
+    ("test", "awaits_branches", "steps", "unreached"),
+    [
+        ("step == 50", True, MOST_STEPS, ("weight.exp()",)),
+        ("step == 50", False, 3, ("weight.exp()",)),
+        ("step % 2 == 0", False, 4, ()),  # the first step takes it, and the third
+    ],
+)
+def test_a_trial_may_end_before_a_branch_that_no_step_took(
+    test, awaits_branches, steps, unreached, tmp_path
+):
+    text = LOOP.replace("for _ in", "for step in")
+    text += f"        if {test}:\n            weight.exp()\n"
+    trial = trial_of(text, tmp_path, awaits_branches=awaits_branches)
+    assert trial.ending is Ending.SETTLED
+    assert (len(trial.step_peaks), trial.unreached) == (steps, unreached)
+
+
 CRITIC = """
     import torch
 

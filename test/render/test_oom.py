@@ -14,6 +14,7 @@ from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice.cause import Remedy
 from pytorch_memlab.advice.trial_records import Advice, Result, Together
+from pytorch_memlab.fitting.verdict import PartSeen
 from pytorch_memlab.history.model import Category
 from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, ProgramFrame, ProgramLine
 from pytorch_memlab.render.oom import data, fragment, program_error, text
@@ -222,7 +223,7 @@ def test_what_does_not_fit_alone_or_is_no_fault_is_not_said_to_be_the_remedy():
     remedy = Remedy("a list of results", GIB, "why", ("code",))
     batch = Remedy("the size of the batch", GIB, "64 images", ("batch = 32",))
     short = Result(4 * GIB, 3 * GIB, fits=False, is_whole=True)
-    longer = Result(4 * GIB, GIB, fits=True, is_whole=False, is_exact=False)
+    longer = Result(4 * GIB, GIB, fits=True, is_whole=False, seen=PartSeen(24, ("evaluate()",)))
     assert _headed((remedy, short)) == [
         "what lowers the peak, the most likely cause first; none is enough alone",
         "  1. why",
@@ -233,8 +234,8 @@ def test_what_does_not_fit_alone_or_is_no_fault_is_not_said_to_be_the_remedy():
         "no fault stands out; what makes the program smaller",
         "  1. 64 images",
         "       batch = 32",
-        "       tried: peak 4.00 GiB -> 1.00 GiB so far, frees at least 3.00 GiB,",
-        "           fits so far",
+        "       tried: peak 4.00 GiB -> at least 1.00 GiB,",
+        "           so far (24 steps; evaluate() not reached)",
     ]
     assert _headed((remedy, longer), (remedy, None))[0] == "what helps, the most likely cause first"
     untried = "what helps, the most likely cause first (not tried)"
@@ -270,6 +271,8 @@ def test_what_several_remedies_do_together_follows_them():
             "is_whole": True,
             "values": None,
             "is_exact": True,
+            "before_is_exact": True,
+            "so_far": "",
         },
     }
     assert data(facts(), Advice(remedies, (short,) * 3))["together"] is None

@@ -94,7 +94,7 @@ def trial_program(
         ProgramTarget(options.script, tuple(options.arguments), options.is_module),
         machine.gpus[0].model,
         Settings(
-            steps=steps.done + _STEPS_BEYOND,
+            least_steps=steps.done + _STEPS_BEYOND,
             num_gpus=simulated_gpus(options),
             context=context,
             others=others,
