@@ -20,14 +20,13 @@ from .rewriting import (
     stored_names,
 )
 
-_OPTIONS: Final = {
-    "TrainingArguments": ("bf16", "True"),
-    "Seq2SeqTrainingArguments": ("bf16", "True"),
-    "SFTConfig": ("bf16", "True"),
-    "Accelerator": ("mixed_precision", '"bf16"'),
-    "Trainer": ("precision", '"bf16-mixed"'),
-}
-"""Options of libraries that run a forward pass in bfloat16."""
+_OPTIONS: Final = (
+    ("TrainingArguments", "bf16", "True"),
+    ("SFTConfig", "bf16", "True"),
+    ("Accelerator", "mixed_precision", '"bf16"'),
+    ("Trainer", "precision", '"bf16-mixed"'),
+)
+"""Ends of names of calls, with the options that run a forward pass in bfloat16."""
 _BACKWARD: Final = "backward"
 
 
@@ -47,6 +46,14 @@ def refuses_autocast(oom: OutOfMemory) -> bool:
     )
 
 
+def with_option(oom: OutOfMemory) -> EditedSource | None:
+    """The option of a library that runs the training loop; None if there is none."""
+    for file in all_rewritings(oom):
+        if _with_option(file):
+            return changed_source(file)
+    return None
+
+
 def under_autocast(oom: OutOfMemory) -> EditedSource | None:
     """The program with its forward pass in 16 bits; None if there is no one place for that."""
     for file in [] if refuses_autocast(oom) else rewritings(oom):
@@ -63,10 +70,10 @@ def _with_option(file: Rewriting) -> bool:
     )
     for call in nodes_of(file.tree, ast.Call):
         name = name_of_call(call)
-        if name in _OPTIONS and (name != "Trainer" or is_lightning):
-            keyword, value = _OPTIONS[name]
-            set_keywords(file, call, **{keyword: value})
-            return True
+        for end, keyword, value in _OPTIONS:
+            if name.endswith(end) and (keyword != "precision" or is_lightning):
+                set_keywords(file, call, **{keyword: value})
+                return True
     return False
 
 

@@ -11,13 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .._common.frames.user_code import is_of_user
 from .around_program import Edit
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+_NEW_NAMES: Final = ("model", "net", "network", "made_model")
+"""Names of a model that has none; the first that the file has not."""
 
 
 class RunningLine(NamedTuple):
@@ -55,10 +59,16 @@ class ModelVariable:
 
     name: str  # such as ``model`` or ``self.net``
     line: RunningLine | None
+    # class of a model without a variable, which the statement of the line makes
+    made_of: str = ""
 
     def with_code(self, lines: Sequence[str]) -> Edit | None:
         """Code that follows the assignment of the variable; None if that is not found."""
-        return None if self.line is None else after_assignment(self.line, self.name, lines)
+        if self.line is None:
+            return None
+        if self.made_of:
+            return _assigned_first(self.line, self.made_of, self.name, lines)
+        return after_assignment(self.line, self.name, lines)
 
 
 def model_variable(model: nn.Module) -> ModelVariable:
@@ -68,8 +78,54 @@ def model_variable(model: nn.Module) -> ModelVariable:
         for frame in _user_frames()
         for variable in (*_own(frame, model), *_global(frame, model))
     ]
-    assigned = [variable for variable in variables if variable.with_code(["pass"]) is not None]
+    made = [variable for line in user_lines() for variable in _made_in(line, type(model).__name__)]
+    assigned = [
+        variable for variable in (*variables, *made) if variable.with_code(["pass"]) is not None
+    ]
     return next(iter(assigned or variables), ModelVariable("model", None))
+
+
+def _made_in(line: RunningLine, kind: str) -> Iterator[ModelVariable]:
+    """A variable for a model that the running statement makes, or the only one of its file."""
+    tree = _tree(line.file)
+    places = [
+        RunningLine(line.file, call.lineno, _function_around(tree, call.lineno))
+        for call in _calls_of(tree, kind)
+    ]
+    running = _path_to(line)[-1:]
+    chosen = [place for place in places if _path_to(place)[-1:] == running] or places
+    if len(chosen) != 1:
+        return
+    match _path_to(chosen[0])[-1]:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as value) if (
+            value in _calls_of(tree, kind)
+        ):
+            yield ModelVariable(name, chosen[0])
+        case _:
+            used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+            used |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+            for name in [name for name in _NEW_NAMES if name not in used][:1]:
+                yield ModelVariable(name, chosen[0], kind)
+
+
+def _calls_of(node: ast.AST, name: str) -> list[ast.Call]:
+    return [
+        part
+        for part in ast.walk(node)
+        if isinstance(part, ast.Call)
+        and getattr(part.func, "attr", getattr(part.func, "id", "")) == name
+    ]
+
+
+def _function_around(tree: ast.Module, number: int) -> int:
+    """The first line of the innermost function that a line is in; 0 of a module."""
+    functions = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.lineno <= number <= _end(node)
+    ]
+    return max(map(_first, functions), default=0)
 
 
 def _own(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:
@@ -99,11 +155,9 @@ def _global(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:
 
 def with_keywords(line: RunningLine, callee: str, keywords: Mapping[str, str]) -> Edit | None:
     calls = [
-        node
-        for node in ast.walk(_tree(line.file))
-        if isinstance(node, ast.Call)
-        and node.lineno <= line.number <= _end(node)
-        and getattr(node.func, "attr", getattr(node.func, "id", "")) == callee
+        call
+        for call in _calls_of(_tree(line.file), callee)
+        if call.lineno <= line.number <= _end(call)
     ]
     if len(calls) != 1:
         return None
@@ -164,6 +218,35 @@ def after_assignment(line: RunningLine, name: str, new: Sequence[str]) -> Edit |
         return None
     last = max(statements, key=lambda node: node.lineno)
     return _inserted(line.file, _end(last) + 1, last.col_offset, new)
+
+
+def _assigned_first(line: RunningLine, kind: str, name: str, new: Sequence[str]) -> Edit | None:
+    """A statement whose only call of a class is made before it, under a name, with new lines."""
+    path = _path_to(line)
+    if not path or hasattr(path[-1], "body"):
+        return None
+    statement = path[-1]
+    calls = [call for call in _calls_of(statement, kind) if call in [*_at_once(statement)]]
+    if len(calls) != 1:
+        return None
+    [call] = calls
+    lines = [text.encode() for text in _lines(line.file, statement.lineno, _end(statement))]
+    first, last = call.lineno - statement.lineno, _end(call) - statement.lineno
+    before, after = lines[first][: call.col_offset], lines[last][call.end_col_offset :]
+    lines[first : last + 1] = [before + name.encode() + after]
+    head = [f"{name} = {ast.unparse(call)}", *new]
+    text = [" " * statement.col_offset + row for row in head]
+    text += [row.decode() for row in lines]
+    return _if_valid(Edit(line.file, statement.lineno, _end(statement), tuple(text)))
+
+
+def _at_once(node: ast.AST) -> Iterator[ast.AST]:
+    """Parts of a statement that run once with it, not later or again."""
+    again = (ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.IfExp)
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, again):
+            yield child
+            yield from _at_once(child)
 
 
 def after_imports(file: str, new: Sequence[str]) -> Edit | None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from support.made_up_facts import MIB, made_up_facts, place
+from support.ran_out import written
 
 from pytorch_memlab.advice.cause import Cause
 from pytorch_memlab.advice.causes.activations import Activations
-from pytorch_memlab.advice.causes.float32_products import Float32Products
+from pytorch_memlab.advice.causes.float32_products import Autocast, Float32Products
+from pytorch_memlab.advice.changes import EditedSource
 from pytorch_memlab.history.model import Category
 from pytorch_memlab.history.out_of_memory import BlockInUse, ModelFacts, OutOfMemory
 
@@ -28,6 +30,13 @@ _CHECKPOINTS = (
     "report_to=[], gradient_checkpointing=True,"
     ' gradient_checkpointing_kwargs={"use_reentrant": False},  # nothing else'
 )
+LIGHTNING = """\
+import lightning as L
+trainer = L.Trainer(
+    max_epochs=2,  # both
+)
+trainer.fit(Net(), batches)
+"""
 LOOPS = """\
 for x in batches:
     loss = model(x)
@@ -73,3 +82,17 @@ def test_the_library_has_an_argument_for_it(
     remedy = cause.remedy(facts(tmp_path, LOOPS))
     assert remedy is not None
     assert remedy.code == of_loop
+
+
+def test_the_trainer_of_lightning_has_a_precision(tmp_path: Path) -> None:
+    remedy = Float32Products().remedy(facts(tmp_path, LIGHTNING))
+    assert remedy is not None
+    assert written(remedy) == ('max_epochs=2, precision="bf16-mixed",  # both',)
+    assert isinstance(remedy.change, EditedSource)
+    # Older releases have no such precision.
+    assert remedy.otherwise is not None
+    assert isinstance(remedy.otherwise.change, Autocast)
+    precise = LIGHTNING.replace("max_epochs=2", 'precision="bf16-mixed"')
+    remedy = Float32Products().remedy(facts(tmp_path, precise))
+    assert remedy is not None
+    assert isinstance(remedy.change, Autocast)

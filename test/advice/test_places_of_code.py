@@ -8,6 +8,7 @@ import pytest
 from support.remedied_programs import edited, written
 
 from pytorch_memlab.advice.lines_to_edit import (
+    ModelVariable,
     RunningLine,
     after_assignment,
     after_imports,
@@ -74,6 +75,41 @@ def test_code_goes_after_the_last_statement_that_makes_the_model(tmp_path):
     ]
     assert after_assignment(line, "self.other", ["pass"]) is None, "another name of the model"
     assert after_assignment(line, "net", ["pass"]) is None, "an argument"
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        (
+            "fit(Net(4), data)",
+            ["model = Net(4)", "change(model)", "fit(model, data)"],
+        ),
+        (
+            "return fit(\n        x,\n        nets.Net(\n            4,\n        ).cuda(),\n    )",
+            [
+                *("model = nets.Net(4)", "change(model)", "return fit(", "        x,"),
+                *("        model.cuda(),", "    )"),
+            ],
+        ),
+    ],
+)
+def test_a_model_that_is_made_in_a_call_gets_a_name(statement, expected, tmp_path):
+    path = written(tmp_path, f"def f(net):\n    {statement}\n")
+    variable = ModelVariable("model", RunningLine(str(path), 2, 1), "Net")
+    edit = variable.with_code(["change(model)"])
+    first, *rest = edited(path, [edit]).read_text().splitlines()
+    indented = [line if line.startswith("    ") else f"    {line}" for line in expected]
+    assert (first, rest) == ("def f(net):", indented)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["fit(lambda: Net())", "fit(Net(), Net())", "with fit(Net()):\n        pass", "fit(net)"],
+)
+def test_a_model_that_is_made_later_or_again_gets_none(statement, tmp_path):
+    path = written(tmp_path, f"def f(net):\n    {statement}\n")
+    variable = ModelVariable("model", RunningLine(str(path), 2, 1), "Net")
+    assert variable.with_code(["change(model)"]) is None
 
 
 def test_statements_up_to_another_one(tmp_path):

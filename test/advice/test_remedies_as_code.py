@@ -63,6 +63,31 @@ def test_the_program_with_the_remedy_written_into_it_has_the_peak_that_was_promi
     assert (found.active < before.active) == saves
 
 
+IN_A_CALL = LANGUAGE_MODEL.replace(
+    "def train(steps):\n    net = GPT().cuda()\n", "def train(net, steps):\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "lines"),
+    [
+        ("train(GPT().cuda(), 2)", ("model = GPT()", "train(model.cuda(), 2)")),
+        (
+            "def made():\n    return GPT().cuda()\n\ntrain(made(), 2)",
+            ("    model = GPT()", "    return model.cuda()"),
+        ),
+    ],
+)
+def test_a_model_without_a_variable_gets_one(call, lines, tmp_path):
+    text = IN_A_CALL.replace("\ntrain(2)", f"\n{call}")
+    assert text.count("GPT()") == 1
+    path = written(tmp_path, text)
+    promised = run(path, chosen(["checkpoint"]))
+    [edit] = promised.finding.edits
+    assert (edit.lines[0], edit.lines[-1]) == lines
+    assert run(edited(path, [edit])).peaks == promised.peaks != run(path).peaks
+
+
 @pytest.mark.parametrize("name", ["expandable_segments", "max_split_size=64", "roundup=4"])
 def test_a_setting_of_the_allocator_in_the_environment(tmp_path, name):
     path = written(tmp_path, LANGUAGE_MODEL)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ..._common.patching.patches import Patches
@@ -19,9 +21,9 @@ from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Edit, Finding, already_used, applied, does_not_apply
 from ..cause import Basis, Cause, NamedChange, Remedy, Results, saves
 from ..evidence import is_much
-from ..forward_in_half import refuses_autocast
+from ..forward_in_half import refuses_autocast, with_option
 from ..lines_to_edit import RunningLine, around_statements, has_name, runs_module, user_lines
-from ..rewriting import arguments_of_trainer
+from ..rewriting import changed_code
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +31,14 @@ if TYPE_CHECKING:
 
 _OPENING: Final = 'with torch.autocast("cuda", dtype=torch.bfloat16):'
 _CODE: Final = (_OPENING, "    loss = ...  # the forward pass, without backward()")
+
+_OF_LIGHTNING: Final = 'Trainer(..., precision="bf16-mixed")'
+_TRAINERS: Final = {
+    "transformers.trainer": "TrainingArguments(..., bf16=True)",
+    "lightning.pytorch.trainer.trainer": _OF_LIGHTNING,
+    "pytorch_lightning.trainer.trainer": _OF_LIGHTNING,
+}
+"""Modules of training loops, with the option for it."""
 
 _Lines = tuple[RunningLine, ...]
 
@@ -56,7 +66,8 @@ class Autocast(AroundProgram):
         self._alone: dict[_Lines, None] = {}
         self._until_backward: dict[tuple[_Lines, _Lines], None] = {}
         self._half: str | None = None
-        self._is_of_program = self._is_ours = self._is_in_trainer = False
+        self._is_of_program = self._is_ours = False
+        self._option = ""
         patches.around(torch.nn.Module, "__call__")(self._module_call)
         patches.around(torch.utils.checkpoint, "checkpoint")(self._checkpoint_call)
         patches.around(torch.autograd, "backward", "grad")(self._backward_call)
@@ -70,8 +81,8 @@ class Autocast(AroundProgram):
             if self._half is not None:
                 return already_used(f"the parameters are {self._half}")
             return does_not_apply("the program calls no module on a GPU")
-        if self._is_in_trainer:
-            return applied(["TrainingArguments(..., bf16=True)"])
+        if self._option:
+            return applied([self._option])
         edits = [_edit(begin, end) for begin, end in self._until_backward]
         edits += [_edit(lines, None) for lines in self._alone]
         return applied(_CODE, edits)
@@ -134,7 +145,9 @@ class Autocast(AroundProgram):
         region = self._region
         region.cast, region.lines = torch.autocast("cuda", dtype=torch.bfloat16), lines
         self._is_ours = True
-        self._is_in_trainer = self._is_in_trainer or runs_module("transformers.trainer")
+        self._option = self._option or next(
+            (option for module, option in _TRAINERS.items() if runs_module(module)), ""
+        )
         try:
             region.cast.__enter__()
         finally:
@@ -204,14 +217,13 @@ class Float32Products(Cause):
         size = whole // 3 - _casts_of_weights(oom)
         if size <= 0:
             return None
-        return self.found(
-            size,
-            f"activations in float32 take {prose_size(whole)}",
-            *(arguments_of_trainer(oom, bf16="True") or _CODE),
-            basis=Basis.ESTIMATED,
-            effect=saves(size),
-            change=Autocast(),
-        )
+        why = f"activations in float32 take {prose_size(whole)}"
+        with_code = partial(self.found, size, why, basis=Basis.ESTIMATED, effect=saves(size))
+        around = with_code(*_CODE, change=Autocast())
+        option = with_option(oom)
+        if option is None:
+            return around
+        return replace(with_code(*changed_code(option), change=option), otherwise=around)
 
 
 def _casts_of_weights(oom: OutOfMemory) -> int:
