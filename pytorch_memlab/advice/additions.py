@@ -63,6 +63,12 @@ def adding_statement(oom: OutOfMemory, group: TensorGroup) -> AddingStatement | 
     return named[-1] if named else others[0] if is_other else None
 
 
+def adding_statements(file: Rewriting, within: ast.stmt) -> list[AddingStatement]:
+    """The statements in a loop or another statement that put one value into a container."""
+    inside = {id(node) for node in nodes_of(within, ast.stmt)}
+    return [statement for statement in _statements(file) if id(statement.node) in inside]
+
+
 def adding_statement_at(place: ProgramLine) -> AddingStatement | None:
     """The statement of a line, if it fills a container."""
     statements = _statements(Rewriting(place.file))

@@ -85,6 +85,14 @@ def reaches_backward(file: str, line: int) -> bool:
     return statement is not None and source.flow_from(statement).trains
 
 
+def loop_trains(file: str, line: int) -> bool:
+    """True if the innermost loop around a line trains, itself or by what it calls."""
+    source = _Source.of(file)
+    statement = source.statement_at(line)
+    loop = None if statement is None else source.loop_around(statement)
+    return loop is not None and source.reaches_training(loop)
+
+
 def results_without_backward(file: str, name: str) -> Iterator[int]:
     """Lines that give a variable the result of a call whose graph no statement reads."""
     # A variable that several statements set is followed from each of them to the next.
@@ -277,6 +285,16 @@ class _Source:
             and node.lineno <= statement.lineno <= (node.end_lineno or 0)
         ]
         return max(around, key=lambda node: node.lineno, default=self._tree)
+
+    def loop_around(self, statement: ast.stmt) -> ast.For | ast.While | None:
+        """The innermost loop that a statement is in."""
+        loops = [
+            node
+            for node in ast.walk(self._tree)
+            if isinstance(node, (ast.For, ast.While))
+            and node.lineno <= statement.lineno <= (node.end_lineno or 0)
+        ]
+        return max(loops, key=lambda loop: loop.lineno, default=None)
 
     def trains_nothing_by(self, function: str) -> bool:
         """True if several statements call a function, and no training needs a result of it."""

@@ -53,6 +53,7 @@ class TensorGroup:
     tensors: int
     own: int  # bytes of the blocks that they look at
     graphs: int  # bytes that autograd keeps for them alone
+    shared: int = 0  # bytes that it keeps for them and for variables, but for no other container
     running_sums: int = 0
     is_variable: bool = False
     elements: int = 0  # of the largest of the tensors

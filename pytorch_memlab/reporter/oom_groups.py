@@ -41,12 +41,20 @@ def tensor_groups(
     graphs = {name: _graph_of(tensors) - fixed - owned[name] for name, tensors in members.items()}
     # What another variable keeps too is not freed with this one.
     holders = Counter(address for name in members for address in owned[name] | graphs[name])
+    # A pair may be the state of a recurrent layer, which is as good as a variable.
+    many = {name for name in containers if len(members[name]) > 2}
+    in_containers = Counter(address for name in many for address in owned[name] | graphs[name])
     groups = []
     for name, members_of_name in members.items():
         first = members_of_name[0]
         if len(members_of_name) < 2 and grad_fn(first) is None:
             continue
         alone = [address for address in graphs[name] if holders[address] == 1]
+        shared = [
+            address
+            for address in graphs[name]
+            if holders[address] > in_containers[address] == 1 and name in many
+        ]
         is_variable = name not in containers  # a function may have it several times
         is_sum = is_variable and first.numel() == 1
         groups.append(
@@ -55,6 +63,7 @@ def tensor_groups(
                 len(members_of_name),
                 own=sum(sizes.get(address, 0) for address in owned[name]),
                 graphs=sum(sizes.get(address, 0) for address in alone),
+                shared=sum(sizes.get(address, 0) for address in shared),
                 running_sums=_running_sums(grad_fn(first)) if is_sum else 0,
                 is_variable=is_variable,
                 elements=max(tensor.numel() for tensor in members_of_name),

@@ -227,6 +227,74 @@ def test_a_backward_pass_keeps_its_other_arguments_when_its_graph_goes(tmp_path)
     ]
 
 
+def test_a_window_of_states_gives_none_with_its_graph_to_the_next_step(tmp_path):
+    text = (
+        "for x in data:\n"
+        "    out, h = rnn(x, h)\n"
+        "    memory.append(h)\n"
+        "    loss = score(torch.stack(list(memory))).mean()\n"
+        "    loss.backward(retain_graph=True)\n"
+        "    queue.appendleft(out)\n"
+        "    seen.append(len(queue))\n"
+    )
+    at = place(text, tmp_path, "loss.backward(retain_graph=True)")
+    facts = made_up_facts(at, [BlockInUse(90 * MIB, Category.SAVED, at)])
+    frame = replace(
+        facts.frames[0],
+        calls_with=frozenset({"retain_graph"}),
+        source=dict(enumerate(text.splitlines(), 1)),
+    )
+    remedy = RetainedGraph().remedy(replace(facts, frames=(frame,)))
+    assert remedy is not None
+    assert remedy.why == (
+        "retain_graph=True (line 5) and memory (line 3) and queue (line 6) keep the graphs of all"
+        " steps: about 90.0 MiB"
+    )
+    new = ("    loss.backward()", "    h = h.detach()", "    memory[-1] = memory[-1].detach()")
+    assert lines_of(remedy) == [(5, 6, (*new, "    queue.appendleft(out.detach())"))]
+
+
+STATES = (
+    "for x in data:\n"
+    "    out, h = rnn(x, h)\n"
+    "    states.append(h)\n"
+    "    if len(states) > 100:\n"
+    "        train(states)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        (STATES, True),
+        # A step trains with states of earlier steps.
+        (f"def train(states):\n    rnn(x, states[0]).sum().backward()\n{STATES}", True),
+        # One backward pass runs through the whole loop.
+        (f"{STATES}torch.stack(states).sum().backward()\n", False),
+        (STATES.replace("rnn(x, h)", "rnn(x)"), False),
+    ],
+)
+def test_states_of_all_steps_keep_their_graphs_where_the_newest_has_them_too(
+    text, is_named, tmp_path
+):
+    at = place(text, tmp_path, "states.append(h)")
+    facts = made_up_facts(at, [BlockInUse(90 * MIB, Category.SAVED, at)])
+    group = TensorGroup("states", 4, own=8 * MIB, graphs=0, shared=60 * MIB)
+    remedy = KeptGraphs().remedy(replace(facts, groups=(group,)))
+    if not is_named:
+        assert remedy is None
+        return
+    assert remedy is not None
+    assert remedy.why == (
+        f"states (line {at.line}) keeps 4 tensors with their graphs, and h those of all steps:"
+        " 60.0 MiB"
+    )
+    assert lines_of(remedy) == [
+        (at.line, at.line, ("    states.append(h.detach())",)),
+        (at.line + 3, at.line + 2, ("    h = h.detach()",)),
+    ]
+
+
 def test_results_of_cells_are_named_by_their_cell(tmp_path):
     at = place("x = f()\n", tmp_path, "x = f()")
     blocks = [

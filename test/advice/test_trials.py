@@ -472,3 +472,39 @@ def test_a_part_that_no_trial_ran_is_named(tmp_path):
     assert result.seen == PartSeen(24, ("net()",))
     assert not result.is_exact
     assert "-> at least " in outcome(tried.advice("").remedies[0], result)[0]
+
+
+STATES = """\
+from collections import deque
+import torch
+cell = torch.nn.GRUCell(64, 256).cuda()
+head = torch.nn.Linear(256, 4).cuda()
+optimizer = torch.optim.SGD([*cell.parameters(), *head.parameters()], 0.1)
+states = deque(maxlen=64)
+h = torch.zeros(512, 256, device="cuda")
+for step in range(60):
+    x = torch.randn(512, 64, device="cuda")
+    h = cell(x, h)
+    states.append(h)
+    if step >= 40:
+        loss = head(states[0].detach()).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@knows_saved_tensors
+def test_states_of_a_recurrent_cell_are_detached(tmp_path):
+    one = OomProgram("states", {"gpu": "96MiB"}, STATES, "")
+    advice = tried_advice(*failed(one, tmp_path), 120)
+    kept, result = next(
+        pair
+        for pair in zip(advice.remedies, advice.results, strict=True)
+        if pair[0].cause == "a list of tensors with their graphs"
+    )
+    assert written(kept) == ("states.append(h.detach())", "h = h.detach()")
+    assert result.before == peak_of(STATES, "states.py")
+    assert result.after == peak_of(edited(one, kept.change), "states.py")
+    assert result.fits
+    assert result.is_exact

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from typing import Final
 
 from ..._common.text.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
+from ..additions import AddingStatement, adding_statements
+from ..carried_states import Loop, carried_names, loop_around, makes_tensor, without_graph
 from ..cause import Basis, Cause, Remedy, at_line
 from ..changes import EditedSource
-from ..evidence import is_much, line_with
+from ..evidence import is_much, line_with, named_with_line
 from ..rewriting import (
     Rewriting,
     changed_code,
     changed_source,
-    loaded_names,
+    name_of_call,
     nodes_of,
     rewritings,
     statement_around,
-    stored_names,
+    with_method,
 )
 
 _KEYWORD = "retain_graph"
+_ENDS: Final = {"append": -1, "appendleft": 0}
+"""Methods of containers, with the index of what they added."""
 
 
 class RetainedGraph(Cause):
@@ -36,10 +42,11 @@ class RetainedGraph(Cause):
         is_asked_for = calls and not line_with(oom, rf"{_KEYWORD}\s*=\s*False")
         if not is_asked_for or not is_much(saved, oom):
             return None
-        change = _detached(oom)
+        change, containers = _detached(oom)
+        kept_by = [f"retain_graph=True{at_line(line_with(oom, _KEYWORD))}", *containers]
         return self.found(
             saved // 2,  # the graph of the running step is needed
-            f"retain_graph=True{at_line(line_with(oom, _KEYWORD))} keeps the graphs of all"
+            f"{' and '.join(kept_by)} {'keep' if containers else 'keeps'} the graphs of all"
             f" steps: about {prose_size(saved)}",
             *(
                 changed_code(change)
@@ -50,8 +57,8 @@ class RetainedGraph(Cause):
         )
 
 
-def _detached(oom: OutOfMemory) -> EditedSource | None:
-    """The loop without ``retain_graph``, with a new graph for what one step gives to the next."""
+def _detached(oom: OutOfMemory) -> tuple[EditedSource | None, list[str]]:
+    """The loop without ``retain_graph`` and with a new graph for each step; its containers."""
     for file in rewritings(oom):
         for call in nodes_of(file.tree, ast.Call):
             keywords = [keyword for keyword in call.keywords if keyword.arg == _KEYWORD]
@@ -64,49 +71,57 @@ def _detached(oom: OutOfMemory) -> EditedSource | None:
                 [keyword for keyword in call.keywords if keyword.arg != _KEYWORD],
             )
             file.replace(call, ast.unparse(call_without))
-            names = sorted(_carried(file.tree, statement))
-            new = [f"{name} = {_without_graph(oom, name)}" for name in names]
+            loop = loop_around(file.tree, statement.lineno)
+            names = [] if loop is None else sorted(carried_names(loop))
+            new = [without_graph(oom, file.tree, name) for name in names]
+            filled = [] if loop is None else list(_carrying_containers(file, loop))
+            for adding in filled:
+                if adding.line < statement.lineno:
+                    new.append(_newest_without_graph(oom, adding))
+                elif ast.unparse(adding.value) not in names:
+                    file.replace(adding.value, with_method(adding.value, "detach"))
             file.insert_lines((statement.end_lineno or 0) + 1, statement.col_offset, new)
             if not names:
                 _detach_attributes(file)
-            return changed_source(file)
-    return None
+            containers = [
+                named_with_line(ast.unparse(adding.container), adding.line) for adding in filled
+            ]
+            return changed_source(file), containers
+    return None, []
 
 
-def _without_graph(oom: OutOfMemory, name: str) -> str:
-    if any(block.name.startswith(f"{name}[") for block in oom.blocks):
-        return f"tuple(part.detach() for part in {name})"
-    return f"{name}.detach()"
+def _carrying_containers(file: Rewriting, loop: Loop) -> Iterator[AddingStatement]:
+    """Containers that a step fills, and a later step reads."""
+    for adding in adding_statements(file, loop):
+        name = ast.unparse(adding.container)
+        reads = [
+            node
+            for node in nodes_of(loop, ast.expr)
+            if ast.unparse(node) == name and node is not adding.container
+        ]
+        is_kept = _method_of(adding) in _ENDS and not _is_set(loop, name)
+        is_always = adding.node in loop.body
+        if is_always and is_kept and reads and makes_tensor(adding.value):
+            yield adding
 
 
-def _carried(tree: ast.Module, statement: ast.stmt) -> set[str]:
-    """Variables that an iteration reads before it sets them, so from the iteration before."""
-    loops = [
-        loop
-        for loop in nodes_of(tree, ast.stmt)
-        if isinstance(loop, (ast.For, ast.While))
-        and loop.lineno <= statement.lineno <= (loop.end_lineno or 0)
-    ]
-    if not loops:
-        return set()
-    loop = max(loops, key=lambda statement: statement.lineno)
-    carried: set[str] = set()
-    stored = stored_names(loop.target) if isinstance(loop, ast.For) else set[str]()
-    read: set[str] = set()
-    for part in loop.body:
-        read |= loaded_names(part) - stored
-        if isinstance(part, ast.Assign):
-            new = stored_names(part)
-            carried |= new & read - stored if _makes_tensor(part.value) else set()
-        stored |= stored_names(part)
-    return carried
+def _method_of(adding: AddingStatement) -> str:
+    return name_of_call(adding.node.value) if isinstance(adding.node, ast.Expr) else ""
 
 
-def _makes_tensor(value: ast.expr) -> bool:
-    """False for numbers, and for what is detached already."""
-    text = ast.unparse(value)
-    is_number = isinstance(value, (ast.Constant, ast.Compare, ast.BoolOp))
-    return not is_number and not any(f".{name}()" in text for name in ("item", "detach"))
+def _is_set(loop: ast.stmt, name: str) -> bool:
+    """True if an iteration begins with another container."""
+    targets = [target for node in nodes_of(loop, ast.Assign) for target in node.targets]
+    return name in map(ast.unparse, targets)
+
+
+def _newest_without_graph(oom: OutOfMemory, adding: AddingStatement) -> str:
+    newest = f"{ast.unparse(adding.container)}[{_ENDS[_method_of(adding)]}]"
+    is_tuple = isinstance(adding.value, (ast.Tuple, ast.List)) or any(
+        block.name.startswith(f"{ast.unparse(adding.value)}[") for block in oom.blocks
+    )
+    parts = f"tuple(part.detach() for part in {newest})"
+    return f"{newest} = {parts if is_tuple else f'{newest}.detach()'}"
 
 
 def _detach_attributes(file: Rewriting) -> None:
