@@ -72,7 +72,7 @@ def verdict_on(tmp_path):
 @pytest.mark.parametrize("name", GROWING)
 def test_the_step_that_finds_no_room_is_named(name, verdict_on):
     text = program(GROWING[name])
-    size = "2GiB" if name == "large results" else "400MiB"
+    size = {"large results": "2GiB", "small results": "160MiB"}.get(name, "400MiB")
     found = verdict_on(text, size)
     assert found.fits
     assert found.growth is not None
