@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import bz2
+import errno
 import glob
 import gzip
 import importlib
@@ -414,6 +415,16 @@ def test_what_is_not_there_gets_no_second_name(machine, missing):
 
     assert (raised.value.filename, raised.value.filename2) == (missing, "hard")
     assert not os.path.lexists("hard")
+
+
+@pytest.mark.parametrize("missing", ["missing", "folder/missing", "gone"])
+def test_what_is_not_there_is_not_changed(machine, missing):
+    Path("gone").write_text("x")
+    os.remove("gone")
+    with pytest.raises(FileNotFoundError) as raised:
+        os.chmod(missing, 0o600)
+
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOENT, missing)
 
 
 def test_a_module_that_holds_a_function_by_its_name_calls_that_of_the_run(tmp_path, monkeypatch):

@@ -12,6 +12,11 @@ def test_a_sample_is_the_largest_of_random_quotients():
     found = events(lambda x: x.multinomial(1), lambda: randn(4, 1000).abs())
     checks = [4, 4, 1, 1, 1, -1, -1, 16, 4, 1, -4, -16, 1, -1]
     assert found == [32, *checks, 16000, -16000, -1, -1, -4, -4]
+    # Several blocks look for the largest quotient of a long row.
+    _, *workspaces = events(lambda x: x.argmax(dim=0), lambda: randn(2**18))
+    long = events(lambda x: x.multinomial(1), lambda: randn(2**18).abs())
+    assert workspaces[0] > 0
+    assert long[-len(workspaces) - 6 :] == [2**20, *workspaces, -(2**20), -1, -1, -4, -4]
     many = events(lambda x: x.multinomial(9, replacement=True), lambda: randn(4, 1000).abs())
     assert many == [4 * 9 * 8, *temporaries(16000, 16000, 16000)]
 

@@ -258,3 +258,36 @@ def test_pytorch_names_who_convolves(size, weight, options, name):
         on_cpu = torch._C._select_conv_backend(tensor.cpu(), kernel.cpu(), None, *rest)
         assert "uda" not in on_cpu.name
         assert "udnn" not in on_cpu.name
+
+
+@pytest.mark.parametrize(
+    ("size", "taps", "stride", "is_faster"),
+    [
+        ((2, 32, 1, 9), 3, 1, True),
+        ((2, 32, 9, 6), 3, 1, False),
+        ((2, 16, 9, 9), 3, 1, False),
+        ((2, 32, 9, 9), 7, 1, False),
+        ((2, 32, 9, 9), 3, 1, True),
+        ((1, 32, 30, 30), 1, 2, False),
+        ((1, 32, 28, 28), 1, 2, True),
+        ((1, 32, 30, 30), 3, 2, True),
+        ((16, 128, 7, 7), 1, 2, True),
+        ((17, 128, 7, 7), 1, 2, False),
+        ((16, 127, 7, 7), 1, 2, False),
+        ((16, 128, 7, 8), 1, 2, False),
+        ((2, 512, 9, 9), 3, 2, True),
+        ((2, 511, 9, 9), 3, 2, False),
+        ((2, 256, 28, 28), 3, 2, True),
+        ((2, 256, 27, 27), 3, 2, False),
+        ((2, 255, 28, 28), 3, 2, False),
+        ((2, 32, 9, 9), 3, 3, False),
+    ],
+)
+def test_cudnn_takes_the_depthwise_convolutions_that_pytorch_measured_faster(
+    size, taps, stride, is_faster
+):
+    rest = ([stride] * 2, [1] * 2, [1] * 2, False, [0] * 2, size[1])
+    with simulate("a100", compute=False):
+        tensor, kernel = images(size).half(), images((size[1], 1, taps, taps)).half()
+        backend = torch._C._select_conv_backend(tensor, kernel, None, *rest)
+    assert backend.name == ("Cudnn" if is_faster else "CudaDepthwise2d")

@@ -24,6 +24,23 @@ def test_a_scan_of_one_row_stores_the_states_of_its_tiles():
     assert taken(lambda x: x.cumprod(0), lambda: randn(50, 40).t(), results=1) == temporaries(8000)
 
 
+@pytest.mark.parametrize("last", [2**30, 100_000])
+def test_a_long_row_is_scanned_in_parts_of_2_to_the_30(last):
+    def storage(count):
+        states = (-(-count // (128 * 30)) + 32) * 4
+        return -(-states // 256) * 256 + 255
+
+    count = 2**30 + last
+    found = taken(
+        lambda x: x.cumsum(0, dtype=torch.int8),
+        lambda: torch.empty(count, dtype=torch.int8, device="cuda"),
+        results=1,
+        compute=False,
+    )
+    # Each part after the first has the sum of those before it, too.
+    assert found == [*temporaries(storage(2**30)), *temporaries(1, storage(last))]
+
+
 def test_a_scan_casts_first():
     found = taken(lambda x: x.cumsum(1), lambda: randn(50, 40).int(), results=1)
     assert found == temporaries(50 * 40 * 8)
