@@ -363,7 +363,7 @@ class RemedyRuns:
                 failed.add(id(remedy))
                 continue
             results[id(remedy)] = result
-            code = _code(self._ended[index].finding)
+            code = _code(remedy, self._ended[index].finding)
             batch = self._batches.get(index)
             if batch is not None:
                 remedy = replace(remedy, change=batch, code=batch.code)
@@ -416,12 +416,13 @@ def _is_applied(finding: Finding | None) -> bool:
     return finding is None or finding.outcome is Outcome.APPLIED
 
 
-def _code(finding: Finding | None) -> tuple[str, ...]:
-    """The lines that a change found in the program; none where it found nothing."""
+def _code(remedy: Remedy, finding: Finding | None) -> tuple[str, ...]:
+    """The lines that a change found in the program; none where the remedy's are as good."""
     if finding is None:
         return ()
     if not finding.edits:
-        return finding.code
+        has_place = any(line.startswith("# ") for line in remedy.code)
+        return () if has_place else finding.code
     return (*code_of(finding.edits), *finding.commands)
 
 

@@ -96,3 +96,29 @@ def test_the_trainer_of_lightning_has_a_precision(tmp_path: Path) -> None:
     remedy = Float32Products().remedy(facts(tmp_path, precise))
     assert remedy is not None
     assert isinstance(remedy.change, Autocast)
+
+
+BLOCKS = """\
+class Net(nn.Module):
+    def forward(self, x):
+        caches = []
+        for _, block in enumerate(self.h):
+            x, cache = block(x, None)
+            caches.append(cache)
+        return x, caches
+"""
+
+
+def test_a_block_that_returns_several_values_is_checkpointed_where_it_is_called(
+    tmp_path: Path,
+) -> None:
+    remedy = Activations().remedy(facts(tmp_path, BLOCKS))
+    assert remedy is not None
+    assert remedy.code == (
+        "import torch.utils.checkpoint",
+        "# program.py in place of line 5:",
+        "x, cache = torch.utils.checkpoint.checkpoint(block, x, None, use_reentrant=False)",
+    )
+    remedy = Activations().remedy(facts(tmp_path, BLOCKS.replace("self.h)", "self.others)")))
+    assert remedy is not None
+    assert len(remedy.code) == 1

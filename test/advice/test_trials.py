@@ -15,7 +15,7 @@ from support.saved_tensors import knows_saved_tensors
 from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice import remedy_runs
-from pytorch_memlab.advice.around_program import Edit
+from pytorch_memlab.advice.around_program import Edit, Finding, Outcome
 from pytorch_memlab.advice.batch_size import BatchNumber
 from pytorch_memlab.advice.catalogue import candidates
 from pytorch_memlab.advice.cause import Remedy
@@ -192,6 +192,14 @@ def test_several_remedies_are_tried_together_where_none_is_enough_alone(tmp_path
     assert [result.after for result in advice.results[:2]] == alone
     assert [result.fits for result in advice.results[:2]] == [False, False]
     assert advice.together == Together((1, 2), Result(before, both, fits=True, is_whole=True))
+
+
+def test_code_with_a_place_stays_where_the_trial_found_none():
+    finding = Finding(Outcome.APPLIED, code=("model.change()",))
+    remedy = Remedy("batch", MIB, "why", ("# train.py in place of line 3:", "change(x)"))
+    assert remedy_runs._code(remedy, finding) == ()
+    remedy = replace(remedy, code=("change(x)",))
+    assert remedy_runs._code(remedy, finding) == ("model.change()",)
 
 
 def test_edits_of_the_same_lines_are_not_made_together():

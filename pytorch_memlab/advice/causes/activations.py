@@ -5,6 +5,7 @@ See Note [Checkpointing of transformers].
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,9 +18,18 @@ from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..around_program import AroundProgram, Finding, Outcome, already_used, does_not_apply
 from ..cause import Basis, Cause, NamedChange, Remedy, saves
+from ..changes import EditedSource
 from ..evidence import is_much
 from ..repeated_blocks import FLAG, BlockModel, BlockModels, Named, expression, in_code, switch_of
-from ..rewriting import arguments_of_trainer
+from ..rewriting import (
+    arguments_of_trainer,
+    changed_code,
+    changed_source,
+    last_name,
+    nodes_of,
+    rewritings,
+    stored_names,
+)
 
 _CODE: Final = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"
 _OF_TRAINER: Final = {
@@ -220,6 +230,26 @@ def _code(blocks_of: BlockModel, chosen: Sequence[Named]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _in_loop(oom: OutOfMemory) -> EditedSource | None:
+    """The loop over the blocks, which checkpoints each of them, whatever it returns."""
+    for file in rewritings(oom):
+        for loop in nodes_of(file.tree, ast.For):
+            blocks = stored_names(loop.target)
+            calls = [
+                call
+                for call in nodes_of(ast.Module(loop.body, []), ast.Call)
+                if isinstance(call.func, ast.Name) and call.func.id in blocks
+            ]
+            if len(calls) == 1 and oom.model.repeated in map(last_name, ast.walk(loop.iter)):
+                [call] = calls
+                parts = [call.func, *call.args, *call.keywords]
+                arguments = ", ".join([*map(ast.unparse, parts), "use_reentrant=False"])
+                file.replace(call, f"torch.utils.checkpoint.checkpoint({arguments})")
+                file.ensure_import("torch.utils.checkpoint")
+                return changed_source(file)
+    return None
+
+
 class Activations(Cause):
     """Modules of one class, one after the other, save their activations."""
 
@@ -241,7 +271,7 @@ class Activations(Cause):
         return self.found(
             size,
             f"{model.repeats} modules in {model.repeated} saved {prose_size(whole)} for backward",
-            *(arguments_of_trainer(oom, **_OF_TRAINER) or [_CODE]),
+            *(arguments_of_trainer(oom, **_OF_TRAINER) or changed_code(_in_loop(oom)) or [_CODE]),
             basis=Basis.ESTIMATED,
             effect=saves(size),
             change=Checkpointing(),
