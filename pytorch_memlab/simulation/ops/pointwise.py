@@ -83,6 +83,18 @@ def _are_alike(tensors: list[torch.Tensor]) -> bool:
     return all(tensor.dtype == first.dtype and is_dense(tensor) for tensor in tensors)
 
 
+_BOUNDS: Final = "aten/src/ATen/native/TensorCompare.cpp"
+
+
+@op("aten::clamp", "aten::clamp_min", "aten::clamp_max", source=_BOUNDS)
+def _clamp(call: OpCall) -> None:
+    """Integers between bounds that are no integers are converted first."""
+    dtype = call.result.dtype
+    if call.args[0].dtype != dtype:
+        call.alloc_temp(call.args[0].numel() * dtype.itemsize)
+    call.alloc_outputs()
+
+
 _aten: Final = torch.ops.aten
 _MULTIPLIED: Final = frozenset(
     {"BinaryCrossEntropyBackward", "BinaryCrossEntropyWithLogitsBackward"}

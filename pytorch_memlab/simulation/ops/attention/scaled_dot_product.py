@@ -119,7 +119,9 @@ def _added_mask(gpu: SimulatedGPU, call: AttentionCall) -> Any:
     options = {"dtype": call.query.dtype, "device": gpu.device}
     excluded = _aten.scalar_tensor.default(float("-inf"), **options)
     taking_part = _aten.scalar_tensor.default(0.0, **options)
-    return _aten.where.self(mask, taking_part, excluded)
+    bias = _aten.where.self(mask, taking_part, excluded)
+    del taking_part  # it is made, and freed, within ``at::where``
+    return bias
 
 
 def _padded(tensor: torch.Tensor) -> torch.Tensor:

@@ -63,6 +63,12 @@ _TILE_BY_KEY: Final = 256 * 9
 """Without a tuning: its ``DefaultPolicy``."""
 
 
+_TILES_OF_FLAGGED: Final = {8: 384 * 6, 9: 384 * 11, 10: 320 * 11}
+"""Items of a tile by the generation, of 8 bytes and with flags: ``sm80_tuning``, ``sm90_tuning``
+and ``sm100_tuning`` of ``select::flagged`` in ``tuning_select_if.cuh``; the last has 22 items of 4
+bytes."""
+
+
 @decision
 def radix_sort(
     gpu: GPU, count: int, key: int, value: int = 0, *, bits: int = 0, is_float: bool = False
@@ -142,6 +148,13 @@ def scan_by_key(gpu: GPU, count: int, size: int) -> int:
 def select(count: int, size: int) -> int:
     """Bytes that ``DeviceSelect`` asks for: tiles of 128 by 10 words of 4 bytes, an estimate."""
     return _states(count, 128 * max(1, min(40 // size, 10)), 8)
+
+
+@decision
+def flagged(gpu: GPU, count: int) -> int:
+    """Bytes that ``DeviceSelect::Flagged`` asks for, of elements of 8 bytes."""
+    tuned = (gpu.major, gpu.minor) == (8, 0) or gpu.major >= 9  # 8.6 and 8.9 have none
+    return _states(count, _TILES_OF_FLAGGED[min(gpu.major, 10)], 8) if tuned else select(count, 8)
 
 
 def run_lengths(count: int, size: int) -> int:

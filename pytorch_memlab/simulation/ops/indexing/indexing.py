@@ -81,6 +81,8 @@ def _write(call: OpCall) -> None:
         return  # it is a ``masked_fill_``
     if values.dim() and call.is_on_cpu(values) and not _is_number_of_vmap(call, values):
         raise mixed_devices(call.op, call.gpu, "cpu")
+    if not values.dim() and call.is_on_cpu(values):
+        call.alloc_copy(values)  # a number goes to the GPU
     rest = _elements_per_index(target, indices)
     shape = torch.broadcast_shapes(*(index.shape for index in tensors if not is_mask(index)))
     if masked:

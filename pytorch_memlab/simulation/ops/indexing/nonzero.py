@@ -36,7 +36,7 @@ def count_nonzero(call: OpCall, source: torch.Tensor) -> None:
 def find_nonzero(call: OpCall, source: torch.Tensor) -> None:
     """Find the elements that are not zero, after the output of ``Nonzero.cu``."""
     if source.dim():
-        call.alloc_and_free(*(cub.select(chunk, INDEX) for chunk in _chunks(source.numel())))
+        call.alloc_and_free(*(cub.flagged(call.model, chunk) for chunk in _chunks(source.numel())))
 
 
 def alloc_selected(call: OpCall, mask: torch.Tensor, count: int) -> None:

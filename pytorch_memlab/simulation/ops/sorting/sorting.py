@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from ...._common.torch.torch_release import RELEASE
 from ..core import cub
 from ..core.memory_formats import MAX_INT32, is_dense
 from ..core.op_call import INDEX, OpCall, contiguous
@@ -30,6 +31,10 @@ _THREADS: Final = 256
 _DIGITS: Final = 256
 _BLOCKS_PER_PROCESSOR: Final = 65536 // (40 * _THREADS)
 """Of the kernel of ``topk``: it takes 40 of an SM's 65,536 registers a thread."""
+
+_SUMS_DIGITS_SINCE: Final = (2, 10)
+"""Release in which a kernel adds up the digits of all blocks of a slice, where before the last
+block did that a semaphore told (pull request 164459)."""
 
 
 @estimated("aten::sort", "aten::sort.stable", source=_SORT)
@@ -127,11 +132,15 @@ def _select(call: OpCall, slices: int, length: int, dtype: torch.dtype) -> None:
     # ``get_items_per_thread`` in ``TensorTopK.cu``, between its least and its most items.
     items = max(4, min(-(-slices * length // resident), 64))
     blocks = slices * -(-length // (items * _THREADS))
+    sums_digits = RELEASE >= _SUMS_DIGITS_SINCE
     call.alloc_temp(slices * dtype.itemsize)
+    if not sums_digits:
+        call.alloc_temp(slices * 4)  # semaphores
     call.alloc_temp(2 * slices * 4)
     call.alloc_temp(2 * slices * (8 if dtype.itemsize == 8 else 4))
     call.alloc_temp(blocks * _DIGITS * 2)
-    call.alloc_temp(slices * _DIGITS * 4)
+    if sums_digits:
+        call.alloc_temp(slices * _DIGITS * 4)
     call.alloc_temps([blocks * 4] * 2)  # those within, and those equal to the k-th
     call.alloc_and_free(*[cub.scan_by_key(call.model, blocks, 4)] * 2)
 

@@ -20,6 +20,22 @@ def test_indices_are_converted_and_laid_out_alike():
     assert grid == [160, 160, 80, -160, -160]
 
 
+def test_a_number_goes_to_the_gpu_before_it_is_written():
+    def write(x, i):
+        x[i] = 1.0
+
+    assert events(write, lambda: randn(50, 50), lambda: indices(9)) == [4, -4]
+    narrow = events(write, lambda: randn(50, 50), lambda: indices(9).int())
+    assert narrow == [4, 72, -72, -4]
+    on_gpu = events(
+        lambda x, i, v: x.index_put_((i,), v),
+        lambda: randn(50, 50),
+        lambda: indices(9),
+        lambda: torch.ones((), device="cuda"),
+    )
+    assert on_gpu == []
+
+
 @pytest.mark.parametrize(("rows", "passes"), [(256, 1), (257, 2)])
 def test_an_accumulating_index_put_sorts_as_many_bits_as_it_must(rows, passes):
     count = 10_000

@@ -18,10 +18,19 @@ def nonzero_of_a_thousand(found):
     return [4, *temporaries(1)], [found, *temporaries(tiles_of(1000, 128 * 5))]
 
 
-@pytest.mark.parametrize(("gpu", "blocks"), [("a100", 108 * 8 * 5), ("t4", 40 * 4 * 5)])
-def test_nonzero_counts_before_it_finds(gpu, blocks):
+@pytest.mark.parametrize(
+    ("gpu", "blocks", "tile"),
+    [
+        ("a100", 108 * 8 * 5, 384 * 6),
+        ("t4", 40 * 4 * 5, 128 * 5),
+        ("l40s", 142 * 6 * 5, 128 * 5),
+        ("h100", 132 * 8 * 5, 384 * 11),
+        ("b200", 148 * 8 * 5, 320 * 11),
+    ],
+)
+def test_nonzero_counts_before_it_finds(gpu, blocks, tile):
     sums = -(-blocks * 4 // 256) * 256 + 255
-    states = (-(-100_000 // (128 * 5)) + 32) * 8
+    states = (-(-100_000 // tile) + 32) * 8
     tiles = -(-states // 256) * 256 + 255
     found = events(torch.nonzero, lambda: indices(1000, 100, below=2), gpu=gpu)
     assert found == [4, sums, -sums, 50_000 * 2 * 8, tiles, -tiles, -4]

@@ -8,6 +8,7 @@ from support.op_memory import events, randn, storage_of, temporaries
 
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops.core import cub
+from pytorch_memlab.simulation.ops.sorting import sorting
 
 RESULTS = 2
 """Results of a sort: values and indices."""
@@ -158,6 +159,15 @@ def test_topk_counts_digits_in_each_block(gpu, items):
     found = taken(lambda x: x.topk(3), lambda: randn(16, 25_000), gpu=gpu, compute=False)
     assert found[:6] == expected
     assert found[6:11] == [blocks * 4, scan, -scan, scan, -scan]
+    assert sum(found) == 0
+
+
+def test_before_torch_2_10_topk_has_a_semaphore_for_each_slice(monkeypatch):
+    monkeypatch.setattr(sorting, "RELEASE", (2, 9))
+    blocks = 16 * -(-25_000 // (4 * 256))
+    found = taken(lambda x: x.topk(3), lambda: randn(16, 25_000), gpu="a100", compute=False)
+    assert found[:5] == [16 * 4, 16 * 4, 2 * 16 * 4, 2 * 16 * 4, blocks * 256 * 2]
+    assert found[5:7] == [blocks * 4, blocks * 4]
     assert sum(found) == 0
 
 
