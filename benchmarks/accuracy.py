@@ -15,6 +15,7 @@ from benchmarks.timing import arguments
 from pytorch_memlab.history.recording_comparison import Request, equal_in_order
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import RecordedDriver, Step
+from pytorch_memlab.simulation.allocator.events import GROWTH
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 from pytorch_memlab.utils import readable_size
 
@@ -79,7 +80,8 @@ def compare(name: str, trace: dict[str, Any]) -> Comparison | None:
     if found is None:
         return None
     gpu, program = found
-    events, stats, _ = streams.simulate_recorded(gpu, program, trace, compute=False)
+    options = catalogue.OPTIONS.get(name, {})
+    events, stats, _ = streams.simulate_recorded(gpu, program, trace, compute=False, **options)
     ours = [Request(kind, size) for kind, _, size in events]
     theirs = [Request(kind, size) for kind, _, size in streams.recorded_events(trace)]
     return Comparison(
@@ -105,7 +107,7 @@ def recorded_peaks(trace: dict[str, Any], adopt: Any) -> Peaks:
             allocator.empty_cache()
             if index == 0:  # the recorded program's own, before what is simulated begins
                 allocator.reset_peak_stats()
-        elif kind == "segment_alloc":
+        elif kind in GROWTH:
             driver.expected.append(Step(index, address, size))
         elif kind == "alloc":
             allocator.malloc(size)

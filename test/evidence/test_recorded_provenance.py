@@ -25,7 +25,7 @@ PROGRAMS = (
     "lm2.7b_ctx128_forward_bf16",
     "lm2.7b_ctx128_train",
 )
-"""Together they run every op of the recorded programs."""
+"""Together they run every op of the recorded programs, but for those of ``graph_trainer`` alone."""
 
 RECORDED_NAMES = {"aten::sum": "sum_dim_IntList", "aten::index_put": "_index_put_impl_"}
 """Ops that call another on CUDA, which the recorded stacks name."""

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 
 import pytest
-from recorded_programs import attention_from_start, lm_large, lm_small
+from recorded_programs import attention_from_start, graph_trainer, lm_large, lm_small
 from recorded_programs.streams import load, recorded_events, simulated_events
 
 as_recorded = pytest.mark.skipif(
@@ -91,3 +91,13 @@ def test_training_steps_of_the_large_model(name, expected):
     events, stats = simulated_events("h100", program, trace, compute=False)
     assert events == recorded_events(trace)
     assert peaks(stats) == expected
+
+
+@as_recorded
+def test_training_of_a_graph_network_until_another_gpu_is_full():
+    trace = load("graph_trainer_expandable")
+    options = graph_trainer.OPTIONS
+    events, stats = simulated_events("a100", graph_trainer.run, trace, compute=False, **options)
+    assert events == recorded_events(trace)
+    assert len(events) == 4352
+    assert peaks(stats) == (8456489984, 8541700096)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from . import attention_from_start, lm_large, lm_small
+from . import attention_from_start, graph_trainer, lm_large, lm_small
 from .workloads import WORKLOADS, Workload
 
 Program = Callable[..., None]
@@ -13,6 +14,7 @@ Program = Callable[..., None]
 
 PUBLIC: dict[str, tuple[str, Program]] = {
     "attention_from_start": ("a100", attention_from_start.run),
+    "graph_trainer_expandable": ("a100", graph_trainer.run),
     "lm_small_ctx128_forward": ("a100", lm_small.run),
     "lm_small_ctx128_forward_bf16": ("a100", lm_small.run_in_bfloat16),
     "lm2.7b_ctx128_forward": ("h100", partial(lm_large.forward, length=128)),
@@ -26,6 +28,9 @@ PUBLIC: dict[str, tuple[str, Program]] = {
     "lm2.7b_ctx512_train": ("h100", partial(lm_large.train, length=512)),
 }
 """Of recordings that other people published: the GPU to simulate, and the program."""
+
+OPTIONS: dict[str, dict[str, Any]] = {"graph_trainer_expandable": graph_trainer.OPTIONS}
+"""Options of ``simulate`` that a program needs, by the name of its recording."""
 
 COMPILED = frozenset({"lm2.7b_ctx128_forward_other"})
 """Recordings that the compiler is in: Inductor's search for patterns, of which the simulation has

@@ -13,6 +13,8 @@ import torch
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import RecordedDriver, Step
+from pytorch_memlab.simulation.allocator.events import GROWTH
+from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 from pytorch_memlab.simulation.machine.cublas_workspaces import workspace_size
 
 FOLDER = Path(__file__).parents[1] / "data" / "recordings"
@@ -100,7 +102,8 @@ def simulate_recorded(
     with simulate(gpu, **options) as machine:
         machine.allocations.sweep_at_once()
         simulated = machine.gpus[0]
-        allocator = ObservedAllocator(driver, simulated.allocator.settings)
+        settings = AllocatorSettings.parse(trace["settings"].get("PYTORCH_CUDA_ALLOC_CONF") or "")
+        allocator = ObservedAllocator(driver, settings)
 
         def begin() -> None:
             use_cublas(recorded_workspaces(trace, workspace_size(simulated.model.major)))
@@ -112,7 +115,7 @@ def simulate_recorded(
             driver.expected.extend(
                 Step(index, address, size)
                 for index, (kind, address, size, *_) in enumerate(trace["events"])
-                if kind == "segment_alloc"
+                if kind in GROWTH
             )
             allocator.reset_peak_stats()
 
