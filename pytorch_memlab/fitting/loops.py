@@ -80,7 +80,6 @@ class Loops:
         self._active: list[Loop] = []
         # how often each was taken after a step: before it there are no gradients and no state
         self._branches: dict[tuple[str, int], int] = {}
-        self.ended = 0  # loops that ended early
         self.unsettled: list[Loop] = []  # those of them whose iterations did not repeat
 
     def watch(self, patches: Patches) -> None:
@@ -119,7 +118,6 @@ class Loops:
     def end(self, loops: list[Loop]) -> None:
         """End the innermost of some loops, and each one around it when it repeats."""
         loops[-1].is_ending = True
-        self.ended += 1
         for loop in loops[:-1]:
             loop.contains_ended = True
 
@@ -182,7 +180,6 @@ class Loops:
         has_settled = repeats(peaks.all)
         if has_settled or len(peaks.all) >= self._most_iterations:
             loop.is_ending = True
-            self.ended += 1
             if not has_settled:
                 self.unsettled.append(loop)
 

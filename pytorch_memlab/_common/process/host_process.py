@@ -68,7 +68,6 @@ class Sampler(HostProcess):
 
         self._process = psutil.Process()
         self._peak = 0
-        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def resident(self) -> int:
