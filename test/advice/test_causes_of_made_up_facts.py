@@ -20,11 +20,17 @@ from pytorch_memlab.advice.causes.graph_of_a_variable import GraphOfAVariable
 from pytorch_memlab.advice.causes.kept_results import KeptResults
 from pytorch_memlab.advice.causes.key_value_cache import KeyValueCache
 from pytorch_memlab.advice.causes.logits import Logits
+from pytorch_memlab.advice.causes.optimizer_state import OptimizerState
 from pytorch_memlab.advice.causes.prefill_logits import PrefillLogits
 from pytorch_memlab.advice.causes.untrained_model import UntrainedModel
 from pytorch_memlab.advice.changes import EditedSource
 from pytorch_memlab.history.model import Category
-from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, TensorGroup
+from pytorch_memlab.history.out_of_memory import (
+    BlockInUse,
+    OptimizerFacts,
+    OutOfMemory,
+    TensorGroup,
+)
 
 MODEL = (("forward", "/site/transformers/models/llama/modeling_llama.py"),)
 
@@ -441,6 +447,25 @@ def test_a_list_that_a_function_fills_alone_goes_alone(tmp_path):
     assert remedy.size == 40 * MIB
     assert remedy.why == "metric.batches (line 7) keeps 4 tensors on the GPU: 40.0 MiB"
     assert written(remedy) == ("self.batches.append(batch.cpu())",)
+
+
+def test_a_list_that_no_line_fills_is_named_without_a_line(tmp_path):
+    remedy = KeptResults().remedy(keeps_lists(tmp_path, "elsewhere"))
+    assert remedy is not None
+    assert remedy.why == "metric.elsewhere keeps 4 tensors on the GPU: 40.0 MiB"
+    assert written(remedy) == ("keep copies in host memory in metric.elsewhere: .cpu()",)
+
+
+def test_the_state_that_adafactor_saves_is_twice_the_parameters_but_its_own(tmp_path):
+    at = place("optimizer.step()\n", tmp_path, "optimizer.step()")
+    functions = (("_init_group", "/site/torch/optim/adamw.py"),)
+    facts = made_up_facts(at, [], functions=functions)
+    optimizer = OptimizerFacts("AdamW", 30 * MIB, True, MIB)
+    remedy = OptimizerState().remedy(replace(facts, optimizers=(optimizer,)))
+    assert remedy is not None
+    assert remedy.size == 59 * MIB
+    assert remedy.why == "AdamW keeps 60.0 MiB, twice the parameters"
+    assert written(remedy) == ("torch.optim.Adafactor(parameters)  # keeps 1.0 MiB",)
 
 
 # Gradients of the step before

@@ -156,6 +156,21 @@ def test_a_copy_that_computes_stays_on_the_gpu(use, tmp_path):
     assert written(remedy) == ('average on the CPU: map_location="cpu", or .cpu()',)
 
 
+def test_what_nothing_leads_to_is_what_the_program_reads_from_a_file(tmp_path):
+    at = place("best = torch.load(path)\n", tmp_path, "best = torch.load(path)")
+    blocks = [
+        BlockInUse(30 * MIB, category, None, f"{name}{shape[1]}" if name else "", shape)
+        for category, name in (
+            (Category.PARAMETERS, "model."),
+            (Category.OTHERS, ""),
+            (Category.OTHERS, "batch_"),
+        )
+        for shape in ((512, 512), (512, 256))
+    ]
+    facts = made_up_facts(at, blocks, functions=(("load", "/site/torch/serialization.py"),))
+    assert second_copy(facts) == ("best", 60 * MIB)
+
+
 # Containers, graphs and cells
 
 
@@ -331,6 +346,15 @@ def test_the_tensor_that_grows_is_named_and_not_the_small_one_before_it(tmp_path
     assert remedy.why == "bank (line 3) grows by what is joined to it: 99.0 MiB"
 
 
+@pytest.mark.parametrize("use", ["print(bank.shape)", 'torch.save(bank, "bank.pt")'])
+def test_a_tensor_that_no_op_reads_grows_in_host_memory(use, tmp_path):
+    text = f"for x in data:\n    bank = torch.cat([bank, x])\n{use}\n"
+    at = place(text, tmp_path, "bank = torch.cat([bank, x])")
+    blocks = [BlockInUse(99 * MIB, Category.OTHERS, at, "bank", (64, 8))]
+    remedy = GrowingBuffer().remedy(made_up_facts(at, blocks))
+    assert lines_of(remedy) == [(2, 2, ("    bank = torch.cat([bank.cpu(), x.cpu()])",))]
+
+
 def test_a_batch_of_tokens_is_found_by_the_product_of_two_dimensions(tmp_path):
     text = "max_tokens = 4096\nout = model(x)\n"
     at = place(text, tmp_path, "out = model(x)")
@@ -376,11 +400,12 @@ def test_a_result_is_followed_through_the_innermost_of_several_loops(text, lines
     assert list(results_without_backward(str(path), "images")) == lines
 
 
-def test_functions_that_call_each_other_are_followed_once(tmp_path):
+@pytest.mark.parametrize("trains", ["first(x).backward()", "torch.autograd.grad(first(x), x)"])
+def test_functions_that_call_each_other_are_followed_once(trains, tmp_path):
     text = (
         "def first(x):\n    return second(x)\n"
         "def second(x):\n    return first(x)\n"
-        "def third(x):\n    return first(x).backward()\n"
+        f"def third(x):\n    return {trains}\n"
         "loss = second(x)\n"
         "first(loss)\n"
         "other = second(x)\n"

@@ -85,6 +85,15 @@ def test_what_the_program_clears_stays_in_the_run(whole):
     assert sizes(whole.snapshot()) == [1, 2]
 
 
+def test_a_legacy_call_without_the_later_options_clears_nothing(whole):
+    for kib in (1, 2):
+        torch._C._cuda_record_memory_history_legacy(True, True, 10, False)
+        allocate(kib)
+
+    assert sizes(of_program()) == [1, 2]
+    assert sizes(whole.snapshot()) == [1, 2]
+
+
 def test_a_second_call_that_clears_nothing_keeps_what_the_program_has(whole):
     torch.cuda.memory._record_memory_history()
     allocate(1)

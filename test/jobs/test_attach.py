@@ -286,9 +286,13 @@ def test_a_folder_that_others_can_write_to_is_not_trusted(monkeypatch, tmp_path)
     with pytest.raises(UsageError, match="is not a folder of this user alone"):
         requests.Listening(lambda request: request)
     folder.chmod(0o700)
+    before = set(threading.enumerate())
     listening = requests.Listening(lambda request: {"got": request})
     assert requests.ask(os.getpid(), {"do": 1}) == {"got": {"do": 1}}
     listening.close()
     with pytest.raises(requests.NotListeningError):
         requests.ask(os.getpid(), {})
     assert list(folder.iterdir()) == []
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()

@@ -322,6 +322,10 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
         (of_peak(stacks=[[[99, 1, 0]]]), "text 99 is named, and there are 7"),
         (of_peak(blocks=[[1, 2]]), "'blocks' has [1, 2], expected is a list of 7"),
         (of_peak(blocks=[[0, 1536, 5, 9, 0, 0, 0]]), "a block names a stack that is not there"),
+        (
+            of_peak(stacks=[[]], blocks=[[0, 1536, 5, 0, 1, 0, 0]]),
+            "a block names a stack that is not there",
+        ),
         (of_peak(blocks=[[-1, 1536, 5, 0, 0, 0, 0]]), "'blocks' has -1, expected is a whole"),
         (damaged(failures=[[9, 1, 1]]), "'failures' has 9, expected is an index below 3"),
         (with_first("growing", device="cuda:9"), "a loop names a device that is not there"),
@@ -358,6 +362,7 @@ ADDRESS, SIGNED = "from 0 to below 18446744073709551616", "to below 922337203685
         (2, 2**63, SIGNED),
         (3, 2**63, SIGNED),
         (3, -(2**63) - 1, SIGNED),
+        (4, -(2**63) - 1, SIGNED),
         (4, "5", SIGNED),
         (4, None, SIGNED),
         (5, 3, "from 0 to below 3"),

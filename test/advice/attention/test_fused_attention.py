@@ -105,6 +105,14 @@ WRITTEN = {
             scores = scores.masked_fill(mask == 0, -1e9)
             return scores.softmax(-1) @ v
     """,
+    "a higher triangle that is not causal": """
+        def attention(q, k, v):
+            t = q.size(-2)
+            above = torch.triu(torch.ones(t, t, dtype=torch.bool), diagonal=2)
+            scores = q @ k.mT / math.sqrt(q.size(-1))
+            scores = scores.masked_fill(above, -1e9)
+            return scores.softmax(-1) @ v
+    """,
     "a mask of the caller": """
         def attention(q, k, v, mask=KEEP):
             scores = q @ k.mT / math.sqrt(q.size(-1))

@@ -59,6 +59,20 @@ lines that hold more or less in t.py::test_shrinks:
 """
 
 
+FIRST = """\
+peak of the memory in use in each test, from main.json to branch.json
+
+ before    after    change          test
+6.0 MiB  9.0 MiB  +3.0 MiB  +50.0%  t.py::test_grows
+4 more: a larger --rows shows them
+1 test as before
+
+lines that hold more or less in t.py::test_grows:
+    +3.0 MiB  net.py:14  f
+              y = b(x, 1)
+"""
+
+
 def test_tests_of_two_files(write, capsys):
     write("", "x")
     Path("main.json").write_text(text_of(MAIN))
@@ -66,6 +80,8 @@ def test_tests_of_two_files(write, capsys):
 
     assert main(["diff", "main.json", "branch.json"]) == 0
     assert capsys.readouterr() == (TEXT, "")
+    assert main(["diff", "--rows", "1", "main.json", "branch.json"]) == 0
+    assert capsys.readouterr() == (FIRST, "")
     assert main(["diff", "--fail-over", "2MiB", "main.json", "branch.json"]) == 1
     assert capsys.readouterr().err == (
         "pytorch-memlab diff: t.py::test_grows: the peak grew by 3.0 MiB (+50.0%), more than 2MiB\n"

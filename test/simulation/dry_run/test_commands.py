@@ -180,6 +180,13 @@ def test_other_commands_run_where_some_are_refused(machine):
     assert on_disk() == ["old"]
 
 
+def test_a_command_says_what_was_wrong(machine):
+    torch.save(torch.empty(1000, device="cuda"), "new")
+    done = subprocess.run(["rmdir", "nowhere"], stderr=-1, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "rmdir: 'nowhere': No such file or directory\n"
+
+
 def test_a_command_keeps_its_words_and_its_folder(machine):
     os.mkdir("folder")
     done = subprocess.run(["cp", "-v", "../old", "copy"], cwd="folder", stdout=-1, check=True)

@@ -44,6 +44,18 @@ class Results:
         assert self._arrived.wait(60)
 
 
+def test_tensors_of_a_gpu_are_shared_as_they_are_and_those_of_the_host_move():
+    with simulate("24GiB"):
+        tensor, host = torch.ones(4, device="cuda"), torch.ones(4)
+        address = tensor.data_ptr()
+        assert [tensor.is_shared(), host.is_shared()] == [True, False]
+        assert tensor.share_memory_() is tensor
+        assert host.share_memory_() is host
+        assert [tensor.is_shared(), host.is_shared()] == [True, True]
+        assert tensor.data_ptr() == address
+        assert tensor.tolist() == host.tolist() == [1.0] * 4
+
+
 @pytest.mark.parametrize("strategy", sorted(multiprocessing.get_all_sharing_strategies()))
 def test_a_process_trains_what_another_one_made(strategy, monkeypatch):
     monkeypatch.setattr(multiprocessing, "_sharing_strategy", strategy)

@@ -18,3 +18,8 @@ def test_repetitions_are_added_up_and_checked():
 def test_buckets_are_searched_in_one_type():
     found = events(torch.bucketize, lambda: randn(9).double(), lambda: randn(5))
     assert found == [72, 40, -40]
+
+
+def test_buckets_are_searched_for_values_that_lie_in_order():
+    found = events(torch.bucketize, lambda: randn(50, 40).t(), lambda: randn(5))
+    assert found == [16000, 8000, -8000]

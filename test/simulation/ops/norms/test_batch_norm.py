@@ -146,6 +146,19 @@ def test_pytorchs_gradient_of_the_input_lies_as_the_input(layout, compute):
         assert gradient.stride() == images.stride()
 
 
+@computed_or_dry
+def test_the_gradient_of_the_input_alone_needs_no_sums_if_no_statistics_are_made(compute):
+    def gradient(images, statistics):
+        others = (None, statistics, statistics, None, None, False, 1e-5, [True, False, False])
+        return aten.native_batch_norm_backward(images, images, *others)
+
+    def images():
+        return randn(2, 4, 3, 3).to(memory_format=torch.channels_last)
+
+    made = (images, lambda: torch.ones(4, device="cuda"))
+    assert events(gradient, *made, compute=compute) == [2 * 4 * 3 * 3 * 4]
+
+
 def test_blocks_of_threads_that_share_a_channel():
     assert staging_rows(64, 10) == (1, 2)
     assert staging_rows(8 * 16 * 16, 32) == (8, 1)
