@@ -1,9 +1,10 @@
 """Change the package in one place at a time, and see whether its tests notice.
 
 ``python scripts/mutants.py --sample 500 --seed 1 pytorch_memlab/history pytorch_memlab/cli`` takes
-500 mutants at random; ``pytorch_memlab/history/peak.py:120`` names those of a line. Each is put
-into a copy of the project, so that processes that a test starts have it too, and the tests nearest
-to it run there until the first fails. A test that also fails without the mutant catches nothing.
+500 mutants at random; ``pytorch_memlab/history/peak.py:120`` names those of a line. All tests run
+once, to see which of them reach which mutants. Then each mutant is put into a copy of the project,
+so that processes that a test starts have it too, and the tests that reach it run there, quick and
+near ones first, until one fails. A test that also fails without the mutant catches nothing.
 One that takes half of the limit hangs, and fails; where the limit ends first, a mutant survives.
 """
 
@@ -22,8 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -33,6 +35,13 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = "pytorch_memlab"
+_PROBE: Final = "mutant_probe"
+_NO_TESTS: Final = 5
+"""pytest's exit code where it has nothing to run."""
+_COPIES: Final = 2
+"""How many mutants are tested at a time."""
+_NEAREST_FILES: Final = 25
+"""How many files of tests a mutant has that importing reaches."""
 
 _COMPARISONS: Final[dict[type[ast.cmpop], ast.cmpop]] = {
     ast.Eq: ast.NotEq(), ast.NotEq: ast.Eq(), ast.Lt: ast.LtE(), ast.LtE: ast.Lt(),
@@ -66,6 +75,10 @@ class Mutant(NamedTuple):
         source = (ROOT / self.path).read_bytes()
         return (source[: self.start] + self.text.encode() + source[self.end :]).decode()
 
+    def replaces_statement(self) -> bool:
+        """Whether its piece is a whole statement."""
+        return not self.text.startswith("(")
+
     def __str__(self) -> str:
         before = (ROOT / self.path).read_bytes()[self.start : self.end].decode()
         short = (" ".join(text.split()) for text in (before, self.text))
@@ -94,7 +107,7 @@ def mutants_of(path: Path, source: str) -> list[Mutant]:
 
 def _changes(node: ast.AST, names: tuple[str, ...]) -> Iterator[_Change]:
     """Nodes with the names around them, and what replaces them."""
-    if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
+    if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.pattern):
         return
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         return
@@ -194,6 +207,49 @@ def tests_of(mutant: Mutant, tests: dict[Path, str], most: int) -> list[str]:
     return [str(path) for path in ordered[:most]]
 
 
+def probed(source: str, mutants: Mapping[int, Mutant]) -> str:
+    """A source that tells the probe where a mutant is reached; it has the same lines."""
+    pieces = source.encode()
+    inserted = []
+    for number, mutant in mutants.items():
+        call = f"__import__({_PROBE!r}).reach({number})"
+        size = mutant.end - mutant.start
+        if mutant.replaces_statement():
+            inserted.append((mutant.start, 1, -size, f"{call}; "))
+        else:
+            # The text of a whole piece is outside of those of its parts.
+            inserted.append((mutant.start, 2, -size, f"({call} or ("))
+            inserted.append((mutant.end, 0, size, "))"))
+    for at, _, _, text in sorted(inserted, reverse=True):
+        pieces = pieces[:at] + text.encode() + pieces[at:]
+    return pieces.decode()
+
+
+class Reached(NamedTuple):
+    """What a run of all tests tells of the mutants in the sources."""
+
+    tests: dict[Mutant, list[str]]
+    """The tests that reach a mutant. An empty name is the import of its module."""
+    seconds: dict[str, float]
+    failed: set[str]
+    """Tests that fail without a mutant."""
+
+    def of(self, mutant: Mutant, nearest: Sequence[str], limit: float) -> list[str]:
+        """What to run, quick tests in near files first, for about half of the limit."""
+        names = [name for name in self.tests[mutant] if name in self.seconds]
+        rank = {file: at for at, file in enumerate(nearest)}
+
+        def order(name: str) -> float:
+            return self.seconds[name] + rank.get(name.partition("::")[0], len(nearest)) / 10
+
+        chosen, left = [], limit / 2
+        for name in sorted(names, key=order):
+            left -= self.seconds[name]
+            if left > 0:
+                chosen.append(name)
+        return chosen + list(nearest) if "" in self.tests[mutant] else chosen
+
+
 class _Failures:
     """A plugin of pytest that writes which tests failed."""
 
@@ -214,6 +270,8 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._failures, self._number = folder / ".failures", 0
+        self._mutant: Mutant | None = None
+        self._child, self._end = 0, 0.0
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         files = subprocess.run(listed, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True)
         for name in filter(None, files.stdout.split("\0")):
@@ -221,43 +279,76 @@ class Copy:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
 
-    def failed(self, mutant: Mutant, arguments: Sequence[str], limit: float) -> str | None:
-        """The first test that fails with the mutant, or what else went wrong."""
+    def reached(self, mutants: Sequence[Mutant], arguments: Sequence[str]) -> Reached:
+        """Run tests to see which of them reach which mutants."""
+        numbered: dict[Path, dict[int, Mutant]] = defaultdict(dict)
+        for number, mutant in enumerate(mutants):
+            numbered[mutant.path][number] = mutant
+        for path, of_path in numbered.items():
+            text = probed((ROOT / path).read_text(encoding="utf-8"), of_path)
+            (self._folder / path).write_text(text, encoding="utf-8")
+        shutil.copy2(ROOT / "scripts" / f"{_PROBE}.py", self._folder)
+        self.start(["-n", str(_COPIES), "--dist=worksteal", "-p", _PROBE, *arguments], 0, 7200)
+        while self.code() is None:
+            time.sleep(1)
+        if not (self._folder / ".reports").exists():
+            sys.exit((self._folder / ".output").read_text(errors="replace"))
+        for path in numbered:
+            self._restore(path)
+        return self._reached(mutants)
+
+    def _reached(self, mutants: Sequence[Mutant]) -> Reached:
+        reached = Reached({mutant: [] for mutant in mutants}, defaultdict(float), set())
+        for line in (self._folder / ".reached").read_text().splitlines():
+            number, _, test = line.partition("\t")
+            if test not in reached.tests[mutants[int(number)]]:
+                reached.tests[mutants[int(number)]].append(test)
+        for line in (self._folder / ".reports").read_text().splitlines():
+            seconds, failed, test = line.split("\t", 2)
+            reached.seconds[test] += float(seconds)
+            if failed == "1":
+                reached.failed.add(test)
+        return reached
+
+    def change(self, mutant: Mutant) -> None:
+        """Put a mutant into the copy."""
         path, self._number = self._folder / mutant.path, self._number + 1
+        self._mutant = mutant
         path.write_text(mutant.source(), encoding="utf-8")
         # Byte code is as old as its source to the second: each mutant has its time.
         when = os.stat(ROOT / mutant.path).st_mtime + self._number
         os.utime(path, (when, when))
-        try:
-            code = self.run(["-x", *arguments], limit)
-        finally:
-            shutil.copy2(ROOT / mutant.path, path)
-        if code in (None, 0, 5):
+
+    def _restore(self, path: Path) -> None:
+        shutil.copy2(ROOT / path, self._folder / path)
+
+    def start(self, arguments: Sequence[str], test_limit: float, limit: float) -> None:
+        """Start pytest in a fork, for some seconds at most."""
+        self._failures.unlink(missing_ok=True)
+        self._end = time.monotonic() + limit
+        self._child = os.fork()
+        if self._child == 0:
+            self._run_and_exit([f"--timeout={test_limit}", *arguments])
+
+    def code(self) -> int | None:
+        """The exit code of pytest, 0 if its time is over; nothing while it runs."""
+        ended, status = os.waitpid(self._child, os.WNOHANG)
+        if not ended and time.monotonic() < self._end:
             return None
-        return next(iter(self.failures()), f"exit code {code}")
+        with suppress(ProcessLookupError):
+            os.killpg(self._child, signal.SIGKILL)  # also what the tests left running
+        if not ended:
+            os.waitpid(self._child, 0)
+        if self._mutant is not None:
+            self._restore(self._mutant.path)
+            self._mutant = None
+        return os.waitstatus_to_exitcode(status) if ended else 0
 
     def failures(self) -> list[str]:
         """The tests that failed in the last run."""
         return self._failures.read_text().splitlines() if self._failures.exists() else []
 
-    def run(self, arguments: Sequence[str], limit: float) -> int | None:
-        """The exit code of pytest, in a fork; None where the time is over."""
-        self._failures.unlink(missing_ok=True)
-        child = os.fork()
-        if child == 0:
-            self._run_and_exit(arguments, limit)
-        end = time.monotonic() + limit
-        ended, status = 0, 0
-        while not ended and time.monotonic() < end:
-            time.sleep(0.05)
-            ended, status = os.waitpid(child, os.WNOHANG)
-        with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)  # also what the tests left running
-        if not ended:
-            os.waitpid(child, 0)
-        return os.waitstatus_to_exitcode(status) if ended else None
-
-    def _run_and_exit(self, arguments: Sequence[str], limit: float) -> None:
+    def _run_and_exit(self, arguments: Sequence[str]) -> None:
         import pytest
 
         os.setsid()
@@ -267,7 +358,7 @@ class Copy:
         with open(self._folder / ".output", "wb") as output:
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
-        options = ["-q", "--tb=short", "-p", "no:cacheprovider", f"--timeout={limit / 2}"]
+        options = ["-q", "--tb=short", "-p", "no:cacheprovider"]
         code = 70
         try:
             code = int(pytest.main([*options, *arguments], plugins=[_Failures(self._failures)]))
@@ -286,22 +377,52 @@ def _chosen(places: Iterable[str], sample: int, seed: int) -> list[Mutant]:
     return random.Random(seed).sample(mutants, min(sample, len(mutants)))
 
 
-def _caught(copy: Copy, chosen: dict[Mutant, list[str]], limit: float) -> dict[Mutant, str]:
-    """The mutants of those chosen that a test of theirs notices, and the test."""
+def failures_of(
+    copies: Sequence[Copy], tests: Mapping[Mutant, list[str]], broken: Set[str], limit: float
+) -> Iterator[tuple[Mutant, str | None]]:
+    """The first test of each mutant that fails, or what else went wrong; nothing if all pass.
+
+    Broken tests are left out.
+    """
+    deselected = [f"--deselect={name}" for name in sorted(broken)]
+    waiting, running = list(tests.items()), dict[Copy, Mutant]()
+    while waiting or running:
+        for copy in copies:
+            if copy in running:
+                code = copy.code()
+                if code is not None:
+                    failure = next(iter(copy.failures()), f"exit code {code}")
+                    yield running.pop(copy), None if code in (0, _NO_TESTS) else failure
+            elif waiting:
+                mutant, names = waiting.pop(0)
+                if left := [name for name in names if name not in broken]:
+                    copy.change(mutant)
+                    copy.start(["-x", *left, *deselected], limit / 2, limit)
+                    running[copy] = mutant
+                else:
+                    yield mutant, None
+        time.sleep(0.05)
+
+
+def _caught(
+    copies: Sequence[Copy], reached: Reached, tests: dict[Mutant, list[str]], limit: float
+) -> dict[Mutant, str]:
+    """The mutants that a test of theirs notices, and the test."""
     caught: dict[Mutant, str] = {}
-    broken: set[str] = set()
-    again = list(chosen)
+    broken = set(reached.failed)
+    again = list(tests)
     while again:
-        for mutant in again:
-            files = [file for file in chosen[mutant] if file not in broken]
-            failure = copy.failed(mutant, [*files, *(f"--deselect={b}" for b in broken)], limit)
+        for mutant, failure in failures_of(copies, {m: tests[m] for m in again}, broken, limit):
             if failure is not None:
                 caught[mutant] = failure
             end = f"caught    {mutant}  by {failure}" if failure else f"survived  {mutant}"
             print(end, flush=True)
         names = {caught[mutant] for mutant in again if "::" in caught.get(mutant, "")}
-        copy.run(sorted(names), limit * len(names))
-        broken |= set(copy.failures())
+        if names:
+            copies[0].start(sorted(names), limit / 2, limit * len(names))
+            while copies[0].code() is None:
+                time.sleep(0.1)
+            broken |= set(copies[0].failures())
         again = [mutant for mutant, failure in caught.items() if failure in broken]
         for mutant in again:
             print(f"not by it {mutant}: {caught.pop(mutant)} fails without it too", flush=True)
@@ -315,8 +436,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=100, help="how many, at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=60, help="seconds for the tests of a mutant")
-    parser.add_argument("--files", type=int, default=20, help="of tests that a mutant has at most")
-    parser.add_argument("--tests", nargs="*", help="run these instead of those that are nearest")
+    parser.add_argument("--tests", nargs="+", default=["test"], help="only these, as for pytest")
     options = parser.parse_args()
     mutants = _chosen(options.places, options.sample, options.seed)
     os.nice(10)
@@ -330,9 +450,15 @@ def main() -> int:
         for path in sorted((ROOT / "test").rglob("test_*.py"))
         if path.parts[-2] != "project"
     }
-    chosen = {m: options.tests or tests_of(m, tests, options.files) for m in mutants}
-    with tempfile.TemporaryDirectory() as folder:
-        caught = _caught(Copy(Path(folder)), chosen, options.limit)
+    with ExitStack() as stack:
+        folders = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(_COPIES)]
+        copies = [Copy(Path(folder)) for folder in folders]
+        reached = copies[0].reached(mutants, options.tests)
+        chosen = {
+            mutant: reached.of(mutant, tests_of(mutant, tests, _NEAREST_FILES), options.limit)
+            for mutant in mutants
+        }
+        caught = _caught(copies, reached, chosen, options.limit)
     print(f"caught {len(caught)} of {len(mutants)}: {len(caught) / max(len(mutants), 1):.1%}")
     return int(len(caught) < len(mutants))
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "mutants.py"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "mutants.py"
 MUTANTS = runpy.run_path(str(SCRIPT))
 
 SOURCE = '''\
@@ -86,3 +92,124 @@ def test_a_mutant_of_the_package_itself_has_the_tests_that_name_its_function():
     mutant = MUTANTS["Mutant"](Path("pytorch_memlab/__init__.py"), 1, 0, 1, "0", ("attribute_of",))
     texts = {Path("test/test_a.py"): "x = 1", Path("test/test_b.py"): "attribute_of(1)"}
     assert MUTANTS["tests_of"](mutant, texts, 4) == ["test/test_b.py"]
+
+
+def test_a_probed_source_does_the_same_and_tells_what_is_reached(monkeypatch):
+    source = """\
+def least(values, most=2 * 3):
+    if not values or values[0] > most: return None
+    if values[-1] == 0:
+        values.sort()
+    return min(values[0], most)
+"""
+    mutants = dict(enumerate(MUTANTS["mutants_of"](Path("a.py"), source)))
+    text = MUTANTS["probed"](source, mutants)
+    assert text.count("\n") == source.count("\n")
+    probe, reached = ModuleType("mutant_probe"), []
+    probe.reach = lambda number: reached.append(str(mutants[number].text))
+    monkeypatch.setitem(sys.modules, "mutant_probe", probe)
+    defined = {}
+    exec(text, defined)
+    assert reached == ["(2 // 3)", "(3)", "(4)"]
+    reached.clear()
+    assert defined["least"]([]) is None
+    assert reached == [
+        "(not (not values or values[0] > most))",
+        "(not values and values[0] > most)",
+        "(values)",
+    ]
+    reached.clear()
+    assert defined["least"]([0, 2]) == 0
+    assert reached[3:] == [
+        "(values[0] >= most)",
+        "(1)",
+        "(values[-1] != 0)",
+        "(2)",
+        "(1)",
+        "return None",
+        "(max(values[0], most))",
+        "(1)",
+    ]
+
+
+def test_quick_tests_in_near_files_come_first_and_half_of_the_limit_is_filled():
+    mutant = MUTANTS["Mutant"](Path("pytorch_memlab/a.py"), 1, 0, 1, "(0)", ())
+    names = ["far.py::quick", "far.py::slow", "near.py::slow", "near.py::quick", "", "gone.py::a"]
+    seconds = {names[0]: 0.2, names[1]: 3.0, names[2]: 2.0, names[3]: 0.15}
+    reached = MUTANTS["Reached"]({mutant: names}, seconds, set())
+    near = ["near.py", "next.py"]
+    assert reached.of(mutant, near, 11) == [names[3], names[0], names[2], names[1]]
+    assert reached.of(mutant, near, 5) == [names[3], names[0], names[2]]
+    imported = MUTANTS["Reached"]({mutant: ["", names[0]]}, seconds, set())
+    assert imported.of(mutant, near, 11) == [names[0], *near]
+    assert MUTANTS["Reached"]({mutant: []}, seconds, set()).of(mutant, near, 11) == []
+
+
+def test_a_project_has_its_survivors_listed(tmp_path):
+    files = {
+        "pytorch_memlab/__init__.py": "",
+        "pytorch_memlab/pytest_plugin.py": "",
+        "pytorch_memlab/sums.py": """\
+LIMIT = 3
+
+
+def total(values, start=False):
+    if start:
+        print(values)
+    return sum(values[:LIMIT]) + 1
+
+
+def unused(a):
+    return a * 2
+""",
+        "test/test_sums.py": """\
+import subprocess
+import sys
+
+import pytest
+
+import pytorch_memlab.sums as sums
+
+
+def test_total():
+    assert sums.total([1, 2, 3, 4]) == 7
+
+
+def test_start():
+    code = "from pytorch_memlab.sums import total; total([5], start=True)"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert done.stdout == "[5]\\n"
+
+
+def test_broken():
+    assert sums.total([1]) == 3
+""",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for name in ("scripts/mutants.py", "scripts/mutant_probe.py", "test/support/fork_server.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    environment = {**os.environ, "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run(
+        [sys.executable, "scripts/mutants.py", "pytorch_memlab/sums.py"],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    at, by = "pytorch_memlab/sums.py", "by test/test_sums.py::test"
+    assert sorted(done.stdout.splitlines()) == [
+        f"caught    {at}:1  3  ->  (4)  {by}_total",
+        f"caught    {at}:5  start  ->  (not (start))  {by}_start",
+        f"caught    {at}:6  print(values)  ->  pass  {by}_start",
+        f"caught    {at}:7  1  ->  (2)  {by}_total",
+        f"caught    {at}:7  LIMIT  ->  (LIMIT - 1)  {by}_total",
+        f"caught    {at}:7  return sum(values[:LIMIT]) + 1  ->  return None  {by}_total",
+        f"caught    {at}:7  sum(values[:LIMIT]) + 1  ->  (sum(values[:LIMIT]) - 1)  {by}_total",
+        "caught 7 of 11: 63.6%",
+        f"survived  {at}:11  2  ->  (3)",
+        f"survived  {at}:11  a * 2  ->  (a // 2)",
+        f"survived  {at}:11  return a * 2  ->  return None",
+        f"survived  {at}:4  False  ->  (True)",
+    ]
+    assert done.returncode == 1
