@@ -13,10 +13,10 @@ from support.remedied_programs import (
     written,
 )
 
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.advice.around_program import Outcome
 from pytorch_memlab.advice.catalogue import chosen
 from pytorch_memlab.advice.causes.model_state import Sharding
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 from pytorch_memlab.simulation.ops.attention.sdp_backend import cudnn_version
 
 PROGRAMS = {"lm": LANGUAGE_MODEL, "cnn": CONVOLUTIONS, "gan": ADVERSARIAL, "wide": WIDE}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytorch_memlab import fit, load
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.history.holders import peak_holders
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 MIB = 2**20
 

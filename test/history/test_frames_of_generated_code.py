@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.history.generated_code import frames_of
 from pytorch_memlab.history.holders import peak_holders
 from pytorch_memlab.history.model import Frame
 from pytorch_memlab.history.snapshot import history_of, read_snapshot
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 WRAPPER = """
     def call(self, args):

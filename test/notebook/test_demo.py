@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "demo.ipynb"

@@ -15,7 +15,7 @@ import pytest
 from support.command_with_time import WITH_TIME
 from support.python_process import run_python
 
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

@@ -19,12 +19,12 @@ import torch
 from ..._common.frames.compiled_code import compiled_code
 from ..._common.patching.after_import import AfterImport
 from ..._common.patching.patches import Patches
-from ..._common.torch.torch_release import RELEASE
 from ...errors import MemlabError, UnmodelledOpError
 from ..dispatch import captured_ops
 from ..machine import active
 from ..machine.machine import Machine
 from ..machine.refused_calls import refusal
+from ..machine.torch_release import RELEASE
 
 _FIRST: Final = (2, 9)
 """The first release of PyTorch whose compiler is known here."""

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import torch
 
-from ..._common.torch.torch_release import RELEASE
 from ..machine.captures import Capture
 from ..machine.machine import Machine
 from ..machine.op_arguments import Args, Kwargs, is_mask, tensors_in
 from ..machine.simulated_gpu import SimulatedGPU
+from ..machine.torch_release import RELEASE
 from ..ops.core.op_info import op_info
 
 _CHECKS_PINNED: Final = (2, 9)

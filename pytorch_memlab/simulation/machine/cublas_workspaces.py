@@ -11,10 +11,10 @@ from typing import Final
 
 import torch
 
-from ..._common.torch.torch_release import RELEASE
 from ..hardware.decisions import decision, has_major
 from ..hardware.gpu import GPU
 from .simulated_gpu import Allocation, SimulatedGPU
+from .torch_release import RELEASE
 
 _Handle = dict[tuple[str, int], Allocation]
 """The workspaces of a cuBLAS handle on each stream, also as cuBLASLt's."""

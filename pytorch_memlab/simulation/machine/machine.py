@@ -18,7 +18,6 @@ from ..._common.frames.traceback_frames import passes_on
 from ..._common.interrupts.uninterrupted import STANDARD_SIGNALS, held, uninterrupted
 from ..._common.text.prose_size import prose_size
 from ..._common.torch.storages import StorageTable, host_address, storages_of
-from ..._common.torch.torch_release import RELEASE
 from ..allocator.pinned_memory import PinnedMemory
 from ..hardware.gpu import GPU
 from .approximations import OpApproximations, OpCount
@@ -35,6 +34,7 @@ from .runtime_settings import RuntimeSettings
 from .simulated_gpu import Allocation, MemoryOverhead, SimulatedGPU
 from .streams import StreamChanges, StreamIds, all_ids, handle_of
 from .tensor_values import DataDependentRead, TensorValues
+from .torch_release import RELEASE
 from .trace_callbacks import TraceCallbacks
 
 Strictness = bool | Literal["estimates"]

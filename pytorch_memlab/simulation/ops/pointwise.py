@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from ..._common.torch.torch_release import RELEASE
 from ..machine.simulated_gpu import SimulatedGPU
+from ..machine.torch_release import RELEASE
 from .core.cuda_dispatch import overload_named
 from .core.low_precision import in_complex_single
 from .core.memory_formats import acc_type, is_dense, laid_out_as, made_contiguous

@@ -17,7 +17,6 @@ from ..._common.frames.traceback_frames import without_frames
 from ..._common.frames.user_code import is_of_user
 from ..._common.patching.patches import Patches
 from ..._common.torch.storages import after_death
-from ..._common.torch.torch_release import RELEASE
 from ..allocator.blocks import DEFAULT_POOL, PoolId
 from ..allocator.checkpoints import (
     PoolState,
@@ -30,6 +29,7 @@ from ..machine.cuda_generator import GeneratorState, SimulatedGenerator
 from ..machine.machine import Machine
 from ..machine.refused_calls import refusal
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
+from ..machine.torch_release import RELEASE
 from .memory_pools import (
     MARKS_CAPTURES_SINCE,
     PoolCalls,

@@ -15,13 +15,13 @@ import torch
 from ..._common.frames.call_stacks import FrameLine, TakenStack, call_stacks
 from ..._common.patching.patches import Patches
 from ..._common.torch.forward_ops import ForwardOps
-from ..._common.torch.torch_release import RELEASE
 from ...errors import UnsupportedCUDACallError
 from ..allocator.blocks import DEFAULT_POOL, Block, PoolId
 from ..allocator.events import HISTORY_ACTIONS, RELEASES
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
 from ..machine.streams import handle_of
+from ..machine.torch_release import RELEASE
 from .memory_pools import SimulatedMemPoolContext
 
 _LEVELS = {None: 0, "state": 1, "alloc": 2, "all": 3}

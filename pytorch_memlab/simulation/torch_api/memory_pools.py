@@ -12,7 +12,6 @@ import torch
 from ..._common.frames.traceback_frames import without_frames
 from ..._common.patching.patches import Patches
 from ..._common.torch.storages import after_death
-from ..._common.torch.torch_release import RELEASE
 from ..allocator.blocks import PoolId
 from ..allocator.checkpoints import (
     PoolState,
@@ -24,6 +23,7 @@ from ..dispatch.overwritten_outputs import mark_data, take_storage
 from ..machine.machine import Machine
 from ..machine.refused_calls import unsupported
 from ..machine.simulated_gpu import Allocation, SimulatedGPU
+from ..machine.torch_release import RELEASE
 
 MARKS_CAPTURES_SINCE = (2, 13)
 """Release from which the allocator tells captures from ``use_mem_pool`` (``markCaptureBegin``),

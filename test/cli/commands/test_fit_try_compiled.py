@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.advice.causes.compiled_activations import MemoryBudget
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UsageError
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 13), reason="graphs of other releases are others")
 

@@ -14,7 +14,7 @@ from torch.nn.attention import flex_attention as flex
 
 from benchmarks.wrapper_text import recorded_graphs
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 13), reason="texts of torch 2.13 are read")
 

@@ -11,7 +11,7 @@ from benchmarks.compiled_graphs import finding, samples
 from benchmarks.compiled_programs import PROGRAMS
 from benchmarks.wrapper_text import recorded_graphs
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = [
     pytest.mark.skipif(RELEASE < (2, 13), reason="texts of torch 2.13 are read"),

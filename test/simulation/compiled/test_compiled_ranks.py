@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from benchmarks.wrapper_text import Graph, recorded_graphs
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(
     RELEASE < (2, 9), reason="compiled programs are simulated from 2.9 on"

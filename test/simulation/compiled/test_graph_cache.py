@@ -14,8 +14,8 @@ import torch
 from torch._functorch import config as functorch_config
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.cli.main import main
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="compiled from torch 2.9 on")
 

@@ -18,7 +18,7 @@ from pytorch_memlab._common.frames.compiled_code import (
     RunFollower,
     compiled_code,
 )
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="compiled from torch 2.9 on")
 

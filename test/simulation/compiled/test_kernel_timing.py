@@ -15,8 +15,8 @@ from torch._inductor.runtime import benchmarking, triton_heuristics
 from torch._inductor.utils import fresh_cache
 
 from pytorch_memlab import explain_oom, simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import EstimatedMemoryError, UnmodelledOpError
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="compiled from torch 2.9 on")
 

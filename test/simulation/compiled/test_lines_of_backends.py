@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pytorch_memlab import LineProfiler, load, simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.cli.main import main
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = [
     pytest.mark.skipif(RELEASE < (2, 13), reason="workspaces of older releases are others"),

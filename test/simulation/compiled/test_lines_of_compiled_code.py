@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="compiled from torch 2.9 on")
 

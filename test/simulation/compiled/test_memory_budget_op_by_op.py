@@ -10,7 +10,7 @@ from torch._functorch import config
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="the compiler is known from 2.9 on")
 

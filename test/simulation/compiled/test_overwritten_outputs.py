@@ -11,8 +11,8 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytorch_memlab import MemReporter, simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.reporter.memory_snapshot import MemorySnapshot
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = [
     pytest.mark.skipif(RELEASE < (2, 9), reason="compiled programs are simulated from 2.9 on"),

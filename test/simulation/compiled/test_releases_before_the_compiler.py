@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import UnmodelledOpError
 from pytorch_memlab.simulation.compiled import torch_compile
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 TENSOR = 4096
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.history.module_paths import ModulePaths
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="compiled from torch 2.9 on")
 

@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from benchmarks.wrapper_text import recorded_graphs
 from pytorch_memlab import PeakScope, simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError
 from pytorch_memlab.history.module_paths import ModulePaths
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="compiled from torch 2.9 on")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from support.op_memory import events, randn
 
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.simulation.machine import cublas_workspaces
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 from pytorch_memlab.simulation.ops.matmul import cublaslt
 
 pytestmark = [

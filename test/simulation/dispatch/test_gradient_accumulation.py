@@ -13,7 +13,7 @@ from support.dry_run_comparison import allocator_events
 from torch import nn
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 
 @pytest.fixture

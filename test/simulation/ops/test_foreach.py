@@ -10,7 +10,7 @@ from support.computed_or_dry import computed_or_dry
 from support.op_memory import events, randn, temporaries
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 from pytorch_memlab.simulation.ops import pointwise as pointwise
 
 OPTIMIZERS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "ASGD", "Rprop", "Adadelta", "RMSprop")

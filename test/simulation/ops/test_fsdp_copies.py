@@ -7,8 +7,8 @@ import torch
 from support.computed_or_dry import computed_or_dry
 from support.op_memory import aten, events, randn, temporaries
 
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.usefixtures("no_values_in_dry_runs")
 

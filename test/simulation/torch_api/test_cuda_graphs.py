@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from pytorch_memlab import MemReporter, explain_oom, simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.history.replay import check_replay
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.render.memory_report import sums
 from pytorch_memlab.simulation.dispatch.captured_ops import run_kernel
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 MB = 2**20
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import UnsupportedCUDACallError
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 OF_SDPA = (False, False)
 """Whether it is causal, and whether heads share their keys."""

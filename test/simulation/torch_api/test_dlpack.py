@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 _REFUSED = r"^Unsupported device in DLTensor\.$"
 

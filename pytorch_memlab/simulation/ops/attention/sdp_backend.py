@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 import torch
 
-from ...._common.torch.torch_release import RELEASE
 from ...hardware.decisions import has_capability, has_major
 from ...hardware.gpu import GPU
+from ...machine.torch_release import RELEASE
 from ..core.memory_formats import LOW_PRECISION
 from .reference import is_deterministic
 

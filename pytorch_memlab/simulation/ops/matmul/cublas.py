@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from ...._common.torch.torch_release import RELEASE
+from ...machine.torch_release import RELEASE
 from ..core.op_call import INDEX, OpCall
 from ..core.registry import as_on_cpu, define, op, recorded
 from ..sparse import product

@@ -15,9 +15,9 @@ from typing import Final
 
 import torch
 
-from ...._common.torch.torch_release import RELEASE
 from ...machine import cublas_workspaces
 from ...machine.simulated_gpu import SimulatedGPU
+from ...machine.torch_release import RELEASE
 from ..core.op_call import OpCall
 
 _BARE_HANDLE_SINCE: Final = (2, 13)

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import torch
 
-from ...._common.torch.torch_release import RELEASE
 from ...machine.simulated_gpu import SimulatedGPU
 from ...machine.tensor_values import Bound, TensorValues
+from ...machine.torch_release import RELEASE
 from ..core.op_call import OpCall
 from ..core.registry import AssumedSize, DataDependence, define, op
 from .cudnn_rnn import MODES, Network, flat_buffer

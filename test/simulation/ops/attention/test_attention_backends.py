@@ -22,10 +22,10 @@ from support.attention_calls import (
 )
 from torch.nn.attention import sdpa_kernel
 
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import UnsupportedCUDACallError
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.gpu import GPU
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 from pytorch_memlab.simulation.ops.attention.sdp_backend import (
     AttentionCall,
     SDPBackend,

@@ -17,9 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError
 from pytorch_memlab.records import ApproximationKind
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 from pytorch_memlab.simulation.ops.attention.sdp_backend import cudnn_version
 from pytorch_memlab.tensors.lines import recorded_lines
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from support.attention_calls import taken, tensors
 
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 from pytorch_memlab.simulation.ops.attention.flash import splits_of
 
 RANDOM = [16, 8] if RELEASE >= (2, 7) else []

@@ -9,7 +9,7 @@ import torch
 from support.computed_or_dry import computed_or_dry
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

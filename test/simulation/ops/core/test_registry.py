@@ -15,7 +15,7 @@ import torch.distributed.fsdp
 import torchgen
 
 import pytorch_memlab
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 from pytorch_memlab.simulation.ops.core import registry
 from pytorch_memlab.simulation.ops.core.op_info import ops_without_workspace, same_device_ops
 from pytorch_memlab.simulation.ops.core.registry import (

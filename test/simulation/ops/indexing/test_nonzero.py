@@ -7,9 +7,9 @@ import torch
 from support.computed_or_dry import computed_or_dry
 from support.op_memory import aten, events, indices, randn, temporaries, tiles_of
 
-from pytorch_memlab._common.torch.torch_release import RELEASE
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.presets import PRESETS
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 from pytorch_memlab.simulation.ops.core import cub
 
 

@@ -9,7 +9,7 @@ from support.dry_run_comparison import events_of
 from support.op_memory import aten, events, randn, temporaries
 
 from pytorch_memlab import simulate
-from pytorch_memlab._common.torch.torch_release import RELEASE
+from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 
 @pytest.mark.parametrize(
