@@ -439,7 +439,6 @@ def main() -> int:
     parser.add_argument("--tests", nargs="+", default=["test"], help="only these, as for pytest")
     options = parser.parse_args()
     mutants = _chosen(options.places, options.sample, options.seed)
-    os.nice(10)
     sys.path.insert(0, str(ROOT / "test" / "support"))
     for name in ("pytest", "hypothesis", *importlib.import_module("fork_server").IMPORTED):
         importlib.import_module(name)
