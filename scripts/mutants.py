@@ -76,7 +76,7 @@ class Mutant(NamedTuple):
         return (source[: self.start] + self.text.encode() + source[self.end :]).decode()
 
     def replaces_statement(self) -> bool:
-        """Whether its piece is a whole statement."""
+        """True if its piece is a whole statement."""
         return not self.text.startswith("(")
 
     def __str__(self) -> str:
@@ -226,7 +226,7 @@ def probed(source: str, mutants: Mapping[int, Mutant]) -> str:
 
 
 class Reached(NamedTuple):
-    """What a run of all tests tells of the mutants in the sources."""
+    """The tests that reach each mutant, from one run of all tests."""
 
     tests: dict[Mutant, list[str]]
     """The tests that reach a mutant. An empty name is the import of its module."""
@@ -235,7 +235,7 @@ class Reached(NamedTuple):
     """Tests that fail without a mutant."""
 
     def of(self, mutant: Mutant, nearest: Sequence[str], limit: float) -> list[str]:
-        """What to run, quick tests in near files first, for about half of the limit."""
+        """The tests to run for about half of the limit, quick ones in near files first."""
         names = [name for name in self.tests[mutant] if name in self.seconds]
         rank = {file: at for at, file in enumerate(nearest)}
 
