@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from ...._common.torch.torch_release import RELEASE
+from ...machine.torch_release import RELEASE
 from ..core import cub
 from ..core.memory_formats import MAX_INT32, is_dense
 from ..core.op_call import INDEX, OpCall, contiguous
