@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 
 import pytest
 from support.fit_command import fitted
 from support.python_process import run_python
+from support.terminal import Terminal
 
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.fitting import comparison
@@ -45,6 +47,16 @@ def test_a_table_of_gpus_and_why_the_program_does_not_fit(write, capsys):
     assert out == TABLE
     assert err == "pytorch-memlab: what the program printed is in FOLDER\n"
     assert code == 0
+
+
+def test_a_terminal_counts_each_gpu_but_the_last(write, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    main(["fit", "--gpu", "50MiB,60MiB,t4", write(SCRIPT), "--mib=40"])
+    lines = sys.stderr.getvalue().splitlines()
+    assert [line for line in lines if line.endswith("GPUs")] == [
+        "pytorch-memlab: 1 of 3 GPUs",
+        "pytorch-memlab: 2 of 3 GPUs",
+    ]
 
 
 def test_what_the_program_printed_is_in_the_folder(write, capsys):

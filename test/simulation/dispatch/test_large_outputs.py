@@ -26,6 +26,7 @@ def peak():
 with simulate("1GiB"):
     torch.set_default_device("cuda")
     one, row, tall = torch.ones(1), torch.ones(2**15), torch.ones(2**15, 4)
+    wide, first = torch.ones(2, 2**15), torch.zeros(2**15, dtype=torch.int64)
     image, host = torch.ones(1, 1, 4, 4), torch.ones(1, 1, device="cpu")
     calls = {
         "zeros": lambda: torch.zeros(GIB),
@@ -45,6 +46,7 @@ with simulate("1GiB"):
         "to the GPU": lambda: host.expand(2**15, 2**15).cuda(),
         "pad": lambda: torch.nn.functional.pad(one, (0, GIB)),
         "interpolate": lambda: torch.nn.functional.interpolate(image, size=(2**15, 2**15)),
+        "rows": lambda: torch.nn.functional.embedding(first, wide),
         "softmax": lambda: one.expand(2**15, 2**15).softmax(-1),
     }
     for name, call in calls.items():

@@ -41,6 +41,11 @@ def test_a_long_row_is_scanned_in_parts_of_2_to_the_30(last):
     assert found == [*temporaries(storage(2**30)), *temporaries(1, storage(last))]
 
 
+def test_a_scan_in_place_of_what_is_not_contiguous_copies_it_twice():
+    found = events(lambda x: x.cumsum_(1), lambda: randn(50, 40).t())
+    assert found == temporaries(8000, 8000)  # the result, and what is read
+
+
 def test_a_scan_casts_first():
     found = taken(lambda x: x.cumsum(1), lambda: randn(50, 40).int(), results=1)
     assert found == temporaries(50 * 40 * 8)
