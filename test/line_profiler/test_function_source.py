@@ -13,6 +13,7 @@ import torch
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.line_profiler.function_source import function_source
+from pytorch_memlab.line_profiler.reloaded_functions import is_made_otherwise_now
 from pytorch_memlab.render.notes import texts
 
 FILE = """\
@@ -182,3 +183,10 @@ def test_a_function_that_another_one_made_was_edited_where_that_makes_it_otherwi
     notes = texts(profiler.display().report.notes)
     said = [note.split(" was edited")[0] for note in notes if "edited since" in note]
     assert said == edited
+
+
+@pytest.mark.parametrize("name", ["inner", "gone.<locals>.inner", "number.<locals>.inner"])
+def test_a_function_whose_maker_is_not_there_is_not_made_otherwise(name):
+    module = types.ModuleType("changed")
+    module.number = 1
+    assert not is_made_otherwise_now((lambda: 0).__code__, name, module)
