@@ -109,6 +109,13 @@ class RemedyRuns:
         program = self._program
         self._program = _short(program)
         self._run_beside_unchanged()
+        if self._ended[0].fits is None and self._program != program:
+            # Perhaps it fails in a step that it did not come to, for want of memory.
+            steps = self._program.settings.least_steps
+            settings = replace(self._program.settings, steps=steps)
+            self._program = replace(self._program, settings=settings)
+            self._ended.clear()
+            self._run_beside_unchanged()
         if self._runs_longer:
             self._program = program = _whole(program)
             self._ended.clear()

@@ -516,3 +516,22 @@ def test_states_of_a_recurrent_cell_are_detached(tmp_path):
     assert result.after == peak_of(edited(one, kept.change), "states.py")
     assert result.fits
     assert result.is_exact
+
+
+FAILS_LATER = (
+    KEEPS
+    + """\
+    if step == 5:
+        raise ValueError("not reached for want of memory")
+"""
+)
+
+
+def test_a_program_that_would_fail_later_gets_tried_remedies(tmp_path):
+    facts, again = failed(OomProgram("later", {"gpu": "48MiB"}, FAILS_LATER, ""), tmp_path)
+    again = replace(again, settings=replace(again.settings, least_steps=4))
+    advice = tried_advice(facts, again, 120)
+    [result] = [result for result in advice.results if result is not None]
+    assert result.fits
+    assert result.seen is None  # its peak repeats in four steps, and that of the program grows
+    assert not result.before_is_exact
