@@ -86,11 +86,14 @@ def reaches_backward(file: str, line: int) -> bool:
 
 
 def loop_trains(file: str, line: int) -> bool:
-    """True if the innermost loop around a line trains, itself or by what it calls."""
+    """True if the innermost loop around a line trains at times, with what earlier steps kept."""
+    # A backward pass of each step needs the graph of that step.
     source = _Source.of(file)
     statement = source.statement_at(line)
     loop = None if statement is None else source.loop_around(statement)
-    return loop is not None and source.reaches_training(loop)
+    if loop is None or any(_is_simple(part) and _trains(part) for part in loop.body):
+        return False
+    return source.reaches_training(loop)
 
 
 def results_without_backward(file: str, name: str) -> Iterator[int]:

@@ -284,6 +284,8 @@ STATES = (
         (STATES, True),
         # A step trains with states of earlier steps.
         (f"def train(states):\n    rnn(x, states[0]).sum().backward()\n{STATES}", True),
+        # The backward pass of a step needs its state, and "without retain_graph" is another edit.
+        (f"{STATES}    score(states[-1]).backward()\n", False),
         # One backward pass runs through the whole loop.
         (f"{STATES}torch.stack(states).sum().backward()\n", False),
         (STATES.replace("rnn(x, h)", "rnn(x)"), False),
