@@ -119,19 +119,14 @@ class BatchNumber:
 
 def batch_number(
     oom: OutOfMemory,
+    # first dimensions of the tensors that grow with the batch, the most bytes first
     dimensions: Sequence[int],
+    # of tensors of sequences, the product of the first two dimensions: sequences and length
     tokens: Sequence[int] = (),
     *,
-    is_second: bool = False,
+    is_second: bool = False,  # True if the batch stands behind the length of the sequences
 ) -> BatchNumber | None:
-    """The number that is a batch. See Note [The number of a batch].
-
-    Args:
-        oom: the error.
-        dimensions: first dimensions of the tensors that grow with the batch, the most bytes first.
-        tokens: products of the first two dimensions of tensors: of sequences and their length.
-        is_second: True if the batch stands behind the length of the sequences.
-    """
+    """The number that is a batch. See Note [The number of a batch]."""
     numbers = _Numbers(oom)
     for number in numbers.named(_TOKENS):
         if any(number.value // 2 < product <= number.value for product in tokens):

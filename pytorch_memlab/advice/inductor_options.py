@@ -46,14 +46,12 @@ class InductorOptions(AroundProgram):
         return applied(self.code) if self._differs else already_used(self.reason_if_used)
 
 
-def bytes_to_time(oom: OutOfMemory, function: str, file: str) -> int | None:
-    """Bytes that a function of Inductor takes to time something; None if it does not run.
-
-    Args:
-        oom: the facts of the error.
-        function: its name.
-        file: the name of its file.
-    """
+def bytes_to_time(
+    oom: OutOfMemory,
+    function: str,
+    file: str,  # the end of the path of the function's file
+) -> int | None:
+    """Bytes that a function of Inductor takes to time something; None if it does not run."""
     is_timed = any(name == function and path.endswith(file) for name, path in oom.functions)
     if not is_timed or not oom.frames:
         return None

@@ -24,11 +24,8 @@ from .trials import can_be_tried, seconds_for, tried_advice, untried_advice
 
 
 def program_on(machine: Machine) -> TrialProgram | str | None:
-    """The program of this process on some simulated GPUs.
-
-    Returns:
-        None if it is neither a script nor a notebook; a text if it cannot run twice, and why.
-    """
+    """The program of this process on some simulated GPUs; a text says why it cannot run twice."""
+    # None stands for a program that is neither a script nor a notebook, and for a trial.
     if simulate_without_traces.stands_for_others:  # this is a trial
         return None
     shell = ipython_shell()

@@ -62,15 +62,12 @@ def tried_advice(oom: OutOfMemory, program: TrialProgram, seconds: float) -> Adv
 
 
 def advice_without_error(
-    program: TrialProgram, seconds: float, *, only_faults: bool = False
+    program: TrialProgram,
+    seconds: float,  # for all trials
+    *,
+    only_faults: bool = False,  # leaves out what lowers the peak of a program that is right
 ) -> Advice:
-    """The remedies that lower the peak of a program, the one that saves most first.
-
-    Args:
-        program: what ran.
-        seconds: for all trials.
-        only_faults: whether to leave out what lowers the peak of a program that is right.
-    """
+    """The remedies that lower the peak of a program, the one that saves most first."""
     # Its loops end when their peak repeats.
     program = replace(program, settings=replace(program.settings, least_steps=0))
     advice = _in_new_python(None, program, seconds, only_faults=only_faults)

@@ -60,7 +60,7 @@ class CudaDevice(Device):
 
     def install_view(self, view: ProgramView) -> None:
         """Let a view answer the program. Until it ends, this reads torch's functions of now."""
-        # A simulation that begins later puts functions of its own in their place.
+        # A simulation that begins later puts its own functions in their place.
         if self._counters is None and torch.cuda.is_initialized():
             self._counters = counter_functions()
             self._properties()

@@ -64,11 +64,7 @@ class Cluster:
                 future.cancel()
 
     def check_side_by_side(self, count: int) -> None:
-        """Check that so many ranks can run at the same time and reach each other.
-
-        Raises:
-            UsageError: they cannot.
-        """
+        """Refuse ranks that cannot run at the same time, or cannot reach each other."""
         if not self.hosts <= _own_addresses():
             raise UsageError(
                 "ranks run side by side on one machine: give a cluster on this one, or leave out"
@@ -82,16 +78,13 @@ class Cluster:
 
 
 @contextmanager
-def on_cluster(address: str) -> Iterator[Cluster]:
-    """Let the runs of ``fit`` be those of a cluster.
-
-    Args:
-        address: ``dask://HOST:PORT`` of a scheduler, or ``ray://HOST:PORT`` of a cluster's client
-            server, of which ``ray://HOST`` and ``ray://auto`` are the one on this machine.
-
-    Raises:
-        UsageError: there is no such cluster, or its package is not installed.
-    """
+def on_cluster(
+    # ``dask://HOST:PORT`` of a scheduler, or ``ray://HOST:PORT`` of a cluster's client server
+    address: str,
+) -> Iterator[Cluster]:
+    """Let the runs of ``fit`` be those of a cluster."""
+    # ``ray://HOST`` and ``ray://auto`` are the cluster on this machine. Raises UsageError if there
+    # is no such cluster, or if its package is not installed.
     kind, separator, place = address.partition("://")
     if not separator or not place or kind not in _KINDS:
         raise UsageError(f"{EXPECTED}, not {address}")

@@ -27,16 +27,14 @@ class ExpertFacts:
 
 
 class ExpertLoad(Change):
-    """The tokens choose their experts: evenly, or more of those of this rank.
-
-    Args:
-        load: of the experts of this rank, 1.0 for an even share.
-        group: the ranks that share the experts; None for even routing.
-        is_given: whether the user gave loads, which then hold for scores with values too.
-    """
+    """The tokens choose their experts: evenly, or more of those of this rank."""
 
     def __init__(
-        self, load: float = 1.0, group: ExpertGroup | None = None, *, is_given: bool = True
+        self,
+        load: float = 1.0,  # of the experts of this rank, 1.0 for an even share
+        group: ExpertGroup | None = None,  # the ranks that share the experts; None for even routing
+        *,
+        is_given: bool = True,  # the user gave loads, which then hold for scores with values too
     ) -> None:
         self.name = f"expert load {load}"
         self._load = load

@@ -55,17 +55,14 @@ class LoopGrowth:
 
 
 def growth_of(
-    history: AllocationHistory, device: int, repeated: Repeated, *, capacity: int, taken: int
+    history: AllocationHistory,
+    device: int,  # index of the GPU in the history
+    repeated: Repeated,  # the steps, or the iterations of a loop, that may grow
+    *,
+    capacity: int,  # bytes of the GPU
+    taken: int,  # bytes of it that the allocator does not get
 ) -> LoopGrowth | None:
-    """The growth of a program on a GPU; None if its last steps do not grow alike.
-
-    Args:
-        history: the run.
-        device: index of the GPU in the history.
-        repeated: the steps, or the iterations of a loop, that may grow.
-        capacity: bytes of the GPU.
-        taken: bytes of it that the allocator does not get.
-    """
+    """The growth of a program on a GPU; None if its last steps do not grow alike."""
     log = history.of_device(device).events
     even = _even_steps(log, repeated)
     if even is None:

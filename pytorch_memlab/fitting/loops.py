@@ -224,13 +224,12 @@ class LibraryLoop:
     is_last: bool = True  # False where one more of its epochs begins
 
 
-def stopped_library_loop(frame: FrameType | None, *, has_settled: bool) -> LibraryLoop | None:
-    """Ask the library whose loop runs a step to end it; None if there is none.
-
-    Args:
-        frame: of the step.
-        has_settled: whether its steps repeat, so that one more epoch tells whether epochs do.
-    """
+def stopped_library_loop(
+    frame: FrameType | None,  # of the step
+    *,
+    has_settled: bool,  # its steps repeat, so one more epoch tells whether epochs do
+) -> LibraryLoop | None:
+    """Ask the library whose loop runs a step to end it; None if there is none."""
     while frame is not None:
         file = frame.f_code.co_filename.replace("\\", "/")
         if file.endswith("transformers/trainer.py"):

@@ -29,16 +29,13 @@ class EarlierMemory:
         self._blocks = {block.address: block for segment in segments for block in segment.blocks}
 
     def follow(
-        self, log: EventLog, nbytes: Sequence[int], count: int, pools: Mapping[int, PoolId]
+        self,
+        log: EventLog,
+        nbytes: Sequence[int],  # of each event, the bytes of the block; ``log`` has those requested
+        count: int,
+        pools: Mapping[int, PoolId],  # the private pools of events, by the event's index
     ) -> None:
-        """Follow the first events of a log.
-
-        Args:
-            log: of the events from this moment on.
-            nbytes: of each event, the bytes of the block, where ``log`` has those requested.
-            count: how many events are followed.
-            pools: the private pools of events, by index.
-        """
+        """Follow the first ``count`` events of a log that begins at this moment."""
         made: dict[int, int] = {}
         blocks, segments = self._blocks, self._segments
         for index, (action, address, size, stream) in enumerate(islice(log.changes(), count)):

@@ -56,14 +56,12 @@ def frames_of(frame: Mapping[str, Any]) -> tuple[Frame, ...]:
     return (_compiled(str(frame.get("fx_node_name") or "")), *places)
 
 
-def in_region(stack: Stack, context: str, metadata: str) -> Stack:
-    """The stack of an event, with what else its entry says of where it happened.
-
-    Args:
-        stack: as its frames tell, maybe none.
-        context: of the compiler: a compiled region, or anything else where none ran.
-        metadata: a text of the program, for an event that has nothing else.
-    """
+def in_region(
+    stack: Stack,  # of its frames, maybe none
+    context: str,  # of the compiler: a compiled region, or anything else where none ran
+    metadata: str,  # a text of the program, for an event that has nothing else
+) -> Stack:
+    """The stack of an event, with what else its entry says of where it happened."""
     region = _REGION.match(context)
     if region is None:
         return (Frame("", 0, metadata),) if metadata and not stack else stack

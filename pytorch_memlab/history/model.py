@@ -142,14 +142,12 @@ class EventLog(Sequence[Event]):
 
     @classmethod
     def of_columns(
-        cls, names: Sequence[str], columns: Iterable[dict[str, Sequence[int]]]
+        cls,
+        names: Sequence[str],  # those that these fields have the indexes of
+        # the fields of some events, then those of the next ones
+        columns: Iterable[dict[str, Sequence[int]]],
     ) -> EventLog:
-        """A log of fields as ``extend`` takes them, but actions, categories and modules are names.
-
-        Args:
-            names: those that these fields have the indexes of.
-            columns: the fields of some events, and those of the next ones.
-        """
+        """A log of fields as ``extend`` takes them, but names for actions, categories, modules."""
         log = cls()
         numbers_of: dict[str, Callable[[str], int]] = {
             "actions": log.number_of,

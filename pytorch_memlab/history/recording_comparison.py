@@ -140,23 +140,14 @@ class Stream:
 
 
 def compare(
-    recorded: AllocationHistory,
-    simulated: AllocationHistory,
-    device: int = 0,
+    recorded: AllocationHistory,  # of a GPU; it may begin and end anywhere in the program
+    simulated: AllocationHistory,  # from the first allocation of the program on
+    device: int = 0,  # index of the GPU, in both
     *,
-    is_whole: bool = False,
+    is_whole: bool = False,  # the recording is of the whole program too
 ) -> RequestComparison:
-    """Compare what a GPU recorded with a simulation of the whole program.
-
-    Args:
-        recorded: of a GPU; it may begin and end anywhere in the program.
-        simulated: from the first allocation of the program on.
-        device: index of the GPU, in both.
-        is_whole: whether the recording is of the whole program too.
-
-    Raises:
-        LookupError: one of them has no such device.
-    """
+    """Compare what a GPU recorded with a simulation of the whole program."""
+    # Raises LookupError if one of them has no such device.
     gpu, ours = Stream(recorded, device), Stream(simulated, device)
     begin = 0 if is_whole else beginning_in(ours.requests, gpu.requests)
     runs = list(_runs(gpu.requests, ours.requests[begin:]))

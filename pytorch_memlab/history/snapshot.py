@@ -281,11 +281,7 @@ def segment_of(segment: Mapping[str, Any], stacks: Stacks) -> Segment:
 
 
 def private_pool(pool_id: Sequence[int]) -> PoolId | None:
-    """The id of a private pool; None for the ids of the default pool.
-
-    Raises:
-        ValueError: it is none of two numbers.
-    """
+    """The id of a private pool; None for the default pool, ValueError if it is not two numbers."""
     first, second = map(int, pool_id)
     return (first, second) if first or second else None
 

@@ -110,14 +110,13 @@ class FollowedSource(ABC):
         for block in self._blocks_of([storage._cdata for storage in storages]):
             block.category = category
 
-    def begin_log(self, device: int, segments: Sequence[Segment], most: int | None) -> None:
-        """Keep the events of a device for one more recording.
-
-        Args:
-            device: index of the GPU, or ``HOST``.
-            segments: those before the first event of the recording.
-            most: how many events it wants at most; None for all.
-        """
+    def begin_log(
+        self,
+        device: int,  # index of the GPU, or ``HOST``
+        segments: Sequence[Segment],  # those before the first event of the recording
+        most: int | None,  # how many events it wants at most; None for all
+    ) -> None:
+        """Keep the events of a device for one more recording."""
         live = self.live[device]
         if live.log is None:
             memory = EarlierMemory(device, segments)

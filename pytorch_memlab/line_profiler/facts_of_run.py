@@ -110,16 +110,10 @@ def measured_now(device: Device) -> MeasuredDevice:
 
 def measured_devices(
     entries: Iterable[LineEntry],
-    known_devices: Mapping[str, MeasuredDevice],
-    peaks: Mapping[str, PeakHolders],
+    known_devices: Mapping[str, MeasuredDevice],  # by name; all but their peaks counts
+    peaks: Mapping[str, PeakHolders],  # of the whole run, by device
 ) -> tuple[MeasuredDevice, ...]:
-    """The devices of lines, with the highest of the peaks of the lines and of the whole run.
-
-    Args:
-        entries: lines.
-        known_devices: devices by name, of which all but the peaks counts.
-        peaks: of the whole run, by device.
-    """
+    """The devices of lines, with the highest of the peaks of the lines and of the whole run."""
     devices: dict[str, DeviceInfo] = {}
     readings: dict[str, dict[int, Mapping[str, int]]] = {}  # by identity: idle lines share theirs
     for entry in entries:

@@ -62,16 +62,13 @@ CallSites = dict[tuple[int, int], CallSite]
 
 
 def find_call_site(
-    code: CodeType, sites: CallSites, site_of: Callable[[FrameType], CallSite | None]
+    code: CodeType,  # of the function that is called
+    sites: CallSites,  # the sites of its calls so far
+    # where the user called a running frame of a library; None if that is not known
+    site_of: Callable[[FrameType], CallSite | None],
 ) -> CallSite | None:
-    """The line of the user that called the innermost frame of a code; None if there is none.
-
-    Args:
-        code: of the function that is called.
-        sites: the sites of its calls so far.
-        site_of: where the user called a running frame of a library, None if that is not known. It
-            spares the way to the user, which is long where modules import others.
-    """
+    """The line of the user that called the innermost frame of a code; None if there is none."""
+    # ``site_of`` spares the way to the user, which is long where modules import others.
     frame = sys._getframe(1)
     while frame.f_code is not code:
         if frame.f_back is None:  # a frame of another thread

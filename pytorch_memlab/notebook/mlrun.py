@@ -107,13 +107,10 @@ class CellRun:
         self._exception = ""
 
     def run(self, source: str, local_ns: dict[str, Any] | None) -> None:
-        """Run source as the user typed it, with the names of the function that called the magic.
-
-        Raises:
-            UsageError: a function to profile was nowhere, and all of the source has run all the
-                same; or the source awaits at its top level, and has not run.
-            CellSyntaxError: it is no Python.
-        """
+        """Run source as the user typed it, with the names of the function that called the magic."""
+        # Raises UsageError for a function to profile that was nowhere, after all of the source has
+        # run; or, before any of it runs, for source that awaits at its top level. Raises
+        # CellSyntaxError for source that is no Python.
         __tracebackhide__ = True  # IPython leaves this frame out of a failing cell's traceback
         shell = self._shell
         python = shell.transform_cell(source)

@@ -74,14 +74,12 @@ _WITH_VALUE: Final = frozenset(
 
 
 def split_statement(line: str) -> tuple[str, str]:
-    """Split a line behind ``%mlrun`` where its options end and its statement begins.
-
-    Returns:
-        the options, and the statement as it was written, quotes and minus signs included.
+    """Split a line behind ``%mlrun`` into its options and its statement.
 
     >>> split_statement("-f g -q  f('a  b')")
     ('-f g -q  ', "f('a  b')")
     """
+    # The statement stays as it was written, with its quotes and minus signs.
     rest = line.lstrip()
     expects_value = False
     while rest and (expects_value or (rest.startswith("-") and _first_word(rest) != "-")):

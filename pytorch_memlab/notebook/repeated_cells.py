@@ -38,11 +38,8 @@ _SIGNS: Final = {
 
 
 def repeated_cells(shell: Any, room: int) -> CellsTarget:
-    """The cells up to the one that runs, on GPUs of which PyTorch can have some bytes.
-
-    Raises:
-        UsageError: they cannot run twice.
-    """
+    """The cells up to the one that runs, on GPUs of which PyTorch can have some bytes."""
+    # Raises UsageError for cells that cannot run twice.
     typed = shell.user_ns.get("In", ())
     raw = shell.history_manager.input_hist_raw
     failed: dict[int, Any] = getattr(shell.history_manager, "exceptions", {})  # from IPython 9 on

@@ -71,13 +71,13 @@ def own_by_line(profile: RecordedProfile) -> dict[Place, int]:
     }
 
 
-def added_by_call(function: FunctionInfo, lines: Mapping[int, tuple[int, int]]) -> int:
-    """Bytes that a call of a function added itself, its mean.
-
-    Args:
-        function: whose first line is hit once for each call, unless it is a module.
-        lines: how often each line was hit, and the bytes that a hit added itself.
-    """
+def added_by_call(
+    function: FunctionInfo,
+    # how often each line was hit, and the bytes that a hit added itself
+    lines: Mapping[int, tuple[int, int]],
+) -> int:
+    """Bytes that a call of a function added itself, its mean."""
+    # The first line is hit once for each call, unless the function is a module.
     calls = 1
     if lines and function.qual_name != "<module>":
         calls = lines[min(lines)][0]

@@ -29,19 +29,15 @@ class Verification:
 
 
 def verification(
-    name: str, recorded: AllocationHistory, simulated: RecordedProfile, *, is_whole: bool
+    name: str,  # the recording's
+    recorded: AllocationHistory,  # of a GPU
+    # a run with its history, from the first allocation of the program on
+    simulated: RecordedProfile,
+    *,
+    is_whole: bool,  # the recording is of the whole program too
 ) -> Verification:
-    """Compare a recording with a simulated run of its program.
-
-    Args:
-        name: what the recording is.
-        recorded: of a GPU.
-        simulated: a run with its history, from the first allocation of the program on.
-        is_whole: whether the recording is of the whole program too.
-
-    Raises:
-        LookupError: the simulation has no history, or has not used a GPU of the recording.
-    """
+    """Compare a recording with a simulated run of its program."""
+    # Raises LookupError if the simulation has no history, or has not used a GPU of the recording.
     history = simulated.history
     if history is None:
         raise LookupError("the simulated run has no history")

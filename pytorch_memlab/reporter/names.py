@@ -281,13 +281,9 @@ class _Search:
         self._seen: set[int] = set(passed_over)
 
     def run(self, roots: Roots, *, are_of_library: bool = False) -> dict[int, str]:
-        """Name the tensors that some variables lead to.
-
-        Args:
-            roots: the variables.
-            are_of_library: whether they are a library's. People do not know its attributes, so the
-                name of what they lead to begins at an object of the program: with its class.
-        """
+        """Name the tensors that some variables lead to."""
+        # People do not know the attributes of a library. So the name of what its variables lead to
+        # begins at an object of the program: with its class.
         left = LOOKED_INTO
         queue: _Queue = deque()
         with suppress(Exception):  # a model that does not tell its modules

@@ -97,11 +97,9 @@ class FileFormat:
         return self.read(path, read) if _BEGINNING.match(beginning) else None
 
     def load(self, text: str, file: str, read: Callable[[dict[str, Any]], T]) -> T:
-        """Read the object of a text by a function.
-
-        Raises:
-            ProfileError: it is another kind of file, of a later release, or damaged.
-        """
+        """Read the object of a text by a function."""
+        # Raises ProfileError for another kind of file, a file of a later release, and a damaged
+        # one.
         data = self._object(text, file)
         _check(text, data, file)
         if data["version"] > self.version:

@@ -52,11 +52,8 @@ def digest_data(digest: RankDigest) -> dict[str, Any]:
 
 
 def digest_in(head: str) -> RankDigest | None:
-    """The digest in the beginning of a file; None if it has none, or not all of it.
-
-    Raises:
-        DamagedError: it is none that ``digest_data`` made.
-    """
+    """The digest in the beginning of a file; None if it has none, or not all of it."""
+    # Raises DamagedError for a digest that ``digest_data`` did not make.
     start = head.find(_KEY, 0, _BEFORE_KEY)
     if start < 0:
         return None

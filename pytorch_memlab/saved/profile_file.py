@@ -93,11 +93,7 @@ def load(text: str, file: str) -> RecordedProfile:
 
 
 def read(path: str | PathLike[str]) -> RecordedProfile:
-    """The profile in a file.
-
-    Raises:
-        ProfileError: the file is no saved profile; the message says what it is.
-    """
+    """The profile in a file; ProfileError says what a file is that is no saved profile."""
     return FORMAT.read(path, _profile)
 
 

@@ -31,15 +31,11 @@ KINDS: Final = {
 
 
 def recording_file(
-    history: AllocationHistory, verification: Verification, versions: Mapping[str, str]
+    history: AllocationHistory,  # of the GPU; the file has that of the first GPU that was compared
+    verification: Verification,  # the comparison with its simulation
+    versions: Mapping[str, str],  # of the software that made the recording
 ) -> bytes:
-    """The file of what a GPU did, and of how its simulation compares: JSON, compressed.
-
-    Args:
-        history: of the GPU; the file has that of the first GPU that was compared.
-        verification: the comparison with its simulation.
-        versions: of the software that made the recording.
-    """
+    """The file of what a GPU did, and of how its simulation compares: JSON, compressed."""
     content = recording(history, verification.comparisons[0].device, versions)
     content["versions"]["gpu"] = verification.gpu
     content["verified"] = [

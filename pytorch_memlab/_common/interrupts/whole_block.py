@@ -18,15 +18,12 @@ T = TypeVar("T")
 
 
 class WholeBlock(ContextDecorator, AbstractContextManager[T], Generic[T]):
-    """A block whose begin and end are a function with one ``yield``.
-
-    Args:
-        make: the function.
-        numbers: of the signals that wait while it is at work.
-    """
+    """A block whose begin and end are a function with one ``yield``."""
 
     def __init__(
-        self, make: Callable[[], Iterator[T]], numbers: tuple[int, ...] = STANDARD_SIGNALS
+        self,
+        make: Callable[[], Iterator[T]],
+        numbers: tuple[int, ...] = STANDARD_SIGNALS,  # of the signals that wait while ``make`` runs
     ) -> None:
         self._make = make
         self._numbers = numbers
@@ -82,15 +79,14 @@ def whole_block(function: Callable[P, Iterator[T]]) -> Callable[P, WholeBlock[T]
 
 
 class WholeStack(ExitStack):
-    """An ``ExitStack`` whose parts are entered and left whole; errors always pass.
+    """An ``ExitStack`` whose parts are entered and left whole; errors always pass."""
 
-    ``callback`` comes before what it takes back.
+    # Call ``callback`` before what it takes back.
 
-    Args:
-        numbers: of the signals that wait while that happens.
-    """
-
-    def __init__(self, numbers: tuple[int, ...] = STANDARD_SIGNALS) -> None:
+    def __init__(
+        self,
+        numbers: tuple[int, ...] = STANDARD_SIGNALS,  # of the signals that wait while that happens
+    ) -> None:
         super().__init__()
         self._numbers = numbers
 

@@ -22,13 +22,13 @@ The second call comes after an interrupt in the first, and does what that left.
 
 
 class WholeExit(property):
-    """An attribute for ``__exit__``.
+    """An attribute for ``__exit__``."""
 
-    Args:
-        end: a function of the object and of the arguments of ``End``.
-    """
-
-    def __init__(self, end: Callable[[Any, BaseException | None, list[None]], object]) -> None:
+    def __init__(
+        self,
+        # a function of the object and of the arguments of ``End``
+        end: Callable[[Any, BaseException | None, list[None]], object],
+    ) -> None:
         super().__init__(lambda manager: _exit(partial(end, manager)))
 
     def __call__(self, manager: Any, *error: Any) -> None:

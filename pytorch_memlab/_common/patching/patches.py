@@ -92,11 +92,8 @@ class Patches:
                 setattr(owner, name, value)
 
     def undo(self, *, keeps_later: bool = False) -> None:
-        """Put every attribute back, the last replaced first.
-
-        Args:
-            keeps_later: what the program put in place of a replacement stays.
-        """
+        """Put every attribute back, the last replaced first."""
+        # ``keeps_later``: what the program put in place of a replacement stays.
         with uninterrupted(*STANDARD_SIGNALS):
             try:
                 self._before.close()

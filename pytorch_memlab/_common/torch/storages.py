@@ -237,11 +237,9 @@ class StorageTable(Generic[T]):
             self._known.clear()
 
     def sweep(self) -> None:
-        """Forget what has died.
-
-        Raises:
-            RecursionError, MemoryError: there is no room for it, and a later call does the rest.
-        """
+        """Forget what has died."""
+        # Without room for that, RecursionError or MemoryError is raised, and a later call does the
+        # rest.
         if not self.deaths:
             if _references(self._note) >= self._unused + len(self._deaths):
                 return

@@ -12,15 +12,15 @@ from .returned_weights import returned_for_nothing, without_returned_weights
 from .written_call import FusedAttention, with_fused_call
 
 
-def fused_attention(file: str, line: int, *, has_heads: bool) -> FusedAttention | None:
-    """The call that replaces the attention of the function around a line.
-
-    Args:
-        file: the source.
-        line: number of the line with the softmax.
-        has_heads: True if the scores have four dimensions; with three, a dimension is added, since
-            no fused kernel takes three.
-    """
+def fused_attention(
+    file: str,
+    line: int,
+    *,
+    # True if the scores have four dimensions. With three, a dimension is added, since no fused
+    # kernel takes three.
+    has_heads: bool,
+) -> FusedAttention | None:
+    """The call that replaces the attention of the function around the line with the softmax."""
     lines = [text.rstrip("\r\n") for text in linecache.getlines(file)]
     try:
         tree = ast.parse("\n".join(lines))
