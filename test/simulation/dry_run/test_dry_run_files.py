@@ -17,6 +17,7 @@ import sys
 import tempfile
 import types
 import zipfile
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -136,6 +137,26 @@ def save_into_zip(path):
         archive.writestr("model.pt", buffer.getvalue())
 
 
+class Encoded:
+    """A file of a program's own format, in whose bytes nothing is recognised."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def write(self, data):
+        self.file.write(zlib.compress(bytes(data)))
+        return len(data)
+
+
+def save_in_own_format(path):
+    with open(path, "wb") as file:
+        torch.save(checkpoint(), Encoded(file))
+
+
+def load_own_format(path):
+    return torch.load(io.BytesIO(zlib.decompress(path.read_bytes())))
+
+
 def load_pickle(path):
     with open(path, "rb") as file:
         return pickle.load(file)
@@ -173,6 +194,7 @@ SAVED = [
     (save_beside_and_rename, torch.load),
     (save_beside_and_copy, torch.load),
     (save_into_zip, load_from_zip),
+    (save_in_own_format, load_own_format),
     (pickle_to_file, load_pickle),
     (pickle_compressed, load_compressed),
     (pickle_compressed_otherwise, load_compressed_otherwise),
