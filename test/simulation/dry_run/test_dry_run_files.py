@@ -238,6 +238,17 @@ def test_the_first_file_is_named_on_standard_error_and_no_other(machine, capsys)
     assert machine.kept_files.paths() == ("old", "new")
 
 
+def test_a_new_file_that_loses_its_values_goes_and_is_named(machine, capsys):
+    Path("new").write_bytes(b"values")
+    assert (sorted(on_disk()), machine.kept_files.paths()) == (["new", "old"], ())
+
+    save_to_path("new")
+
+    assert is_checkpoint(machine, torch.load("new"))
+    assert (on_disk(), machine.kept_files.paths()) == (["old"], ("new",))
+    assert capsys.readouterr().err.startswith("pytorch-memlab: dry run: new stays as it is; ")
+
+
 def test_what_is_loaded_lies_where_it_is_mapped_to_and_counts_there(machine):
     save_to_path("new")
     before = torch.cuda.memory_allocated()
