@@ -606,6 +606,16 @@ def test_arrays_of_tensors_without_values_are_not_written(machine, write):
     assert machine.kept_files.paths() == ("old",)
 
 
+def test_a_new_map_is_kept_and_named(machine, capsys):
+    mapped = np.memmap("new", dtype=np.uint8, mode="w+", shape=(3,))
+    mapped[1] = 7
+    mapped.flush()
+
+    assert Path("new").read_bytes() == b"\0\7\0"
+    assert (on_disk(), machine.kept_files.paths()) == (["old"], ("new",))
+    assert capsys.readouterr().err.startswith("pytorch-memlab: dry run: new stays as it is; ")
+
+
 def test_arrays_can_be_read_back(machine):
     array = zeros_of(machine)
     np.save("new.npy", array)
