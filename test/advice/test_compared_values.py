@@ -114,6 +114,25 @@ def test_values_are_read_without_a_gpu_too(capsys):
     assert capsys.readouterr().out == "lr 1e-3 on cuda:0, tensor(2.5)\n"
 
 
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((None, 0.9, True), {}),
+        ((None, 0.9), {"is_causal": True}),
+        ((), {"dropout_p": 0.9, "is_causal": True}),
+    ],
+)
+def test_attention_without_dropout_keeps_its_other_arguments(args, kwargs):
+    query, value = torch.zeros(1, 2, 1), torch.tensor([[[1.0], [3.0]]])
+    recorded = RecordedValues()
+    with recorded.applied():
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            query, query, value, *args, **kwargs
+        )
+    assert attended.tolist() == [[[1.0], [2.0]]]  # causal, and nothing is dropped
+    assert recorded.finding() == Values((), (), True)
+
+
 def result(*comparison, is_without_dropout=False):
     found = Comparison(*comparison, is_without_dropout=is_without_dropout) if comparison else None
     return Result(2 * 2**20, 2**20, True, True, found)
