@@ -200,6 +200,15 @@ def test_settings_of_the_environment_stay_and_count(monkeypatch):
     )
 
 
+def test_of_the_allocators_settings_one_is_for_linux_alone():
+    settings = chosen(["expandable_segments", "max_split_size=64", "roundup=4"])
+    assert [setting.what_it_changes for setting in settings] == [
+        "nothing the program computes; Linux",
+        "nothing the program computes",
+        "nothing the program computes",
+    ]
+
+
 def test_a_program_that_is_one_of_several_ranks_is_sharded_already(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     finding = run(written(tmp_path, HEAD), chosen(["shard"])).finding
