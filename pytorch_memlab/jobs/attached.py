@@ -128,11 +128,8 @@ class RunningProgram:
     _peaks: RunPeaks
 
     def begin(self) -> None:
-        """Record the lines of the user's modules, also in frames that run.
-
-        Raises:
-            UsageError: the main thread does not come to it.
-        """
+        """Record the lines of the user's modules, also in frames that run."""
+        # Raises UsageError if the main thread does not come to it.
         in_main_thread(self._begin)
 
     def _begin(self) -> None:
@@ -195,11 +192,8 @@ _PendingCall = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 def in_main_thread(work: Callable[[], None]) -> None:
-    """Do work in the main thread, between two instructions of its program.
-
-    Raises:
-        UsageError: the main thread does not come to it, as within a long call.
-    """
+    """Do work in the main thread, between two instructions of its program."""
+    # Raises UsageError if the main thread does not come to it, as within a long call.
     if threading.current_thread() is threading.main_thread():
         work()
         return

@@ -19,11 +19,8 @@ _HOW: Final = (
 
 
 def attach(process: int, folder: str, save_every: float | None) -> str:
-    """Let a process write its profile into a folder; the folder that it writes to.
-
-    Raises:
-        UsageError: it cannot be asked, or refuses.
-    """
+    """Let a process write its profile into a folder; the folder that it writes to."""
+    # Raises UsageError if the process cannot be asked, or refuses.
     request = {"do": "attach", "folder": folder, "save_every": save_every}
     try:
         return str(ask(process, request)["folder"])
@@ -33,11 +30,8 @@ def attach(process: int, folder: str, save_every: float | None) -> str:
 
 
 def detach(process: int) -> str | None:
-    """End what ``attach`` began; the name of the last file, if there is one.
-
-    Raises:
-        UsageError: nothing is attached to it.
-    """
+    """End what ``attach`` began; the name of the last file, if there is one."""
+    # Raises UsageError if nothing is attached to the process.
     try:
         file = ask(process, {"do": "detach"})["file"]
     except NotListeningError:

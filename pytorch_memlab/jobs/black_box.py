@@ -85,11 +85,8 @@ class BlackBox:
         return self._is_done
 
     def finish(self, profile: RecordedProfile, error: BaseException | None) -> str | None:
-        """Write the profile of a process that has ended; the name of its file, None without one.
-
-        Raises:
-            UsageError: it cannot be written.
-        """
+        """Write the profile of a process that has ended; the name of its file, None without one."""
+        # Raises UsageError if the profile cannot be written.
         if os.getpid() != self._process:
             return None
         self._stop()

@@ -42,11 +42,7 @@ def for_ranks(words: Sequence[str], environment: Mapping[str, str]) -> dict[str,
 
 
 def launcher_command(command: Sequence[str], *, is_module: bool) -> list[str]:
-    """The command line of a launcher: one on the PATH, or else one beside this Python.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """The command line of a launcher: one on the PATH, or else one beside this Python."""
     name, *arguments = command
     if is_module:
         return [sys.executable, "-m", name, *arguments]

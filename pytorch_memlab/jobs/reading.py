@@ -34,11 +34,8 @@ def is_job(path: str) -> bool:
 
 
 def read_job(path: str) -> Job:
-    """The answer for all ranks, of a job that has ended or goes on.
-
-    Raises:
-        ProfileError: there is no rank, or the file is damaged.
-    """
+    """The answer for all ranks, of a job that has ended or goes on."""
+    # Raises ProfileError if there is no rank, or the file is damaged.
     if os.path.isdir(path):
         return _job_of_folder(path)
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -69,13 +66,9 @@ def _job_of_folder(path: str) -> Job:
 
 
 def digest_of_file(file: Path) -> RankDigest:
-    """The digest of the profile of a rank, from the head of its file if it is there.
-
-    Raises:
-        ProfileError: the file is damaged.
-        DamagedError: its digest is.
-        OSError: it cannot be read.
-    """
+    """The digest of the profile of a rank, from the head of its file if it is there."""
+    # Raises ProfileError for a damaged file, DamagedError for a damaged digest, and OSError for a
+    # file that cannot be read.
     with open(file, encoding="utf-8", errors="surrogateescape") as opened:
         head = opened.read(_HEAD)
         digest = job_file.digest_in(head)
@@ -86,12 +79,7 @@ def digest_of_file(file: Path) -> RankDigest:
 
 
 def profile_of_file(file: Path) -> RecordedProfile:
-    """The profile of a rank.
-
-    Raises:
-        ProfileError: the file is damaged.
-        OSError: it cannot be read.
-    """
+    """The profile of a rank; ProfileError for a damaged file, OSError for an unreadable one."""
     text = file.read_text(encoding="utf-8", errors="surrogateescape")
     return profile_file.load(text, file.name)
 

@@ -84,12 +84,9 @@ class Listening:
 
 
 def ask(process: int, request: Message) -> Message:
-    """The answer of a process to a request.
-
-    Raises:
-        NotListeningError: the process does not listen.
-        UsageError: it refuses, or does not answer in time.
-    """
+    """The answer of a process to a request."""
+    # Raises NotListeningError if the process does not listen, and UsageError if it refuses or does
+    # not answer in time.
     try:
         connection = Client(_address(process))
     except (OSError, EOFError):

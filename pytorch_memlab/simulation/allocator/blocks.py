@@ -182,11 +182,9 @@ class BlockPool:
         return remaining > SMALL_SIZE and size < settings.max_split_size
 
     def cut_off(self, block: Block, size: int, *, splits: bool) -> tuple[int, int]:
-        """Leave a block that is in no pool its low addresses, if it is split, and keep the rest.
-
-        Returns:
-            by how many free blocks that are parts of a segment, and their bytes, there are more.
-        """
+        """Leave a block that is in no pool its low addresses, if it is split, and keep the rest."""
+        # Returns by how much the number of free blocks that are parts of a segment grows, and by
+        # how many bytes.
         was_split = block.prev is not None or block.next is not None
         if not splits:
             return (-1, -block.size) if was_split else (0, 0)

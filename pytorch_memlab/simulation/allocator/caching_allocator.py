@@ -91,11 +91,8 @@ class CachingAllocator:
         self.set_memory_fraction(settings.per_process_memory_fraction)
 
     def malloc(self, size: int, stream: int = 0, pool_id: PoolId | None = None) -> int:
-        """Serve a request, of a private pool if one is named, and return the address.
-
-        Raises:
-            DeviceOutOfMemoryError: the GPU has no room.
-        """
+        """Serve a request, of a private pool if one is named, and return the address."""
+        # Raises DeviceOutOfMemoryError if the GPU has no room.
         if size <= 0:
             if size:
                 raise UsageError(f"size must be 0 or more bytes, not {size}")

@@ -39,11 +39,8 @@ class CheckpointDelta:
 
 
 def checkpoint_state(allocator: CachingAllocator, pool_id: PoolId) -> PoolState:
-    """The state of a pool.
-
-    Raises:
-        RuntimeError: there is no such pool, or nothing uses it, or a stream uses a freed block.
-    """
+    """The state of a pool."""
+    # Raises RuntimeError if there is no such pool, nothing uses it, or a stream uses a freed block.
     allocator.process_deferred()
     pool = _used_pool(allocator, pool_id, "Could not find pool of id")
     segments = []
@@ -57,11 +54,8 @@ def checkpoint_state(allocator: CachingAllocator, pool_id: PoolId) -> PoolState:
 
 
 def set_checkpoint_state(allocator: CachingAllocator, state: PoolState) -> CheckpointDelta:
-    """Free all blocks of a pool, then allocate those of the state.
-
-    Raises:
-        RuntimeError: a segment of the state is gone, or is not what it was.
-    """
+    """Free all blocks of a pool, then allocate those of the state."""
+    # Raises RuntimeError if a segment of the state is gone, or is not what it was.
     pool = _used_pool(allocator, state.pool_id, "Could not find private pool id")
     delta = CheckpointDelta([], [])
     for head in _heads(allocator, pool):

@@ -43,11 +43,8 @@ class PrivatePools:
         return None
 
     def use(self, pool_id: PoolId) -> None:
-        """Make a pool, or count one more use of it.
-
-        Raises:
-            RuntimeError: nothing used the pool any more, though tensors are still in it.
-        """
+        """Make a pool, or count one more use of it."""
+        # Raises RuntimeError if nothing used the pool any more, though tensors are still in it.
         pool = self.by_id.get(pool_id)
         if pool is None:
             self.of_id(pool_id)

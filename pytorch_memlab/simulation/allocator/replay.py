@@ -116,11 +116,7 @@ class RequestReplay:
         self.result.private_at_peak = self.allocator.private_reserved_bytes
 
     def malloc(self, size: int, stream: int, pool_id: PoolId | None) -> int:
-        """Make a request.
-
-        Raises:
-            DeviceOutOfMemoryError: the GPU has no room.
-        """
+        """Make a request; DeviceOutOfMemoryError if the GPU has no room."""
         try:
             return self.allocator.malloc(size, stream, pool_id)
         finally:

@@ -79,14 +79,13 @@ def make_tables() -> None:
     trace_rules.get_torch_obj_rule_map()
 
 
-def install(machine: Machine, replaced: Mapping[Any, Any], patches: Patches) -> None:
-    """Let Dynamo trace as without the simulation, until undone.
-
-    Args:
-        machine: the simulated GPUs.
-        replaced: the functions of torch that the simulation replaces, each by what stands for it.
-        patches: to be undone.
-    """
+def install(
+    machine: Machine,
+    # the functions of torch that the simulation replaces, each by what stands for it
+    replaced: Mapping[Any, Any],
+    patches: Patches,
+) -> None:
+    """Let Dynamo trace as without the simulation, until undone."""
     _hide_function_mode(patches)
     _see_through_replacements(replaced, patches)
     _skip_own_frames(patches)

@@ -38,16 +38,12 @@ def install(patches: Patches) -> None:
         return boxed(compiler, is_hit=not is_backward)(module, inputs)
 
 
-def from_lines(module: GraphModule, *, is_hit: bool) -> Callable[[Run], Run]:
-    """Let the ops of a graph come from lines of the program.
-
-    Args:
-        module: whose code is changed in place, for others hold its function already.
-        is_hit: whether a run of the graph is one of its lines.
-
-    Returns:
-        a decorator of a function that runs the graph.
-    """
+def from_lines(
+    module: GraphModule,  # whose code is changed in place, for others hold its function already
+    *,
+    is_hit: bool,  # a run of the graph is one of its lines
+) -> Callable[[Run], Run]:
+    """A decorator for what runs a graph: the ops of the graph come from lines of the program."""
     graphs = list(_nested(module))
     lines = frozenset[Frames]().union(*(frames_of_ops(graph.graph) for graph in graphs))
     for graph in graphs:

@@ -52,15 +52,14 @@ def _fresh_folder() -> str | None:
     return folder if is_temporary and of_kernels == os.path.join(folder, "triton") else None
 
 
-def install(patches: Patches, folder: str, load: Callable[[Any, Any], Any]) -> None:
-    """Keep lowered graphs in a folder, until undone.
-
-    Args:
-        patches: to be undone.
-        folder: that has them; it is made with the first.
-        load: makes a function of what ``_compile_to_module_lines`` left in ``cache_linemap`` of a
-            graph, the wrapper's text first, and of the graph's constants.
-    """
+def install(
+    patches: Patches,
+    folder: str,  # that has them; it is made with the first
+    # makes a function of what ``_compile_to_module_lines`` left in ``cache_linemap`` of a graph,
+    # the wrapper's text first, and of the graph's constants
+    load: Callable[[Any, Any], Any],
+) -> None:
+    """Keep lowered graphs in a folder, until undone."""
 
     def folder_of_graph() -> str:
         """PyTorch's key lacks which saved tensors the graph of a backward pass may overwrite."""

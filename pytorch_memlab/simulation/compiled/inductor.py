@@ -75,20 +75,12 @@ Run = Callable[[list[Any]], Any]
 def install(
     machine: Machine,
     patches: Patches,
-    folder: str,
-    program_of: Callable[[Lowered], Run],
+    folder: str,  # that keeps lowered graphs for the next process
+    program_of: Callable[[Lowered], Run],  # makes a function of a lowered graph
+    # makes one of a graph that Inductor fails to lower, True if it is no backward pass
     instead_of: Callable[[BaseException, GraphModule, bool], Run],
 ) -> None:
-    """Let Inductor lower graphs for simulated GPUs, until undone.
-
-    Args:
-        machine: the simulated GPUs.
-        patches: to be undone.
-        folder: that keeps lowered graphs for the next process.
-        program_of: makes a function of a lowered graph.
-        instead_of: makes one of a graph that Inductor fails to lower, True if it is no backward
-            pass.
-    """
+    """Let Inductor lower graphs for simulated GPUs, until undone."""
     for module, values in ((config, _CONFIG), (functorch_config, {"enable_autograd_cache": False})):
         changed = module.patch(values)
         changed.__enter__()
@@ -154,11 +146,8 @@ class _Templates:
 
 
 def without_timing(backend: Any) -> tuple[Any, bool]:
-    """An Inductor backend that chooses no library by time, and records graphs as a whole.
-
-    Returns:
-        the backend, and True if the one given would choose so.
-    """
+    """A backend that chooses no library by time; True if the one given would choose so."""
+    # The new one also records graphs as a whole.
     left_out = frozenset(name for name in _LEFT_OUT if backend.config.get(name))
     options = {name: value for name, value in backend.config.items() if name not in left_out}
     if "max_autotune" in left_out:

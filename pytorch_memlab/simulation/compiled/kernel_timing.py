@@ -94,11 +94,8 @@ class KernelTiming:
         self.is_due = True
 
     def take(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
-        """Take what it takes to time the kernel with these arguments, and free it again.
-
-        Raises:
-            torch.OutOfMemoryError: there is no room for it. The next launch times it again.
-        """
+        """Take what it takes to time the kernel with these arguments, and free it again."""
+        # Raises torch.OutOfMemoryError if there is no room for it. The next launch times it again.
         try:
             kernel, is_estimate = _tuned(self._source)
             with self._benchmarker.estimating(is_estimate):

@@ -31,13 +31,12 @@ class LineEntries:
         caller = _entry(_CALLS, len(self._calls) - 1)
         return ast.Call(caller, [call.func, *call.args], call.keywords)
 
-    def place(self, frames: Frames, name: str) -> ast.expr:
-        """An expression: a function that arrives at a line, and calls another one as it does.
-
-        Args:
-            frames: of the line; without any, it is that of the caller.
-            name: of what the other one does. It shows below the line.
-        """
+    def place(
+        self,
+        frames: Frames,  # of the line; without any, it is that of the caller
+        name: str,  # of what the other one does; it shows below the line
+    ) -> ast.expr:
+        """An expression: a function that arrives at a line, and calls another one as it does."""
         call = in_frames((*(frame for frame in frames if frame[0]), ("", 1, name)))
         arrive = compiled_code.at(frames)
 

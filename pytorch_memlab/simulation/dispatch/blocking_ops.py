@@ -30,11 +30,8 @@ def wait(machine: Machine, op: Any, args: Args, kwargs: Kwargs, result: Any) -> 
 def refuse_in_capture(
     machine: Machine, capture: Capture, op: Any, args: Args, kwargs: Kwargs, result: Any
 ) -> None:
-    """Refuse what copies from or to memory that is not pinned, or waits for the GPU.
-
-    Raises:
-        RuntimeError: of PyTorch's check, or of CUDA, which ends the capture.
-    """
+    """Refuse what copies from or to memory that is not pinned, or waits for the GPU."""
+    # Raises RuntimeError: that of PyTorch's check, or that of CUDA, which ends the capture.
     if op in (_aten._to_copy.default, _aten.copy_.default):
         source, target = (args[0], result) if op is _aten._to_copy.default else (args[1], args[0])
         hosts = [tensor for tensor in (source, target) if machine.gpu_of(tensor) is None]

@@ -140,11 +140,8 @@ class OpRecording:
 
     @contextmanager
     def as_one_op(self, args: Any) -> Iterator[Callable[[Callable[..., Any], Any], None]]:
-        """Within: what runs is kept as one op, by the function that is given, with its result.
-
-        Args:
-            args: the op's arguments, any of which it may write to.
-        """
+        """Within: what runs is kept as one op, by the function that is given, with its result."""
+        # The op may write to any of its arguments.
         tensors = _tensors(args)
         for tensor in tensors:
             self.save(tensor)

@@ -37,18 +37,9 @@ _current_node = torch._C._current_autograd_node
 
 
 class DispatchedCall(OpCall):
-    """A call of an op: all that is known of it, from its arguments to its results.
+    """A call of an op: all that is known of it, from its arguments to its results."""
 
-    ``OutputDevices`` says where it runs and where its outputs live.
-
-    Args:
-        machine: the state of the simulation.
-        gradients: of the thread.
-        info: the facts of the op.
-        op: a ``torch._ops.OpOverload``.
-        args: of the op.
-        kwargs: of the op.
-    """
+    # ``OutputDevices`` says where it runs and where its outputs live.
 
     runs_on: SimulatedGPU | None = None  # the GPU whose kernels run; None: those of the CPU
     outputs_on: SimulatedGPU | None = None  # the GPU of the outputs; None: the CPU
@@ -59,9 +50,9 @@ class DispatchedCall(OpCall):
     def __init__(
         self,
         machine: Machine,
-        gradients: InPlaceGradientAccumulation,
+        gradients: InPlaceGradientAccumulation,  # of the thread
         info: OpInfo,
-        op: Any,
+        op: Any,  # a ``torch._ops.OpOverload``
         args: Args,
         kwargs: Kwargs,
     ) -> None:
@@ -176,13 +167,12 @@ class DispatchedCall(OpCall):
             capture.recording.draw = random_draws.Draw(generator.state, offset, drawing)
         return drawing(generator.state.source(offset))
 
-    def allocate(self, gpu: SimulatedGPU, result: Any) -> None:
-        """Allocate what the kernels of the op allocate, in their order, and free the temporaries.
-
-        Args:
-            gpu: whose kernels they are.
-            result: of the op.
-        """
+    def allocate(
+        self,
+        gpu: SimulatedGPU,  # whose kernels they are
+        result: Any,  # of the op
+    ) -> None:
+        """Allocate what the op's kernels allocate, in their order, and free the temporaries."""
         self.gpu, self.result = gpu, result
         self.stream = self.machine.current_stream(gpu.index)
         with uninterrupted(*STANDARD_SIGNALS):

@@ -51,11 +51,7 @@ class _Transfer(torch.autograd.Function):
 def move(
     machine: Machine, tensor: torch.Tensor, target: SimulatedGPU | None, options: dict[str, Any]
 ) -> torch.Tensor:
-    """A tensor on a device.
-
-    Raises:
-        NotImplementedError: the tensor is on the meta device.
-    """
+    """A tensor on a device; NotImplementedError for a tensor on the meta device."""
     if tensor.is_meta and not _wraps_others(tensor):
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     if machine.gpu_of(tensor) is target and not functorch.is_legacy_batchedtensor(tensor):

@@ -79,24 +79,6 @@ PRESETS: Final[Mapping[str, GPU]] = _presets()
 def find_gpu(spec: str | int | GPU) -> GPU:
     """The GPU that a name, a size, a file or a description stands for.
 
-    Args:
-        spec: one of
-
-            * a name of ``PRESETS``, in any case, with or without blanks, dashes and NVIDIA's
-              "GeForce" or "Tesla"; or the name that ``torch.cuda.get_device_name`` gives;
-            * a size: bytes as an int, or a text that ``parse_size`` takes;
-            * the path of a TOML file, which ends in ``.toml``: its keys are the arguments of
-              ``GPU``;
-            * a ``GPU``.
-
-    Returns:
-        The GPU. For a size it has just that many bytes, all of them for PyTorch, and an A100's
-        other properties, such as compute capability 8.0 and 108 SMs.
-
-    Raises:
-        UnknownGPUError: no such name, a size under 2 MiB or over 128 TiB, or no such file.
-        UsageError: the file does not describe a GPU.
-
     >>> find_gpu("NVIDIA RTX 4090").name
     'NVIDIA GeForce RTX 4090'
     >>> find_gpu("A100 40GB") is PRESETS["a100-40gb"]
@@ -110,6 +92,19 @@ def find_gpu(spec: str | int | GPU) -> GPU:
         ...
     pytorch_memlab.errors.UnknownGPUError: unknown GPU 'h10' (did you mean h100 or a10?). ...
     """
+    # ``spec`` is
+    #
+    # * a name of ``PRESETS``, in any case, with or without blanks, dashes and NVIDIA's "GeForce" or
+    #   "Tesla"; or the name that ``torch.cuda.get_device_name`` gives;
+    # * a size: bytes as an int, or a text that ``parse_size`` takes;
+    # * the path of a TOML file, which ends in ``.toml``: its keys are the arguments of ``GPU``;
+    # * a ``GPU``.
+    #
+    # For a size, the GPU has just that many bytes, all of them for PyTorch, and an A100's other
+    # properties, such as compute capability 8.0 and 108 SMs.
+    #
+    # Raises UnknownGPUError if there is no such name or file, and for a size under 2 MiB or over
+    # 128 TiB. Raises UsageError for a file that does not describe a GPU.
     if isinstance(spec, GPU):
         return spec
     if isinstance(spec, bool) or not isinstance(spec, (str, int)):
@@ -128,16 +123,11 @@ def find_gpu(spec: str | int | GPU) -> GPU:
 
 
 def read_gpu(path: str | Path) -> GPU:
-    """The GPU that a TOML file describes.
-
-    Args:
-        path: of the file. Its keys are the arguments of ``GPU``: ``name``, ``memory``,
-            ``compute_capability``, ``multiprocessors`` and the optional ones.
-
-    Raises:
-        UnknownGPUError: the file cannot be read.
-        UsageError: it is not TOML, or does not describe a GPU; the message names the key.
-    """
+    """The GPU that a TOML file describes."""
+    # The keys of the file are the arguments of ``GPU``: ``name``, ``memory``,
+    # ``compute_capability``, ``multiprocessors`` and the optional ones. Raises UnknownGPUError for
+    # a file that cannot be read, and UsageError for one that is not TOML or does not describe a
+    # GPU; the message names the key.
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -17,18 +17,13 @@ _SIZE = re.compile(r"([+-]?[0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(?:([kmgt])(i?b)?|b)
 
 
 def parse_size(text: str) -> int | None:
-    """The bytes that a text stands for.
-
-    Args:
-        text: a number of bytes, or one with a unit: K, M, G, T and KiB, MiB, GiB, TiB are powers
-            of 1024; KB, MB, GB, TB powers of 1000.
-
-    Returns:
-        the bytes, rounded down; None if the text is no size.
+    """The bytes that a text stands for, rounded down; None if the text is no size.
 
     >>> parse_size("1.5GiB"), parse_size("450 mb"), parse_size("450 sheep")
     (1610612736, 450000000, None)
     """
+    # A size is a number of bytes, or one with a unit: K, M, G, T and KiB, MiB, GiB, TiB are powers
+    # of 1024; KB, MB, GB, TB powers of 1000.
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
@@ -41,20 +36,19 @@ def parse_size(text: str) -> int | None:
     return rounded_down if nbytes >= 0 else -rounded_down
 
 
-def checked_size(size: object, expected: str, units: Sequence[str] = ("MiB", "GiB")) -> int:
+def checked_size(
+    size: object,  # bytes, or a text that ``parse_size`` reads
+    expected: str,  # the start of the error, which says what is a size and gives an example
+    # what the error suggests for a small number without a unit
+    units: Sequence[str] = ("MiB", "GiB"),
+) -> int:
     """The bytes that a user gives as a size, which may be 0.
-
-    Args:
-        size: bytes, or a text that ``parse_size`` reads.
-        expected: the start of the error, which says what is a size and gives an example.
-        units: what the error suggests for a small number without a unit.
-
-    Raises:
-        UsageError: the argument is no size, or a text of less than a block without a unit.
 
     >>> checked_size("64MiB", "a limit is a size such as 20GiB")
     67108864
     """
+    # Raises UsageError if the argument is no size, or is a text of less than a block without a
+    # unit.
     read = parse_size(size) if isinstance(size, str) else size
     if not isinstance(read, int) or isinstance(read, bool) or not 0 <= read < _TOO_LARGE:
         raise UsageError(f"{expected}, not {quoted(size)}")

@@ -7,15 +7,14 @@ from collections.abc import Collection
 from .machine import Machine
 
 
-def adopt(machine: Machine, former: Machine, counted: Collection[int]) -> None:
-    """Let a machine have the tensors of a former one, which has none after that.
-
-    Args:
-        machine: a fresh one.
-        former: of a simulation that has ended.
-        counted: ``_cdata`` of the storages that take memory of the machine's GPUs. The others are
-            there as well, so that each tensor is where it was, and take none.
-    """
+def adopt(
+    machine: Machine,  # a fresh one
+    former: Machine,  # of a simulation that has ended
+    counted: Collection[int],  # ``_cdata`` of the storages that take memory of the machine's GPUs
+) -> None:
+    """Let a machine have the tensors of a former one, which has none after that."""
+    # The storages that are not counted are there as well, so that each tensor is where it was, and
+    # take no memory.
     for storage, allocation in former.allocations.living_storages():
         gpu = machine.gpu(allocation.gpu.index)
         if allocation.address and storage._cdata in counted:

@@ -75,16 +75,15 @@ def _is_float(value: object) -> TypeGuard[float]:
 
 
 class AssumedSizes:
-    """Sizes in a dry run as the user gives them.
+    """Sizes in a dry run as the user gives them."""
 
-    Args:
-        given: amounts by the name of an op, or by ``file:line``.
+    # Raises UsageError for a name, a line or an amount that cannot be.
 
-    Raises:
-        UsageError: a name, a line or an amount that cannot be.
-    """
-
-    def __init__(self, assumed: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        # amounts by the name of an op, or by ``file:line``
+        assumed: Mapping[str, object] | None = None,
+    ) -> None:
         self._of_ops: dict[str, Amount] = {}
         self._of_lines: dict[tuple[str, int], Amount] = {}
         self._names: dict[str | tuple[str, int], str] = {}

@@ -110,11 +110,7 @@ class Captures:
         return None
 
     def begin(self, capture: Capture) -> None:
-        """Begin a capture.
-
-        Raises:
-            RuntimeError: its stream is captured already.
-        """
+        """Begin a capture; RuntimeError if its stream is captured already."""
         if self.of_stream(capture.gpu.index, capture.origin) is not None:
             raise cuda_error("cudaErrorIllegalState")
         if not self.underway:
@@ -123,11 +119,9 @@ class Captures:
         self.pools.add(capture.pool_id)
 
     def end(self, capture: Capture) -> None:
-        """End a capture.
-
-        Raises:
-            RuntimeError: it is not whole: an error came before, or a stream has unjoined work.
-        """
+        """End a capture."""
+        # Raises RuntimeError if it is not whole: an error came before, or a stream has unjoined
+        # work.
         if capture.mode != "relaxed" and capture.thread != threading.get_ident():
             raise capture.fail("cudaErrorStreamCaptureWrongThread")
         self.underway.remove(capture)
@@ -138,23 +132,15 @@ class Captures:
             raise capture.fail("cudaErrorStreamCaptureUnjoined")
 
     def refuse_wait(self, index: int, stream: int | None = None) -> None:
-        """Refuse to wait for a stream, or for a whole GPU, if it is captured.
-
-        Raises:
-            RuntimeError: the capture ends by it.
-        """
+        """Refuse to wait for a captured stream, or a GPU that has one; the capture ends by it."""
         for capture in self.underway:
             if capture.gpu.index == index and (stream is None or stream in capture.clocks):
                 raise capture.fail("cudaErrorStreamCaptureUnsupported")
 
     def refuse_unsafe_call(self, index: int, stream: int) -> None:
-        """Refuse a call such as cudaMalloc, where a capture's error mode does.
-
-        PyTorch asks CUDA to permit that of a stream which is captured.
-
-        Raises:
-            RuntimeError: the capture ends by it.
-        """
+        """Refuse a call such as cudaMalloc, where a capture's error mode does."""
+        # PyTorch asks CUDA to permit that of a stream which is captured. The capture ends by the
+        # error.
         if self.of_stream(index, stream) is not None:
             return
         this_thread = threading.get_ident()
@@ -164,11 +150,8 @@ class Captures:
                 raise capture.fail("cudaErrorStreamCaptureUnsupported")
 
     def wait(self, index: int, stream: int, event: CapturedEvent | None) -> None:
-        """Let a stream wait for an event, None for one outside of captures.
-
-        Raises:
-            RuntimeError: that would join what must stay apart; the captures end by it.
-        """
+        """Let a stream wait for an event, None for one outside of captures."""
+        # Raises RuntimeError if that would join what must stay apart; the captures end by it.
         own = self.of_stream(index, stream)
         if event is None or event.capture not in self.underway:
             if own is not None:
@@ -190,11 +173,7 @@ class Captures:
 
 
 def refuse_captured_event(event: CapturedEvent | None) -> None:
-    """Refuse to query an event of a capture, or to wait for it.
-
-    Raises:
-        RuntimeError: the capture ends by it.
-    """
+    """Refuse to query an event of a capture, or to wait for it; the capture ends by that."""
     if event is not None:
         raise event.capture.fail("cudaErrorCapturedEvent")
 

@@ -66,11 +66,9 @@ class SimulatedGenerator(_Generator):
         return self._state
 
     def start_draw(self) -> int:
-        """Move the offset past one op's draws; return it as it was.
-
-        Raises:
-            RuntimeError: the op is captured, and the generator is not registered with the graph.
-        """
+        """Move the offset past one op's draws; return it as it was."""
+        # Raises RuntimeError if the op is captured, and the generator is not registered with the
+        # graph.
         state, capture = self._state, self._capture()
         if capture is None:
             before = state.offset

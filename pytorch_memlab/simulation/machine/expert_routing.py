@@ -55,22 +55,17 @@ class ExpertGroup:
 
 
 class ExpertRouting:
-    """The choices of all routers of a dry run: Note [The load of experts].
-
-    Args:
-        load: the tokens of this rank's experts, 1.0 for an even share of all.
-        group: the ranks that share the experts; None if that is not known, for even routing.
-        decides: whether tokens whose scores have values, as those of a tiny router, choose so too.
-        is_default: whether it is that of one rank of many, which the user did not ask for.
-    """
+    """The choices of all routers of a dry run: Note [The load of experts]."""
 
     def __init__(
         self,
-        load: float = 1.0,
+        load: float = 1.0,  # the tokens of this rank's experts, 1.0 for an even share of all
+        # the ranks that share the experts; None if that is not known, for even routing
         group: ExpertGroup | None = None,
         *,
+        # tokens whose scores have values, as those of a tiny router, choose so too
         decides: bool = False,
-        is_default: bool = False,
+        is_default: bool = False,  # it is that of one rank of many, which the user did not ask for
     ) -> None:
         self.load = load
         self.group = group

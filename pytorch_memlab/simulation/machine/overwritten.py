@@ -28,14 +28,14 @@ class Overwritten:
     def __bool__(self) -> bool:
         return bool(self._marks.known)
 
-    def mark(self, storage: torch.UntypedStorage, message: str, *, is_taken: bool) -> None:
-        """Let what uses the data of a storage fail with a message.
-
-        Args:
-            storage: whose data is gone.
-            message: of the error.
-            is_taken: whether a question for the storage itself fails too, as views need it.
-        """
+    def mark(
+        self,
+        storage: torch.UntypedStorage,  # whose data is gone
+        message: str,  # of the error
+        *,
+        is_taken: bool,  # a question for the storage itself fails too, as views need it
+    ) -> None:
+        """Let what uses the data of a storage fail with a message."""
         self._marks.add(storage, _Mark(message, is_taken))
 
     def check_data(self, storage: torch.UntypedStorage) -> None:

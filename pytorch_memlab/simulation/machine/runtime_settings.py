@@ -27,15 +27,12 @@ def settings_string(environment: Mapping[str, str] = os.environ) -> str:
 
 
 class RuntimeSettings:
-    """The allocators' settings, which the environment gives and the program changes.
+    """The allocators' settings, which the environment gives and the program changes."""
 
-    They hold for all GPUs, as PyTorch has one such configuration for the process. It reads the
-    environment when a program first uses CUDA (``instance`` in c10/core/AllocatorConfig.h).
-
-    Raises:
-        AllocatorSettingsError: an unknown setting in the environment, or a value that PyTorch
-            refuses.
-    """
+    # They hold for all GPUs, as PyTorch has one such configuration for the process. It reads the
+    # environment when a program first uses CUDA (``instance`` in c10/core/AllocatorConfig.h).
+    # AllocatorSettingsError is raised for an unknown setting in the environment, and for a value
+    # that PyTorch refuses.
 
     def __init__(self, gpus: Sequence[SimulatedGPU]) -> None:
         self._gpus = gpus

@@ -19,13 +19,11 @@ _BATCHED_VOLUMES: Final = 5
 _BATCHED_IMAGES: Final = 4
 
 
-def formatted_inputs(*positions: int, kernel: str = "") -> Memory:
-    """Inputs become contiguous in the memory format of the last one, channels last or first.
-
-    Args:
-        positions: of the inputs.
-        kernel: name of CUDA's kernel, if it refuses the integers that the CPU's takes.
-    """
+def formatted_inputs(
+    *positions: int,  # of the inputs
+    kernel: str = "",  # name of CUDA's kernel, if it refuses the integers that the CPU's takes
+) -> Memory:
+    """Inputs become contiguous in the memory format of the last one, channels last or first."""
 
     def memory(call: OpCall) -> None:
         if kernel:

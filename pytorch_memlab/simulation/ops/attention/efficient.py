@@ -209,23 +209,14 @@ def _backward_memory(call: OpCall) -> None:
 
 def alloc_workspace(
     call: OpCall,
-    query: torch.Tensor,
-    value: torch.Tensor,
-    result: torch.Tensor,
-    sizes: tuple[int, int, int],
+    query: torch.Tensor,  # [batch, queries, heads, head dimension], as the value and the result are
+    value: torch.Tensor,  # its head dimension may be another
+    result: torch.Tensor,  # of the forward pass
+    sizes: tuple[int, int, int],  # number of sequences, and the most queries and keys of one
     *,
-    has_dropout: bool,
+    has_dropout: bool,  # some kernels have none
 ) -> None:
-    """Allocate the temporaries of a backward pass.
-
-    Args:
-        call: of the op.
-        query: [batch, queries, heads, head dimension], as the value and the result are.
-        value: its head dimension may be another.
-        result: of the forward pass.
-        sizes: number of sequences, and the most queries and keys of one.
-        has_dropout: some kernels have none.
-    """
+    """Allocate the temporaries of a backward pass."""
     warn_of_nondeterminism("Memory Efficient attention")
     batch, queries, heads, size = query.shape
     head = size, value.shape[-1]

@@ -134,17 +134,13 @@ def _backward_memory(call: OpCall) -> None:
 
 
 def alloc_accumulators(
-    call: OpCall, query: torch.Tensor, key: torch.Tensor, batch: int, rows: int
+    call: OpCall,
+    query: torch.Tensor,  # its last dimensions are heads and head dimension, as those of the key
+    key: torch.Tensor,  # with fewer heads, each gradient of a head is the sum of several
+    batch: int,  # number of sequences
+    rows: int,  # queries of all sequences, each rounded up
 ) -> None:
-    """Allocate the temporaries of a backward pass.
-
-    Args:
-        call: of the op.
-        query: its last dimensions are heads and head dimension, as those of the key.
-        key: with fewer heads, each gradient of a head is the sum of several.
-        batch: number of sequences.
-        rows: queries of all sequences, each rounded up.
-    """
+    """Allocate the temporaries of a backward pass."""
     warn_of_nondeterminism("Flash Attention")
     heads, size = query.shape[-2:]
     parts = 1

@@ -54,15 +54,11 @@ Not those of the simulated GPU: a run of ``fit`` stands for all GPUs that decide
 """
 
 
-def workspace_bound(convolution: Convolution, result: torch.Tensor) -> int:
-    """Bytes that cuDNN takes at most, forward or backward.
-
-    See Note [Bounds of cuDNN's workspaces].
-
-    Args:
-        convolution: what is convolved.
-        result: the result of its forward pass, or the gradient of that.
-    """
+def workspace_bound(
+    convolution: Convolution,
+    result: torch.Tensor,  # of the forward pass, or the gradient of that
+) -> int:
+    """Bytes that cuDNN takes at most, in either pass. See Note [Bounds of cuDNN's workspaces]."""
     image, places = convolution.tensor, result
     if convolution.transposed:
         image, places = places, image

@@ -127,11 +127,7 @@ def overload_named(name: str) -> Any:
 
 
 def refuse_cpu_tensors(op: Any, gpu: SimulatedGPU, *tensors: torch.Tensor | None) -> None:
-    """Fail as CUDA's kernels do where one of the tensors is on the CPU and is no number.
-
-    Raises:
-        RuntimeError: one of them is.
-    """
+    """Fail as CUDA's kernels do where one of the tensors is on the CPU and is no number."""
     with_dims = (tensor for tensor in tensors if tensor is not None and tensor.dim())
     if None in map(active.gpu_of, with_dims):
         raise mixed_devices(op, gpu, "cpu")

@@ -13,20 +13,12 @@ from .memory_formats import LOW_PRECISION
 
 
 def in_single_precision(op: Any) -> Callable[..., Any]:
-    """The reference of an op: its kernel for the CPU, with conversions around it.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
-    """
+    """The reference of an ``OpOverload``: its kernel for the CPU, with conversions around it."""
     return _widening(op, dict.fromkeys(LOW_PRECISION, torch.float32))
 
 
 def in_complex_single(op: Any) -> Callable[..., Any]:
-    """The same for complex half precision, and for no other type of numbers.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
-    """
+    """The same for complex half precision, and for no other type of numbers."""
     return _widening(op, {torch.complex32: torch.complex64})
 
 

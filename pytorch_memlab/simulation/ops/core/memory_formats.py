@@ -69,13 +69,12 @@ def laid_out_as(*positions: int) -> Callable[[tuple[Any, ...], Any], Any]:
     return correct
 
 
-def laid_out_by(meta: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel for the CPU whose results lie in memory as a meta kernel says, which is CUDA's way.
-
-    Args:
-        meta: takes the arguments with their first, the only tensor, on the meta device.
-        kernel: computes the results.
-    """
+def laid_out_by(
+    # takes the arguments with their first, the only tensor, on the meta device
+    meta: Callable[..., Any],
+    kernel: Callable[..., Any],  # computes the results
+) -> Callable[..., Any]:
+    """A kernel for the CPU whose results lie in memory as those of a meta kernel, as on CUDA."""
 
     def reference(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         results = kernel(tensor, *args, **kwargs)

@@ -79,14 +79,8 @@ class OpCall(ABC):
         return self.args[position] if position < len(self.args) else names[name][1]
 
     def refuse_integers(self, kernel: str) -> None:
-        """Fail as a kernel of CUDA does that takes no integers, though the CPU's takes them.
-
-        Args:
-            kernel: its name in PyTorch's error.
-
-        Raises:
-            NotImplementedError: the first argument has integers, and no tensor is empty.
-        """
+        """Fail as a kernel of CUDA does that takes no integers, though the CPU's takes them."""
+        # The error names ``kernel``. A call with an empty tensor does not fail.
         name = _INTEGERS.get(self.args[0].dtype)
         if name is not None and all(tensor.numel() for tensor in tensors_in(self.args, {})):
             raise NotImplementedError(f"\"{kernel}\" not implemented for '{name}'")
@@ -96,11 +90,8 @@ class OpCall(ABC):
         return self.machine.allocations.find(tensor) is None
 
     def alloc_temp(self, nbytes: int) -> Allocation:
-        """Allocate memory until the op ends; the last allocated is freed first, as in C++.
-
-        Raises:
-            torch.OutOfMemoryError: the GPU is full.
-        """
+        """Allocate memory until the op ends; the last allocated is freed first, as in C++."""
+        # Raises torch.OutOfMemoryError if the GPU is full.
         is_estimate = not self.is_confirmed
         allocation = self.gpu.allocate(nbytes, self.stream, is_estimate=is_estimate)
         self._temporaries.append(allocation)
@@ -113,16 +104,14 @@ class OpCall(ABC):
         return [self.alloc_temp(nbytes) for nbytes in sizes]
 
     def leave_out(
-        self, unknown: str, at_most: int | None = None, *, gives_way: bool = False
+        self,
+        unknown: str,  # what it is, such as ``cuDNN workspaces``
+        # the most bytes that it can be, on top of all that is in use now; None if no bound is known
+        at_most: int | None = None,
+        *,
+        gives_way: bool = False,  # less does where there is no room for so much
     ) -> None:
-        """A library takes memory here whose size only it knows, and none is counted.
-
-        Args:
-            unknown: what it is, such as ``cuDNN workspaces``.
-            at_most: the most bytes that it can be, on top of all that is in use now; None if no
-                bound is known.
-            gives_way: less does where there is no room for so much.
-        """
+        """A library takes memory here whose size only it knows, and none is counted."""
         self.unknown_workspace = unknown
         self.workspace_gives_way = gives_way
         if at_most is None:
@@ -146,13 +135,12 @@ class OpCall(ABC):
             if tensor is not None and not tensor.is_contiguous(memory_format=memory_format):
                 self.alloc_copy(tensor)
 
-    def alloc_outputs(self, *tensors: torch.Tensor | None, is_estimate: bool = False) -> None:
-        """Allocate the given outputs, or all of them if none is given.
-
-        Args:
-            tensors: of the op's result; None has no memory.
-            is_estimate: no recording confirms their sizes.
-        """
+    def alloc_outputs(
+        self,
+        *tensors: torch.Tensor | None,  # of the op's result; None has no memory
+        is_estimate: bool = False,  # no recording confirms their sizes
+    ) -> None:
+        """Allocate the given outputs, or all of them if none is given."""
         if not tensors and not self.has_outputs:
             self.has_outputs = True
             self.allocate_outputs()

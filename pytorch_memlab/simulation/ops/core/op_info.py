@@ -20,16 +20,15 @@ _SIZES: Final = frozenset({"size", "output_size", "repeats", "pad", "scale_facto
 
 
 class OpInfo(OpDefinition):
-    """The facts of an op that are known before it runs, those of its definition among them.
+    """The facts of an op that are known before it runs, those of its definition among them."""
 
-    ``name`` is without that of the overload. ``composite`` is None also for an op with a kernel:
-    autograd has taken other composites apart, except in inference mode.
+    # ``name`` is without that of the overload. ``composite`` is None also for an op with a kernel:
+    # autograd has taken other composites apart, except in inference mode.
 
-    Args:
-        op: a ``torch._ops.OpOverload``.
-    """
-
-    def __init__(self, op: Any) -> None:
+    def __init__(
+        self,
+        op: Any,  # a ``torch._ops.OpOverload``
+    ) -> None:
         definition = definition_of(op) or _UNREGISTERED
         super().__init__(
             **{field.name: getattr(definition, field.name) for field in fields(definition)}

@@ -50,16 +50,12 @@ def generator_of(kwargs: dict[str, Any], on_gpu: bool) -> SimulatedGenerator | N
 
 
 def drawing(
-    op: Any, run: Callable[..., Any], is_named: bool, source: torch.Generator
+    op: Any,  # a ``torch._ops.OpOverload``
+    run: Callable[..., Any],  # computes it
+    is_named: bool,  # the call names a generator
+    source: torch.Generator,  # it draws from this
 ) -> Callable[..., Any]:
-    """A function that runs an op which draws on a simulated GPU, from a generator of the CPU.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
-        run: computes it.
-        is_named: the call names a generator.
-        source: it draws from this.
-    """
+    """A function that runs an op which draws on a simulated GPU, from a generator of the CPU."""
     if is_named:
         return functools.partial(_run_with_source, run, source)
     variant = _with_generator(op) if run is op else None

@@ -43,11 +43,8 @@ class AssumedSize:
     option: str = ""
 
     def of(self, values: TensorValues, op: str, elements: int, assumed: int) -> int:
-        """The size, in elements: ``assumed`` if the user does not say it. The read is counted.
-
-        Raises:
-            AssumedValueError: the simulation is strict.
-        """
+        """The size, in elements: ``assumed`` if the user does not say it. The read is counted."""
+        # Raises AssumedValueError if the simulation is strict.
         amount = None
         if self.option and values.assumed:
             amount = values.assumed.find(self.option, *current_line())
@@ -73,11 +70,8 @@ class DataDependence:
     counts_itself: bool = False  # ``outputs`` counts the read of a value
 
     def count(self, values: TensorValues, op: str) -> None:
-        """Count a read of a value that a dry run does not have.
-
-        Raises:
-            AssumedValueError: the simulation is strict.
-        """
+        """Count a read of a value that a dry run does not have."""
+        # Raises AssumedValueError if the simulation is strict.
         values.reads.count(op, self.called, self.assumption)
 
 
@@ -149,19 +143,15 @@ class OpDefinition:
 _definitions: Final[dict[str, OpDefinition]] = {}
 
 
-def define(name: str, *more_names: str, **facts: Any) -> None:
-    """Register ops that share their facts.
-
-    Args:
-        name: of the op, such as ``aten::max.dim``; ``aten::set_.*`` means every overload that has
-            no registration.
-        more_names: of other ops.
-        facts: fields of ``OpDefinition``; with a source, the provenance is ``SOURCE`` by default;
-            ``values`` is a reference that serves the meta device too.
-
-    Raises:
-        ValueError: an op is registered twice.
-    """
+def define(
+    # such as ``aten::max.dim``; ``aten::set_.*`` means every overload that has no registration
+    name: str,
+    *more_names: str,
+    **facts: Any,  # fields of ``OpDefinition``
+) -> None:
+    """Register ops that share their facts; ValueError for an op that is registered twice."""
+    # With a source, the provenance is ``SOURCE`` by default; ``values`` is a reference that serves
+    # the meta device too.
     home = _calling_module()
     if "values" in facts:
         facts["reference"] = facts["meta"] = facts.pop("values")
@@ -183,18 +173,14 @@ def _calling_module() -> str:
     return str(frame.f_globals["__name__"])
 
 
-def op(name: str, *more_names: str, source: str, **facts: Any) -> Callable[[Memory], Memory]:
-    """Register the decorated function as the memory of ops.
-
-    Args:
-        name: of the op, such as ``aten::max.dim``.
-        more_names: of other ops with the same facts.
-        source: file of PyTorch's sources that the memory comes from.
-        facts: other fields of ``OpDefinition``; the provenance is ``SOURCE`` by default.
-
-    Returns:
-        a decorator that returns the function as it is.
-    """
+def op(
+    name: str,  # such as ``aten::max.dim``
+    *more_names: str,  # of other ops with the same facts
+    source: str,  # file of PyTorch's sources that the memory comes from
+    **facts: Any,  # other fields of ``OpDefinition``
+) -> Callable[[Memory], Memory]:
+    """A decorator that registers a function as the memory of ops, and returns it as it is."""
+    # The provenance is ``SOURCE`` by default.
 
     def register(memory: Memory) -> Memory:
         define(name, *more_names, memory=memory, source=source, **facts)
@@ -230,11 +216,7 @@ def definitions() -> Mapping[str, OpDefinition]:
 
 
 def definition_of(op: Any) -> OpDefinition | None:
-    """The definition of an op; an overload with ``out=`` has the memory of the one without.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
-    """
+    """The definition of an ``OpOverload``; one with ``out=`` has the memory of the one without."""
     own = _named(op)
     if own is not None or not is_out(op):
         return own

@@ -18,11 +18,8 @@ _NAMES: Final = {
 
 
 def refuse_mixed_types(tensor: torch.Tensor, *parameters: torch.Tensor | None) -> None:
-    """Fail as ``data_ptr`` does in the kernels of layer norm and group norm.
-
-    Raises:
-        RuntimeError: a parameter has another type than the tensor.
-    """
+    """Fail as ``data_ptr`` does in the kernels of layer norm and group norm."""
+    # Raises RuntimeError if a parameter has another type than the tensor.
     wanted = _NAMES.get(tensor.dtype)
     if wanted is None or not tensor.numel():
         return
@@ -33,14 +30,9 @@ def refuse_mixed_types(tensor: torch.Tensor, *parameters: torch.Tensor | None) -
 
 
 def refuse_mixed_statistics(tensor: torch.Tensor, **parameters: torch.Tensor | None) -> None:
-    """Fail as the kernel that makes all gradients of a batch norm at once.
-
-    It takes parameters of one type, which the first of them decides: that of the tensor, or the one
-    that CUDA accumulates in.
-
-    Raises:
-        RuntimeError: a parameter has another type.
-    """
+    """Fail as the kernel that makes all gradients of a batch norm at once."""
+    # It takes parameters of one type, which the first of them decides: that of the tensor, or the
+    # one that CUDA accumulates in. Raises RuntimeError if a parameter has another type.
     dtypes = {
         name: parameter.dtype for name, parameter in parameters.items() if parameter is not None
     }

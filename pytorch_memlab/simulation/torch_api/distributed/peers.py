@@ -44,17 +44,14 @@ class RankHasEndedError(RuntimeError):
 
 
 class Peers:
-    """The other ranks of a job, as far as they run.
-
-    Args:
-        store: where the messages are.
-        rank: of this process.
-        beside: the ranks that run at the same time.
-        before: the ranks that have run.
-    """
+    """The other ranks of a job, as far as they run."""
 
     def __init__(
-        self, store: Any, rank: int, beside: Iterable[int], before: Iterable[int] = ()
+        self,
+        store: Any,  # where the messages are
+        rank: int,  # of this process
+        beside: Iterable[int],  # the ranks that run at the same time
+        before: Iterable[int] = (),  # the ranks that have run
     ) -> None:
         self._store = store
         self._rank = rank
@@ -81,12 +78,9 @@ class Peers:
         return number
 
     def receive(self, channel: str, number: int, sender: int, call: str) -> bytes:
-        """Wait for a message of a rank.
-
-        Raises:
-            RankHasEndedError: the sender has ended, it waits for this rank, or nothing came for ten
-            minutes.
-        """
+        """Wait for a message of a rank."""
+        # Raises RankHasEndedError if the sender has ended, if it waits for this rank, or if nothing
+        # came for ten minutes.
         name = f"{channel}/{number}"
         if not self._store.check([name]):
             ended = self._wait(name, sender, call)

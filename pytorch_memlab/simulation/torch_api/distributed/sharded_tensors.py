@@ -9,14 +9,12 @@ from typing import Any
 from ...._common.patching.patches import Patches
 
 
-def install(patches: Patches, api: Any, is_simulated: Callable[[], bool]) -> None:
-    """Let a sharded tensor be made of the shards that each rank has, until undone.
-
-    Args:
-        patches: where the change is kept.
-        api: the module ``torch.distributed._shard.sharded_tensor.api``.
-        is_simulated: whether the ranks are one that is simulated.
-    """
+def install(
+    patches: Patches,
+    api: Any,  # the module ``torch.distributed._shard.sharded_tensor.api``
+    is_simulated: Callable[[], bool],  # whether the ranks are one that is simulated
+) -> None:
+    """Let a sharded tensor be made of the shards that each rank has, until undone."""
 
     @patches.around(api, "build_global_metadata")
     def build_global_metadata(
