@@ -3,27 +3,22 @@
 A variable of the package says what it holds: its name is none of `VAGUE`. The docstring of an
 internal name has one line; see `public_names`.
 
-`make lint` runs it. A folder of the code may have as many as `scripts/plain_words.toml` says: the
-numbers only become smaller (`--lower` writes them).
+`make lint` runs it.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import io
 import re
 import sys
 import tokenize
-import tomllib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-ALLOWED: Final = ROOT / "scripts" / "plain_words.toml"
 
 WORDS: Final = {
     "anew": "again",
@@ -72,10 +67,6 @@ VAGUE: Final = frozenset({"each", "found", "given", "known", "one", "shown"})
 
 OPENINGS: Final = ("How", "What", "Where", "Whether", "Which")
 """First words of docstrings that are no statement."""
-
-WORDS_TABLE: Final = "words"
-DOCSTRINGS_TABLE: Final = "docstrings"
-"""Tables of `ALLOWED`."""
 
 _DOCUMENTED: Final = re.compile(r"^(```|~~~).*?^\1$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _MAGICS: Final = ("line_magic", "cell_magic", "line_cell_magic")
@@ -257,14 +248,6 @@ def _snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def group_of(path: Path) -> str:
-    """The folder whose number counts a file; empty for files that may have none."""
-    parts = path.relative_to(ROOT).parts
-    if parts[0] == "pytorch_memlab" and len(parts) > 2:
-        return "/".join(parts[: 3 if parts[1] == "simulation" and len(parts) > 3 else 2])
-    return parts[0] if parts[0] == "test" else ""
-
-
 def files() -> Iterator[Path]:
     """Documents and programs, without what is generated and without this list of words."""
     yield from sorted(ROOT.glob("*.md"))
@@ -315,67 +298,17 @@ def _is_for_users(path: Path) -> bool:
 
 
 def main() -> int:
-    """Show what is refused; 1 if a folder has more than it may have."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lower", action="store_true", help="write the smaller numbers")
-    parser.add_argument("folder", nargs="*", help="show all of these folders")
-    options = parser.parse_args()
+    """Show what is refused; 1 if there is any."""
     paths = list(files())
-    found = {WORDS_TABLE: found_in(paths), DOCSTRINGS_TABLE: docstrings_in(paths)}
-    allowed = tomllib.loads(ALLOWED.read_text(encoding="utf-8"))
-    if options.lower:
-        write_allowed(
-            {
-                table: {
-                    group: min(counts_of(found[table])[group], most)
-                    for group, most in allowed.get(table, {}).items()
-                }
-                for table in found
-            }
-        )
-        return 0
-    return max(
-        [show(found[table], table, allowed.get(table, {}), options.folder) for table in found]
-    )
-
-
-def counts_of(found: Mapping[Path, list[Found]]) -> Counter[str]:
-    """The number of refused places of each folder."""
-    counts: Counter[str] = Counter()
-    for path, problems in found.items():
-        counts[group_of(path)] += len(problems)
-    return counts
-
-
-def show(
-    found: Mapping[Path, list[Found]],
-    what: str,
-    allowed: Mapping[str, int],
-    folders: Iterable[str],
-) -> int:
-    """Show what is refused in folders that have too many, and in some others."""
-    counts = counts_of(found)
-    too_many = {group for group, count in counts.items() if count > allowed.get(group, 0)}
-    for path, problems in found.items():
-        if group_of(path) in too_many.union(folders):
-            for problem in problems:
-                print(f"{path.relative_to(ROOT)}:{problem.line}: {problem.problem}")
-    for group in sorted(too_many):
-        name = group or "documents, scripts and top-level modules"
-        most = allowed.get(group, 0)
-        print(f"{name}: {counts[group]} {what} to replace, at most {most} may be there")
-    return 1 if too_many else 0
-
-
-def write_allowed(numbers: Mapping[str, Mapping[str, int]]) -> None:
-    """Write how many places a folder may have; a folder without any is left out."""
-    lines = [
-        "# Places to mend in each folder: plain_words.py allows no more, --lower writes fewer.\n"
+    places = [
+        (path, problem)
+        for found in (found_in(paths), docstrings_in(paths))
+        for path, problems in found.items()
+        for problem in problems
     ]
-    for table, of_folders in numbers.items():
-        lines.append(f"\n[{table}]\n")
-        lines += [f'"{group}" = {most}\n' for group, most in sorted(of_folders.items()) if most]
-    ALLOWED.write_text("".join(lines), encoding="utf-8")
+    for path, problem in places:
+        print(f"{path.relative_to(ROOT)}:{problem.line}: {problem.problem}")
+    return 1 if places else 0
 
 
 if __name__ == "__main__":
