@@ -100,7 +100,7 @@ class InPlaceGradientAccumulation(threading.local):
             return op
         is_ours = _untyped_storage(args[0])._cdata in self._made
         if op is not _SUM:
-            return _in_place(op) if is_ours and _holds_the_result(op, args) else op
+            return _in_place(op) if is_ours else op
         if uses != self._unshared[1] or not _is_plain_sum(args) or (is_ours and not _joins(node)):
             return op
         return _in_place(op)
@@ -120,15 +120,6 @@ def _writes(node: Any, op: Any) -> bool:
         return False
     # The formula of a target's gradient multiplies out of place.
     return name != "BinaryCrossEntropyWithLogitsBackward" or node.next_functions[1][0] is None
-
-
-def _holds_the_result(op: Any, args: Args) -> bool:
-    """True if the first operand of an elementwise op has its result's shape and dtype."""
-    if torch.Tag.pointwise not in op.tags:
-        return True
-    first, second = args[:2]
-    shape: torch.Size = torch.broadcast_shapes(first.shape, second.shape)
-    return bool(shape == first.shape and torch.result_type(first, second) == first.dtype)
 
 
 def _is_plain_sum(args: Args) -> bool:

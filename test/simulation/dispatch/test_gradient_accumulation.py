@@ -140,6 +140,48 @@ def test_the_gradients_of_bounds_that_are_equal_are_those_of_a_cpu():
         assert gradients("cuda") == expected
 
 
+@computed_or_dry
+@pytest.mark.parametrize("weights", [[], [torch.float32], [torch.float64]])
+def test_a_formula_writes_wider_numbers_into_what_it_made(weights, compute):
+    def backward(x, target, *weights):
+        loss = F.binary_cross_entropy_with_logits(x, target, *weights, reduction="none")
+        gradient = torch.ones_like(loss)
+        with allocator_events() as events:
+            loss.backward(gradient)
+        return [0 if kind == "free" else rest[0] for kind, *rest in events]
+
+    torch.manual_seed(0)
+    tensors = [torch.randn(64, 64).half(), torch.rand(64, 64)]
+    tensors += [torch.rand(64, 64, dtype=dtype) for dtype in weights]
+    on_cpu = tensors[0].clone().requires_grad_()
+    F.binary_cross_entropy_with_logits(on_cpu, *tensors[1:], reduction="none").sum().backward()
+    with simulate("80GiB", compute=compute):
+        x, *others = [tensor.cuda() for tensor in tensors]
+        found = backward(x.requires_grad_(), *others)
+        if compute:
+            assert torch.equal(x.grad.cpu(), on_cpu.grad)
+    assert [size for size in found if size] == [64 * 64 * 2]
+
+
+@computed_or_dry
+@pytest.mark.parametrize(
+    "sizes", [((4,), (4,), (2, 4)), ((4,), (1,), (2, 4)), ((2, 4), (4,), (4,))]
+)
+def test_a_mask_that_cannot_hold_both_bounds_is_an_error_as_on_a_cpu(sizes, compute):
+    def error(device):
+        x, low, high = [torch.ones(size, device=device) for size in sizes]
+        try:
+            x.requires_grad_().clamp(low, high).sum().backward()
+        except RuntimeError as error:
+            return str(error)[: None if compute else len("output with shape")]
+        return ""
+
+    expected = error("cpu")
+    assert bool(expected) == (sizes[0] == (4,)) or RELEASE >= (2, 14)
+    with simulate("24GiB", compute=compute):
+        assert error("cuda") == expected
+
+
 @pytest.mark.parametrize("reduction", ["amax", "amin"])
 def test_the_gradient_of_an_extreme_goes_to_all_that_have_it(reduction):
     def gradients(device):
