@@ -289,8 +289,7 @@ class Copy:
             (self._folder / path).write_text(text, encoding="utf-8")
         shutil.copy2(ROOT / "scripts" / f"{_PROBE}.py", self._folder)
         self.start(["-n", str(_COPIES), "--dist=worksteal", "-p", _PROBE, *arguments], 0, 7200)
-        while self.code() is None:
-            time.sleep(1)
+        self.wait()
         if not (self._folder / ".reports").exists():
             sys.exit((self._folder / ".output").read_text(errors="replace"))
         for path in numbered:
@@ -343,6 +342,11 @@ class Copy:
             self._restore(self._mutant.path)
             self._mutant = None
         return os.waitstatus_to_exitcode(status) if ended else 0
+
+    def wait(self) -> None:
+        """Wait until pytest ends, or its time is over."""
+        while self.code() is None:
+            time.sleep(0.1)
 
     def failures(self) -> list[str]:
         """The tests that failed in the last run."""
@@ -420,8 +424,7 @@ def _caught(
         names = {caught[mutant] for mutant in again if "::" in caught.get(mutant, "")}
         if names:
             copies[0].start(sorted(names), limit / 2, limit * len(names))
-            while copies[0].code() is None:
-                time.sleep(0.1)
+            copies[0].wait()
             broken |= set(copies[0].failures())
         again = [mutant for mutant, failure in caught.items() if failure in broken]
         for mutant in again:

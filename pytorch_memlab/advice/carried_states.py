@@ -6,19 +6,7 @@ import ast
 
 from ..history.out_of_memory import OutOfMemory
 from .additions import AddingStatement
-from .rewriting import loaded_names, nodes_of, stored_names
-
-Loop = ast.For | ast.While
-
-
-def loop_around(tree: ast.Module, line: int) -> Loop | None:
-    """The innermost loop that a line is in."""
-    loops = [
-        loop
-        for loop in nodes_of(tree, ast.stmt)
-        if isinstance(loop, (ast.For, ast.While)) and loop.lineno <= line <= (loop.end_lineno or 0)
-    ]
-    return max(loops, key=lambda loop: loop.lineno, default=None)
+from .rewriting import Loop, loaded_names, loop_around, nodes_of, stored_names
 
 
 def carried_names(loop: Loop) -> set[str]:
@@ -54,7 +42,11 @@ def without_graph(oom: OutOfMemory, tree: ast.Module, name: str) -> str:
     made = [
         node.value for node in nodes_of(tree, ast.Assign) if name in map(ast.unparse, node.targets)
     ]
-    is_tuple = any(isinstance(value, ast.Tuple) for value in made)
+    return detached(oom, name, name, is_tuple=any(isinstance(value, ast.Tuple) for value in made))
+
+
+def detached(oom: OutOfMemory, target: str, name: str, *, is_tuple: bool) -> str:
+    """A statement that detaches a target, whose value a name of the program has too."""
     if is_tuple or any(block.name.startswith(f"{name}[") for block in oom.blocks):
-        return f"{name} = tuple(part.detach() for part in {name})"
-    return f"{name} = {name}.detach()"
+        return f"{target} = tuple(part.detach() for part in {target})"
+    return f"{target} = {target}.detach()"

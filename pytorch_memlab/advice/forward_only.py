@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import Final
 
 from ..history.out_of_memory import OutOfMemory, ProgramFrame
-from .rewriting import name_of_call, statement_at
+from .rewriting import Loop, loop_around, name_of_call, statement_at
 
 _TRAINS: Final = frozenset(
     {"backward", "manual_backward", "zero_grad", "GradScaler", "set_grad_enabled", "enable_grad"}
@@ -89,8 +89,7 @@ def loop_trains(file: str, line: int) -> bool:
     """True if the innermost loop around a line trains at times, with what earlier steps kept."""
     # A backward pass of each step needs the graph of that step.
     source = _Source.of(file)
-    statement = source.statement_at(line)
-    loop = None if statement is None else source.loop_around(statement)
+    loop = source.loop_around(line)
     if loop is None or any(_is_simple(part) and _trains(part) for part in loop.body):
         return False
     return source.reaches_training(loop)
@@ -289,15 +288,10 @@ class _Source:
         ]
         return max(around, key=lambda node: node.lineno, default=self._tree)
 
-    def loop_around(self, statement: ast.stmt) -> ast.For | ast.While | None:
-        """The innermost loop that a statement is in."""
-        loops = [
-            node
-            for node in ast.walk(self._tree)
-            if isinstance(node, (ast.For, ast.While))
-            and node.lineno <= statement.lineno <= (node.end_lineno or 0)
-        ]
-        return max(loops, key=lambda loop: loop.lineno, default=None)
+    def loop_around(self, line: int) -> Loop | None:
+        """The innermost loop around the statement of a line."""
+        statement = self.statement_at(line)
+        return None if statement is None else loop_around(self._tree, statement.lineno)
 
     def trains_nothing_by(self, function: str) -> bool:
         """True if several statements call a function, and no training needs a result of it."""

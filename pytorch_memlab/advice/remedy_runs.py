@@ -107,19 +107,15 @@ class RemedyRuns:
         self._known = list(likely)
         self._tried = remedies_to_try(likely)
         program = self._program
-        self._program = _short(program)
-        self._run_beside_unchanged()
-        if self._ended[0].fits is None and self._program != program:
+        short = _short(program)
+        self._run_all(short)
+        if self._ended[0].fits is None and short != program:
             # Perhaps it fails in a step that it did not come to, for want of memory.
-            steps = self._program.settings.least_steps
-            settings = replace(self._program.settings, steps=steps)
-            self._program = replace(self._program, settings=settings)
-            self._ended.clear()
-            self._run_beside_unchanged()
+            settings = replace(short.settings, steps=short.settings.least_steps)
+            self._run_all(replace(short, settings=settings))
         if self._runs_longer:
-            self._program = program = _whole(program)
-            self._ended.clear()
-            self._run_beside_unchanged()
+            program = _whole(program)
+            self._run_all(program)
         if self._reproduces:
             while self._try_otherwise():
                 pass
@@ -132,6 +128,12 @@ class RemedyRuns:
             self._program = program
             if self._program.computes:
                 self._compare()
+
+    def _run_all(self, program: TrialProgram) -> None:
+        """Run a program as it is and with each remedy, in place of what ran before."""
+        self._program = program
+        self._ended.clear()
+        self._run_beside_unchanged()
 
     def _try_otherwise(self) -> bool:
         """Try the other edit of each remedy that failed; False if none has one."""

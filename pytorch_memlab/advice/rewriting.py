@@ -17,6 +17,8 @@ from .changes import EditedSource
 from .lines_to_edit import indentation, parsed
 
 _Node = TypeVar("_Node", bound=ast.AST)
+Loop = ast.For | ast.While
+
 _MOST_MOVED: Final = 4
 """Lines of the program that are written again where an edit moves them."""
 
@@ -189,6 +191,16 @@ def nodes_of(tree: ast.AST, kind: type[_Node]) -> Iterator[_Node]:
     for node in ast.walk(tree):
         if isinstance(node, kind):
             yield node
+
+
+def loop_around(tree: ast.AST, line: int) -> Loop | None:
+    """The innermost loop that a line is in."""
+    loops = [
+        loop
+        for loop in nodes_of(tree, ast.stmt)
+        if isinstance(loop, Loop) and loop.lineno <= line <= (loop.end_lineno or 0)
+    ]
+    return max(loops, key=lambda loop: loop.lineno, default=None)
 
 
 def statement_at(tree: ast.AST, line: int) -> ast.stmt | None:

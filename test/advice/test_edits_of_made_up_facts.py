@@ -222,6 +222,16 @@ def test_the_graphs_of_a_list_are_as_many_as_its_tensors(tensors, words, tmp_pat
     assert remedy.why == f"losses (line 1) keeps {words}: 60.0 MiB"
 
 
+def remedy_for_retained_graph(at, text):
+    facts = made_up_facts(at, [BlockInUse(90 * MIB, Category.SAVED, at)])
+    frame = replace(
+        facts.frames[0],
+        calls_with=frozenset({"retain_graph"}),
+        source=dict(enumerate(text.splitlines(), 1)),
+    )
+    return RetainedGraph().remedy(replace(facts, frames=(frame,)))
+
+
 def test_a_backward_pass_keeps_its_other_arguments_when_its_graph_goes(tmp_path):
     text = (
         "for x in data:\n"
@@ -229,14 +239,7 @@ def test_a_backward_pass_keeps_its_other_arguments_when_its_graph_goes(tmp_path)
         "    state.backward(gradient=ones, retain_graph=True)\n"
     )
     source = "state.backward(gradient=ones, retain_graph=True)"
-    at = place(text, tmp_path, source)
-    facts = made_up_facts(at, [BlockInUse(90 * MIB, Category.SAVED, at)])
-    frame = replace(
-        facts.frames[0],
-        calls_with=frozenset({"retain_graph"}),
-        source=dict(enumerate(text.splitlines(), 1)),
-    )
-    remedy = RetainedGraph().remedy(replace(facts, frames=(frame,)))
+    remedy = remedy_for_retained_graph(place(text, tmp_path, source), text)
     assert lines_of(remedy) == [
         (3, 3, ("    state.backward(gradient=ones)", "    state = state.detach()")),
     ]
@@ -253,13 +256,7 @@ def test_a_window_of_states_gives_none_with_its_graph_to_the_next_step(tmp_path)
         "    seen.append(len(queue))\n"
     )
     at = place(text, tmp_path, "loss.backward(retain_graph=True)")
-    facts = made_up_facts(at, [BlockInUse(90 * MIB, Category.SAVED, at)])
-    frame = replace(
-        facts.frames[0],
-        calls_with=frozenset({"retain_graph"}),
-        source=dict(enumerate(text.splitlines(), 1)),
-    )
-    remedy = RetainedGraph().remedy(replace(facts, frames=(frame,)))
+    remedy = remedy_for_retained_graph(at, text)
     assert remedy is not None
     assert remedy.why == (
         "retain_graph=True (line 5) and memory (line 3) and queue (line 6) keep the graphs of all"

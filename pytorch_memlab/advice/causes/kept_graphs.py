@@ -7,11 +7,11 @@ from dataclasses import replace
 from ..._common.text.prose_size import counted, prose_size
 from ...history.out_of_memory import OutOfMemory, TensorGroup
 from ..additions import adding_statement, keep_less, keeping_less
-from ..carried_states import carried_into, loop_around, without_graph
+from ..carried_states import carried_into, without_graph
 from ..cause import Cause, Remedy, Results
 from ..evidence import is_much, named_with_line
 from ..forward_only import loop_trains, reaches_backward
-from ..rewriting import changed_code, changed_source
+from ..rewriting import changed_code, changed_source, loop_around
 
 
 class KeptGraphs(Cause):

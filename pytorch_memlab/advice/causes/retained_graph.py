@@ -10,14 +10,16 @@ from ..._common.text.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory
 from ..additions import AddingStatement, adding_statements
-from ..carried_states import Loop, carried_names, loop_around, makes_tensor, without_graph
+from ..carried_states import carried_names, detached, makes_tensor, without_graph
 from ..cause import Basis, Cause, Remedy, at_line
 from ..changes import EditedSource
 from ..evidence import is_much, line_with, named_with_line
 from ..rewriting import (
+    Loop,
     Rewriting,
     changed_code,
     changed_source,
+    loop_around,
     name_of_call,
     nodes_of,
     rewritings,
@@ -117,11 +119,8 @@ def _is_set(loop: ast.stmt, name: str) -> bool:
 
 def _newest_without_graph(oom: OutOfMemory, adding: AddingStatement) -> str:
     newest = f"{ast.unparse(adding.container)}[{_ENDS[_method_of(adding)]}]"
-    is_tuple = isinstance(adding.value, (ast.Tuple, ast.List)) or any(
-        block.name.startswith(f"{ast.unparse(adding.value)}[") for block in oom.blocks
-    )
-    parts = f"tuple(part.detach() for part in {newest})"
-    return f"{newest} = {parts if is_tuple else f'{newest}.detach()'}"
+    is_tuple = isinstance(adding.value, (ast.Tuple, ast.List))
+    return detached(oom, newest, ast.unparse(adding.value), is_tuple=is_tuple)
 
 
 def _detach_attributes(file: Rewriting) -> None:

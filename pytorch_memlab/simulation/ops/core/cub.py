@@ -135,12 +135,16 @@ def scan(count: int, size: int) -> int:
     return _states(count, 128 * max(1, min(60 // size, 30)), max(4, 2 * size))
 
 
+def _is_tuned(gpu: GPU) -> bool:
+    """True if scans by key and selections have tunings for a GPU: 8.6 and 8.9 have none."""
+    return (gpu.major, gpu.minor) == (8, 0) or gpu.major >= 9
+
+
 @decision
 def scan_by_key(gpu: GPU, count: int, size: int) -> int:
     """Bytes that ``DeviceScan::InclusiveScanByKey`` asks for, by the bytes of a key and a value."""
     # Both are as wide, of 4 or 8 bytes; that a tuning holds for the operator is an estimate.
-    tuned = (gpu.major, gpu.minor) == (8, 0) or gpu.major >= 9  # 8.6 and 8.9 have none
-    tile = _TILES_BY_KEY[min(gpu.major, 10), size] if tuned else _TILE_BY_KEY
+    tile = _TILES_BY_KEY[min(gpu.major, 10), size] if _is_tuned(gpu) else _TILE_BY_KEY
     tiles = -(-count // tile)
     return _blob((tiles + _TILE_STATES) * 16, size * (tiles + 1))
 
@@ -153,8 +157,9 @@ def select(count: int, size: int) -> int:
 @decision
 def flagged(gpu: GPU, count: int) -> int:
     """Bytes that ``DeviceSelect::Flagged`` asks for, of elements of 8 bytes."""
-    tuned = (gpu.major, gpu.minor) == (8, 0) or gpu.major >= 9  # 8.6 and 8.9 have none
-    return _states(count, _TILES_OF_FLAGGED[min(gpu.major, 10)], 8) if tuned else select(count, 8)
+    if not _is_tuned(gpu):
+        return select(count, 8)
+    return _states(count, _TILES_OF_FLAGGED[min(gpu.major, 10)], 8)
 
 
 def run_lengths(count: int, size: int) -> int:
