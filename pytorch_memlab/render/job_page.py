@@ -16,4 +16,4 @@ def render(job: Job, called: str) -> str:
         groups=[(ranks_text(group.ranks), group) for group in job.groups],
         tables=[("Peaks of lines", job.lines), ("Categories at the peak", job.categories)],
     )
-    return page(called, [Fragment(html, "job.css")])
+    return page(called, [Fragment(html)])

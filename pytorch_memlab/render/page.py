@@ -28,7 +28,7 @@ class Fragment:
     """A part of a page."""
 
     html: str
-    style: str
+    style: str = ""
     scripts: tuple[str, ...] = ()  # names of its scripts, which the page has once too
     # fragments that its elements have in them; their scripts run first
     parts: tuple[Fragment, ...] = ()
@@ -41,7 +41,7 @@ class Fragment:
 def page(title: str, fragments: Sequence[Fragment], heading: str = "") -> str:
     """A whole page, light or dark as the system of the reader."""
     parts = [part for fragment in fragments for part in fragment.with_parts()]
-    styles = dict.fromkeys(["page.css", *(part.style for part in parts)])
+    styles = dict.fromkeys(["page.css", *(part.style for part in parts if part.style)])
     scripts = dict.fromkeys(name for part in parts for name in part.scripts)
     return fill(
         "page.html",

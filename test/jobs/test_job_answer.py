@@ -94,6 +94,13 @@ def test_the_page_has_every_rank_and_no_unescaped_text():
     assert page.count("<tr>") == 512 + 2 + 2 + 2 + 4
     assert "&lt;script&gt;" in page
     assert "ValueError: <script>" not in page
+    spreads = page.partition("<h2>Peaks of lines</h2>")[2].partition("<tbody>")[0]
+    assert spreads.strip() == (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Peaks of lines">\n<table>\n'
+        '<thead><tr><th scope="col" class="number">max</th><th scope="col" class="number">on rank'
+        '</th><th scope="col" class="number">median</th><th scope="col" class="number">min</th>'
+        '<th scope="col"></th></tr></thead>'
+    )
 
 
 def test_of_those_that_end_with_an_error_the_earliest_is_first():
