@@ -13,9 +13,10 @@ def thread_frames() -> dict[int, FrameType]:
     # list of threads, and the process hangs: python/cpython issue 106883.
     if sys.version_info >= (3, 12):
         return sys._current_frames()
-    collects = gc.isenabled()
+    collects = gc.isenabled()  # see Note [Collections that are off]
     try:
-        gc.disable()  # by no function in Python: a tracer beside ours would be told of its call
+        if collects:
+            gc.disable()  # by no function in Python: a tracer beside ours would be told of its call
         return sys._current_frames()
     finally:
         if collects:

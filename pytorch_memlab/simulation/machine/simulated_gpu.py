@@ -346,9 +346,10 @@ class SimulatedGPU:
     def _in_one_go(self, work: Callable[..., _T], *args: Any) -> _T:
         """Work after all frees that wait, with no garbage collection and no Ctrl-C in between."""
         with _alone:
-            collects = _gc_is_on()
+            collects = _gc_is_on()  # see Note [Collections that are off]
             try:
-                _gc_off()
+                if collects:
+                    _gc_off()
                 if held.standard:
                     return self._with_room(work, args)
                 with uninterrupted(*STANDARD_SIGNALS):

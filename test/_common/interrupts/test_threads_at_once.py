@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab._common.frames.thread_frames import thread_frames
+from pytorch_memlab._common.process.garbage_collection import no_garbage_collection
 from pytorch_memlab._common.process.made_once import made_once
 from pytorch_memlab.devices import get_device
 from pytorch_memlab.scopes import HighestInterval, PeakScope, Sample, peak_tracker
@@ -212,3 +214,38 @@ def test_no_garbage_collection_starts_while_an_allocator_is_at_work() -> None:
             gc.callbacks.remove(note)
     assert len(seen) > 50
     assert not any(seen)
+
+
+def without_collections() -> None:
+    with no_garbage_collection():
+        pass
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        without_collections,
+        thread_frames,
+        lambda: torch.empty(1, device="cuda"),
+    ],
+    ids=["no garbage collection", "frames", "allocator"],
+)
+def test_collections_that_another_thread_turns_on_again_stay_on(
+    work: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_on = gc.isenabled
+
+    def is_on_before_the_other_thread_ends() -> bool:
+        state = is_on()
+        gc.enable()
+        return state
+
+    with simulate("24GiB"):
+        monkeypatch.setattr(gc, "isenabled", is_on_before_the_other_thread_ends)
+        monkeypatch.setattr(simulated_gpu, "_gc_is_on", is_on_before_the_other_thread_ends)
+        gc.disable()  # by the other thread
+        try:
+            work()
+            assert is_on()
+        finally:
+            gc.enable()
