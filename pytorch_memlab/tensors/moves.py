@@ -95,8 +95,7 @@ def _has_living_accumulator(tensor: torch.Tensor) -> bool:
 
 
 def _notes(leaf: torch.Tensor) -> dict[str, bool]:
-    with torch.enable_grad():  # torch 2.4 finds it by a view, which has no graph inside backward
-        accumulator: Any = torch.autograd.graph.get_gradient_edge(leaf).node
+    accumulator: Any = torch.autograd.graph.get_gradient_edge(leaf).node
     notes: dict[str, bool] = accumulator.metadata
     return notes
 

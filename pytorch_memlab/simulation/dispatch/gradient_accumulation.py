@@ -80,7 +80,7 @@ class InPlaceGradientAccumulation(threading.local):
         self._made: set[int] = set()
 
     def enter(self, node: Any) -> None:
-        # Not by its id: torch 2.4 makes a new Python object for the node at each call.
+        # Not by its id: Python's object of a node ends, and that of the next may have its place.
         key = (node._sequence_nr(), node.name())
         if key != self._node:
             self._node = key

@@ -228,18 +228,13 @@ def _others(machine: Machine) -> tuple[Callable[..., Any], ...]:
             gpu = allocation.gpu
             gpu.locked(gpu.allocator.record_stream, allocation.address, stream.stream_id)
 
-    def as_subclass(self: torch.Tensor, cls: type) -> Any:
-        # torch 2.4 makes no subclass of a tensor that a mode has seen.
-        with torch._C._DisableTorchDispatch():
-            return _Base.as_subclass(self, cls)
-
     def share_memory_(self: torch.Tensor) -> torch.Tensor:
         return share(self) if machine.gpu_of(self) is None else self
 
     def is_shared(self: torch.Tensor) -> bool:
         return machine.gpu_of(self) is not None or shared(self)
 
-    return new, as_subclass, record_stream, share_memory_, is_shared
+    return new, record_stream, share_memory_, is_shared
 
 
 def _of_one_device(machine: Machine) -> tuple[Callable[..., Any], ...]:

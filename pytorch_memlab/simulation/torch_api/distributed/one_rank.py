@@ -110,7 +110,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     @property
     def options(self) -> Any:
-        """The options that the program gave; torch 2.4 lets no subclass set this attribute."""
+        """The options that the program gave."""
         return self._options
 
     @property

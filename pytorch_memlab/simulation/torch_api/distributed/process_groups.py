@@ -84,11 +84,10 @@ def install(machine: Machine, patches: Patches) -> None:
     imports.call(
         "torch.distributed.pipelining._IR", functools.partial(_install_traced_pipelines, patches)
     )
-    for folder in ("tensor", "_tensor"):  # the second until torch 2.4
-        imports.call(
-            f"torch.distributed.{folder}.placement_types",
-            functools.partial(_install_parts_of_dtensors, patches),
-        )
+    imports.call(
+        "torch.distributed.tensor.placement_types",
+        functools.partial(_install_parts_of_dtensors, patches),
+    )
     imports.start()
     patches.before_undo(imports.stop)
 
