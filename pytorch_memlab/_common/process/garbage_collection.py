@@ -4,7 +4,7 @@ Note [Collections that are off]
 
 Several threads turn collections off for a while, and on again. One that finds them off leaves them:
 the thread that turned them off may turn them on right after that question. If the other turned them
-off then, nobody would turn them on again, and the program would keep all its cycles.
+off then, they would stay off, and the program would keep all its cycles.
 """
 
 from __future__ import annotations
