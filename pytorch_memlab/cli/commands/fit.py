@@ -108,6 +108,18 @@ def add_arguments(parser: CommandParser) -> None:
     add("--num-gpus N", text + " a node, 8 at most)", type=number_of_gpus)
     add_memory_overhead(add, "GPU")
     add_assume(add)
+    _add_remedy_options(parser)
+    _add_rank_options(parser)
+    parser.group("where")(
+        "--cluster ADDRESS",
+        "run on a cluster: dask://HOST:PORT of a scheduler of Dask, or ray://HOST:PORT of a client"
+        " server of Ray (ray://auto: the cluster on this machine). The program is in a folder that"
+        " its machines have (default: processes here, one for each processor)",
+    )
+    _add_search_options(parser)
+
+
+def _add_remedy_options(parser: CommandParser) -> None:
     add = parser.group("remedies")
     names: dict[bool, list[str]] = {True: [], False: []}
     for change in named_changes().values():
@@ -133,6 +145,9 @@ def add_arguments(parser: CommandParser) -> None:
         " blocks whose activation checkpointing makes it fit; without --try, all remedies are"
         " tried",
     )
+
+
+def _add_rank_options(parser: CommandParser) -> None:
     add = parser.group("jobs of many ranks")
     add(
         "--ranks LIST",
@@ -151,12 +166,9 @@ def add_arguments(parser: CommandParser) -> None:
         "run the ranks with these loads of their experts too, for a mixture of experts: 1.0,2.5 is"
         " an even share of all tokens, and 2.5 times as many (default: even)",
     )
-    parser.group("where")(
-        "--cluster ADDRESS",
-        "run on a cluster: dask://HOST:PORT of a scheduler of Dask, or ray://HOST:PORT of a client"
-        " server of Ray (ray://auto: the cluster on this machine). The program is in a folder that"
-        " its machines have (default: processes here, one for each processor)",
-    )
+
+
+def _add_search_options(parser: CommandParser) -> None:
     add = parser.group("search")
     add(
         "--vary NAME=VALUES",
@@ -197,6 +209,17 @@ def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], 
         from ...fitting.cluster import on_cluster
 
         cluster = process.enter_context(on_cluster(options.cluster))
+    return partial(_show, _question(options, gpus, settings, target, cluster), settings, script)
+
+
+def _question(
+    options: argparse.Namespace,
+    gpus: Sequence[tuple[str, GPU]],
+    settings: Settings,
+    target: ProgramTarget,
+    cluster: Cluster | None,
+) -> Callable[[Settings], _Found]:
+    """The runs that answer what the options ask for: of ranks, values, remedies, or GPUs."""
     is_tried = options.remedies is not None or options.budget is not None
     asked = (options.ranks, options.mesh, options.expert_load)
     if asked != (None, None, None):
@@ -204,22 +227,21 @@ def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], 
             raise UsageError("--ranks is a question by itself: give --vary or --try without it")
         if options.output is not None or options.private:
             raise UsageError("--output draws the curve of --vary: give that too")
-        return partial(_show, _ranks_of(options, gpus, target, cluster), settings, script)
+        return _ranks_of(options, gpus, target, cluster)
     if options.vary:
         if options.private and options.output is None:
             raise UsageError("--private is for the picture of --output: give that too")
         if is_tried:
             raise UsageError("--vary and --try are two questions: ask one after the other")
-        return partial(_show, _search_of(options, gpus, target), settings, script)
+        return _search_of(options, gpus, target)
     if options.output is not None:
         raise UsageError("--output draws the curve of --vary: give that too")
     if options.private:
         raise UsageError("--private is for the picture of --output: give that too")
     if is_tried:
         one_gpu = gpus if options.gpu else ()
-        remedies = _trial_of_remedies(options, one_gpu, settings, target)
-        return partial(_show, remedies, settings, script)
-    return partial(_show, partial(_fit, target, gpus), settings, script)
+        return _trial_of_remedies(options, one_gpu, settings, target)
+    return partial(_fit, target, gpus)
 
 
 def _settings(options: argparse.Namespace) -> Settings:

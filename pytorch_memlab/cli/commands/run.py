@@ -37,6 +37,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,13 @@ from ..process import CommandProcess
 from ..run.steps import Steps
 
 if TYPE_CHECKING:
+    from ...profiles.overview import Choice
+    from ..run.files import OutOfMemoryReport, RunFiles
+    from ..run.max_peak import MaxPeak
+    from ..run.program_profile import Profile
     from ..run.remedies import RemedyTrials
+    from ..run.sections import CategoryReport, StepLeaks
+    from ..run.started_ranks import StartedRanks
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -274,22 +281,25 @@ def recorded_call(options: argparse.Namespace, call: Callable[[], object]) -> ob
     return results[0] if results else None  # --steps ended it
 
 
-def _prepared(
-    options: argparse.Namespace,
-    process: CommandProcess,
-    parser: CommandParser | None,
-    call: Callable[[], object] | None,
-) -> Callable[[], int]:
-    """Check everything for a program, or for a call in a process that its program started."""
-    # Such a process has no parser, is simulated already, and cannot run its part once more.
-    from ...jobs.attached import AttachedProcess
+@dataclass(frozen=True, slots=True)
+class _RunParts:
+    """The parts of a run that its options decide, checked before there is a program."""
+
+    steps: Steps
+    limit: MaxPeak
+    columns: tuple[str, ...] | None
+    choice: Choice | None
+    files: RunFiles
+    sections: list[CategoryReport | StepLeaks]
+    remedies: RemedyTrials | None  # None if the program cannot run once more
+    explanation: OutOfMemoryReport
+
+
+def _parts_of(options: argparse.Namespace, *, runs_again: bool) -> _RunParts:
     from ...line_profiler.columns import checked_columns
     from ..run.files import OutOfMemoryReport, RunFiles
     from ..run.max_peak import MaxPeak
-    from ..run.program_profile import Profile, put_profile_in_builtins
-    from ..run.program_run import run_program
     from ..run.sections import CategoryReport, StepLeaks
-    from ..run.started_ranks import StartedRanks
 
     steps = Steps(options.warmup, options.steps)
     limit = MaxPeak(options.max_peak)
@@ -300,8 +310,25 @@ def _prepared(
         *([CategoryReport()] if options.report else ()),
         *([StepLeaks()] if options.leaks else ()),
     ]
-    remedies = None if parser is None else _remedy_trials(options, steps)
+    remedies = _remedy_trials(options, steps) if runs_again else None
     explanation = OutOfMemoryReport(options.oom_report, remedies, is_private=options.private)
+    return _RunParts(steps, limit, columns, choice, files, sections, remedies, explanation)
+
+
+def _prepared(
+    options: argparse.Namespace,
+    process: CommandProcess,
+    parser: CommandParser | None,
+    call: Callable[[], object] | None,
+) -> Callable[[], int]:
+    """Check everything for a program, or for a call in a process that its program started."""
+    # Such a process has no parser, is simulated already, and cannot run its part once more.
+    from ..run.program_profile import Profile, put_profile_in_builtins
+    from ..run.program_run import run_program
+    from ..run.started_ranks import StartedRanks
+
+    parts = _parts_of(options, runs_again=parser is not None)
+    files = parts.files
     process.allow_interrupts()
     if parser is not None:
         with without_own_frames(process):
@@ -313,15 +340,46 @@ def _prepared(
             call = partial(exec, program.code, vars(process.enter_context(program.as_main())))
         else:
             program = main_program.with_running_codes(_program_of(options))
-        keeps = files.need_allocations
-        profile = Profile(program, options, columns, choice, steps, sections, keeps_history=keeps)
+        profile = Profile(
+            program,
+            options,
+            parts.columns,
+            parts.choice,
+            parts.steps,
+            parts.sections,
+            keeps_history=files.need_allocations,
+        )
     if parser is not None:
         notices.tell_options_after_program(parser, options, program.source)
     put_profile_in_builtins(process)
-    ending = ExitStack()  # the last of these callbacks comes first
+    ending = _ending(options, process, parts, profile, ranks)
+    starts = _starts(options, parts, profile, ranks)
+    requests: dict[int, Callable[[], None]] = {}
+    if files.black_box is not None:
+        requests = requests_to(files.black_box.save_now)
+
+    def are_written() -> bool:
+        return files.are_written and parts.explanation.is_written
+
+    signals = EndingSignals(requests)
+    return partial(
+        run_program, call, starts, ending, process, profile, parts.limit, are_written, signals
+    )
+
+
+def _ending(
+    options: argparse.Namespace,
+    process: ExitStack,
+    parts: _RunParts,
+    profile: Profile,
+    ranks: StartedRanks | None,
+) -> ExitStack:
+    """The reports and files that follow the program; the last of these callbacks comes first."""
+    files, remedies = parts.files, parts.remedies
+    ending = ExitStack()
     own_path = process.enter_context(Patches())
     ending.callback(own_path.undo)
-    ending.callback(limit.tell)
+    ending.callback(parts.limit.tell)
     if ranks is None:
         write, have_started = files.write, lambda: False
     else:
@@ -329,38 +387,42 @@ def _prepared(
         ending.callback(notices.tell_next_steps, files.names, script)
         ending.callback(ranks.finish)
         write, have_started = ranks.write, lambda: ranks.have_started
-    asks_for_report = bool(columns or files.has_report or sections)
+    parts.limit.is_of_ranks = have_started
+    asks_for_report = bool(parts.columns or files.has_report or parts.sections)
     if remedies is not None:
         ending.callback(remedies.tell_best, profile)
     ending.callback(profile.finish, write, have_started, is_asked_for=asks_for_report)
     files.finish_with(ending, profile)
-    ending.callback(explanation.finish, profile)
+    ending.callback(parts.explanation.finish, profile)
     # What the report imports is found also if the program took folders off the path.
     ending.callback(own_path.set, sys, "path", list(sys.path))
+    return ending
+
+
+def _starts(
+    options: argparse.Namespace,
+    parts: _RunParts,
+    profile: Profile,
+    ranks: StartedRanks | None,
+) -> list[Callable[[ExitStack], object]]:
+    """What begins right before the program, in this order."""
+    from ...jobs.attached import AttachedProcess
+
+    files = parts.files
     histories = [files.history] if files.need_history_of_torch or options.leaks else []
     starts: list[Callable[[ExitStack], object]] = [
-        explanation.start,
-        *(recorder.start for recorder in (*histories, *sections)),
+        parts.explanation.start,
+        *(recorder.start for recorder in (*histories, *parts.sections)),
         profile.start,
         *([] if ranks is None else [ranks.start]),
+        AttachedProcess(profile, files).start,
     ]
-
-    attached = AttachedProcess(profile, files)
-    starts.append(attached.start)
-    requests: dict[int, Callable[[], None]] = {}
+    if ranks is not None:  # the ranks that a program starts tell nothing
+        starts.insert(0, lambda _process: notices.tell_simulated_gpu(options))
     if files.black_box is not None:
         black_box = files.black_box
-        starts.append(lambda stack: black_box.start(stack, profile.recorded))
-        requests = requests_to(black_box.save_now)
-
-    def are_written() -> bool:
-        return files.are_written and explanation.is_written
-
-    signals = EndingSignals(requests)
-    tell = notices.tell_simulated_gpu if parser is not None else lambda _options: None
-    limit.is_of_ranks = have_started
-    starts.insert(0, lambda _stack: tell(options))
-    return partial(run_program, call, starts, ending, process, profile, limit, are_written, signals)
+        starts.append(lambda process: black_box.start(process, profile.recorded))
+    return starts
 
 
 def _run_plainly(program: Callable[[], None], process: ExitStack) -> None:

@@ -51,22 +51,11 @@ class RunFiles:
         of_picture = tuple(
             ending for ending in output_formats(TimelineResults) if ending not in of_report
         )
-        endings = (*of_report, *_TRACES, *of_picture, ENDING)
-        for name in names:
-            if not (name.lower().endswith(endings) or is_job_folder(name)):
-                formats = ", ".join(endings)
-                raise UsageError(f"cannot tell the format of {name}: end it in {formats}")
+        jobs = [name for name in names if is_job_folder(name)]
+        _check_formats(names, (*of_report, *_TRACES, *of_picture, ENDING))
+        _check_options(options, names, jobs)
         self._has_page = any(name.lower().endswith(".html") for name in names)
         self._saves_history = options.history
-        jobs = [name for name in names if is_job_folder(name)]
-        if options.history and not (jobs or any(map(is_profile, names))):
-            raise UsageError("--history is for the profile: give -o FILE.json too")
-        if options.history_max is not None and not options.history:
-            raise UsageError("--history-max limits --history: give --history too")
-        if options.save_every is not None and not jobs:
-            raise UsageError("--save-every is for the folder of a job: give -o NAME.memlab too")
-        if len(jobs) > 1:
-            raise UsageError(f"-o {jobs[0]} and -o {jobs[1]} are two folders: give one")
         traces = [name for name in names if name.lower().endswith(_TRACES)]
         pictures = [name for name in names if name.lower().endswith(of_picture)]
         reports = [name for name in names if name not in (*traces, *pictures, *jobs)]
@@ -149,6 +138,25 @@ class RunFiles:
 
     def _note(self, is_written: bool) -> None:
         self.are_written &= is_written
+
+
+def _check_formats(names: Sequence[str], endings: tuple[str, ...]) -> None:
+    for name in names:
+        if not (name.lower().endswith(endings) or is_job_folder(name)):
+            formats = ", ".join(endings)
+            raise UsageError(f"cannot tell the format of {name}: end it in {formats}")
+
+
+def _check_options(options: argparse.Namespace, names: Sequence[str], jobs: Sequence[str]) -> None:
+    """Refuse options that are for files which are not written, and two folders of jobs."""
+    if options.history and not (jobs or any(map(is_profile, names))):
+        raise UsageError("--history is for the profile: give -o FILE.json too")
+    if options.history_max is not None and not options.history:
+        raise UsageError("--history-max limits --history: give --history too")
+    if options.save_every is not None and not jobs:
+        raise UsageError("--save-every is for the folder of a job: give -o NAME.memlab too")
+    if len(jobs) > 1:
+        raise UsageError(f"-o {jobs[0]} and -o {jobs[1]} are two folders: give one")
 
 
 class TimelinePicture:

@@ -96,6 +96,10 @@ class Profile:
         self.is_critical = False
         """True if memory is short, or grows; known when the run has ended."""
         self._are_named = bool(names)
+        self._add_functions(program, names)
+
+    def _add_functions(self, program: Program, names: Sequence[str]) -> None:
+        """Profile the functions that names mean, or else all of the program."""
         source = functions_of(program)
         named = named_functions(program, source, names)
         self._globs = named.globs
