@@ -166,10 +166,8 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
     shown_functions: dict[int, None] = {}
     failures: dict[tuple[int, int], int] = {}
     for part in parts:
-        first, numbers = (
-            len(functions),
-            {function: place for place, function in enumerate(functions)},
-        )
+        first = len(functions)
+        numbers = {function: place for place, function in enumerate(functions)}
         places = []
         for function in part.functions:
             places.append(numbers.get(function, len(functions)))
@@ -181,30 +179,10 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
         failures |= placed.failures
         shown_functions.update(dict.fromkeys(placed.shown or ()))
     telling = [part for part in parts if part.shown is None or part.shown]
-    devices = [device for part in parts for device in part.devices]
-    bounds = {device.device.name for device in devices if device.is_lower_bound}
-    sizes: dict[str, set[str]] = {}
-    for device in devices:
-        sizes.setdefault(device.device.name, set()).add(device.assumed_sizes)
-    known_devices = {
-        device.device.name: replace(
-            device,
-            is_lower_bound=device.device.name in bounds,
-            assumed_sizes=bound_of(sizes[device.device.name]),
-            retries=max(other.retries for other in devices if other.device == device.device),
-            **{
-                name: max(
-                    getattr(other, name) for other in devices if other.device == device.device
-                )
-                for name in ("private", "nccl", "nccl_at_least", "nccl_at_most")
-            },
-        )
-        for device in devices
-    }
     peaks = _highest(parts)
     return RecordedProfile(
         parts[0].runs,
-        measured_devices(entries, known_devices, peaks),
+        measured_devices(entries, _combined_devices(parts), peaks),
         tuple(functions),
         tuple(entries),
         tuple(calls),
@@ -216,6 +194,29 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
         failures=failures,
         history=next((part.history for part in parts if part.history is not None), None),
     )
+
+
+def _combined_devices(parts: Iterable[RecordedProfile]) -> dict[str, MeasuredDevice]:
+    """The devices of several profilers by their names, with what any of them did not count."""
+    devices = [device for part in parts for device in part.devices]
+    bounds = {device.device.name for device in devices if device.is_lower_bound}
+    sizes: dict[str, set[str]] = {}
+    for device in devices:
+        sizes.setdefault(device.device.name, set()).add(device.assumed_sizes)
+    return {
+        device.device.name: replace(
+            device,
+            is_lower_bound=device.device.name in bounds,
+            assumed_sizes=bound_of(sizes[device.device.name]),
+            **{
+                name: max(
+                    getattr(other, name) for other in devices if other.device == device.device
+                )
+                for name in ("retries", "private", "nccl", "nccl_at_least", "nccl_at_most")
+            },
+        )
+        for device in devices
+    }
 
 
 def _highest(parts: Iterable[RecordedProfile]) -> dict[str, PeakHolders]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -135,19 +135,43 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
         if headline.is_in_line
     }
     functions = [_Function(table, sizes, peaks) for table in report.tables]
-    listed = functions
-    if choice.sort is not None or not choice.everything:
-        listed = sorted(functions, key=_ORDERS[choice.sort or ""])
-    if choice.everything:
-        top = len(listed)
-    else:
+    listed = _listed(functions, choice)
+    top = len(listed)
+    if not choice.everything:
         top = _FUNCTIONS if choice.top is None else choice.top
-        listed = [function for function in listed if function.lines]
     lines = _LINES if choice.top is None else choice.top
     shown_parts = [
         function.shown(None if choice.everything else lines, choice.sort)
         for function in listed[:top]
     ]
+    names = {function.table.function for function in listed[:top]}
+    hidden = {function.table.function for function in listed[top:]} - names
+    idle = {function.table.function for function in functions} - names - hidden
+    more_lines, idle_lines = _hidden_lines(listed, shown_parts)
+    return Overview(
+        report,
+        headlines,
+        _failure(profile),
+        tuple(shown_parts),
+        len(hidden),
+        more_lines,
+        len(idle),
+        idle_lines,
+    )
+
+
+def _listed(functions: Sequence[_Function], choice: Choice) -> list[_Function]:
+    """The functions in the order of a report; unless all are asked for, those with lines."""
+    listed = [*functions]
+    if choice.sort is not None or not choice.everything:
+        listed = sorted(functions, key=_ORDERS[choice.sort or ""])
+    return [function for function in listed if function.lines or choice.everything]
+
+
+def _hidden_lines(
+    listed: Sequence[_Function], shown_parts: Sequence[ShownFunction]
+) -> tuple[int, int]:
+    """How many lines of the functions shown are left out: of those listed, and of the others."""
     listed_lines: defaultdict[FunctionInfo, set[int]] = defaultdict(set)
     ran: defaultdict[FunctionInfo, set[int]] = defaultdict(set)
     seen: defaultdict[FunctionInfo, set[int]] = defaultdict(set)
@@ -156,17 +180,8 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
         listed_lines[function].update(function_sizes.lines)
         ran[function].update(function_sizes.table.rows)
         seen[function].update(function_sizes.table.rows if part.lines is None else part.lines)
-    names = {function.table.function for function in listed[:top]}
-    hidden = {function.table.function for function in listed[top:]} - names
-    idle = {function.table.function for function in functions} - names - hidden
-    return Overview(
-        report,
-        headlines,
-        _failure(profile),
-        tuple(shown_parts),
-        len(hidden),
+    return (
         sum(len(lines - seen[function]) for function, lines in listed_lines.items()),
-        len(idle),
         sum(
             len(lines - listed_lines[function] - seen[function]) for function, lines in ran.items()
         ),

@@ -155,10 +155,7 @@ def table_rows(
     """Lines of a function, split by columns into pieces that leave room for code in a terminal."""
     *columns, numbers = widths
     code = source_lines(table)
-    coloured: Sequence[Any] = [*code.values()]
-    if width is not None:
-        coloured = highlighted([*code.values()])
-    code_of = dict(zip(code, coloured, strict=True))
+    coloured = code if width is None else _coloured(code)
     blank = (None,) * len(names)
     room = 10**9 if width is None else width - numbers - 2 - _least_code_width(width)
     for number, group in enumerate(fitting([column + 1 for column in columns], room)):
@@ -176,19 +173,25 @@ def table_rows(
             ]
             mark = line_mark(table, line) or " "
             pieces += [(str(line).rjust(numbers), "cyan"), (mark, "bold yellow"), (" ", "")]
-            remarks: list[Piece] = []
-            note = failure_note(table, line)
-            if note:
-                remarks.append((f"  {note}", "bold red"))
-            if ends and line in ends:
-                remarks.append(ends[line])
+            remarks = _behind_code(table, line, ends or {})
             before = sum(len(piece) for piece, _ in pieces)
-            pieces.append((code_of.get(line, ""), CODE))
+            pieces.append((coloured.get(line, ""), CODE))
             if width is None or _has_room(code.get(line, ""), remarks, before, width):
                 yield [*pieces, *remarks]
             else:
                 yield pieces
                 yield from _below(remarks, before, width)
+
+
+def _coloured(code: Mapping[int, str]) -> dict[int, Any]:
+    return dict(zip(code, highlighted([*code.values()]), strict=True))
+
+
+def _behind_code(table: FunctionTable, line: int, ends: Mapping[int, Piece]) -> list[Piece]:
+    """The remarks behind the code of a line: where memory ran out, and what else ends it."""
+    note = failure_note(table, line)
+    failure = [(f"  {note}", "bold red")] if note else []
+    return [*failure, *([ends[line]] if line in ends else [])]
 
 
 def _least_code_width(width: int) -> int:

@@ -43,7 +43,7 @@ from .names import TensorNames, names_of_variables
 from .oom_attention import attention_calls, softmax_calls
 from .oom_groups import plain_name, storage_address, tensor_groups
 from .oom_models import ModelSearch, Stack, last_line, runs_in
-from .rows import rows_of
+from .rows import Rows, rows_of
 
 _DESCRIBED: Final = 1000
 """Number of the largest tensors that are described one by one."""
@@ -138,8 +138,8 @@ class _Search:
         with torch._C.DisableTorchFunction():  # whose modes cost more than all of this
             addresses = {id(tensor): storage_address(tensor) for tensor in tensors}
             # A tensor that gives no address may have several blocks, and is described first.
-            sizes = {-1: sys.maxsize, **self._failed.blocks}
-            here = {key: sizes.get(address, 0) for key, address in addresses.items()}
+            at_address = {-1: sys.maxsize, **self._failed.blocks}
+            here = {key: at_address.get(address, 0) for key, address in addresses.items()}
             nodes += [grad_fn(tensor) for tensor in tensors if not here[id(tensor)]]
             tensors = [tensor for tensor in tensors if here[id(tensor)]]
             tensors.sort(key=lambda tensor: -here[id(tensor)])
@@ -162,23 +162,8 @@ class _Search:
         rows = rows_of(
             LiveObjects(tensors, modules, optimizers, nodes), names.now(variables), categories
         )
-        blocks: dict[int, BlockInUse] = {}
         numbers = {id(tensor): tensor for tensor in tensors}
-        for row, piece in zip(rows.tensors, rows.storages, strict=True):
-            if piece is None or row.device != self._device or not piece.number:
-                continue
-            address = piece.storage[1]
-            shape = tuple(length for length in row.size if isinstance(length, int))
-            is_named = not _UNNAMED.match(row.name)
-            blocks[address] = BlockInUse(
-                row.nbytes,
-                Category(row.category),
-                self._place(((*row.line, ""),)) if row.line else None,
-                name=plain_name(row.name) if is_named else "",
-                shape=shape,
-                dtype=row.dtype,
-                node=row.saved_by or "",
-            )
+        blocks = self._described(rows)
         for tensor in small:
             address = addresses[id(tensor)]
             if address not in blocks:
@@ -189,15 +174,37 @@ class _Search:
         model = replace(model, untrained=models.untrained(optimizers))
         self._find(model=model)
         self._find(blocks=self._blocks(blocks, repeated))
-        blocks_in_use = zip(self._failed.blocks, self._oom.blocks, strict=True)
-        fixed = {
-            address
-            for address, block in blocks_in_use
-            if block.category in (Category.PARAMETERS, Category.BUFFERS)
-        }  # a view of a parameter lies in such a block
-        self._find(groups=tensor_groups(numbers, variables, self._failed.blocks, fixed))
+        sizes, fixed = self._failed.blocks, self._fixed_addresses()
+        self._find(groups=tensor_groups(numbers, variables, sizes, fixed))
         facts = map(models.optimizer, optimizers)
         self._find(optimizers=tuple(fact for fact in facts if fact.parameters))
+
+    def _described(self, rows: Rows) -> dict[int, BlockInUse]:
+        """The blocks of the tensors of a report on the GPU, by their addresses."""
+        blocks: dict[int, BlockInUse] = {}
+        for row, piece in zip(rows.tensors, rows.storages, strict=True):
+            if piece is None or row.device != self._device or not piece.number:
+                continue
+            shape = tuple(length for length in row.size if isinstance(length, int))
+            is_named = not _UNNAMED.match(row.name)
+            blocks[piece.storage[1]] = BlockInUse(
+                row.nbytes,
+                Category(row.category),
+                self._place(((*row.line, ""),)) if row.line else None,
+                name=plain_name(row.name) if is_named else "",
+                shape=shape,
+                dtype=row.dtype,
+                node=row.saved_by or "",
+            )
+        return blocks
+
+    def _fixed_addresses(self) -> set[int]:
+        """The addresses of blocks of parameters and buffers, in which views of them lie too."""
+        return {
+            address
+            for address, block in zip(self._failed.blocks, self._oom.blocks, strict=True)
+            if block.category in (Category.PARAMETERS, Category.BUFFERS)
+        }
 
     def _blocks(
         self, tensors: Mapping[int, BlockInUse], repeated: Sequence[CodeType]

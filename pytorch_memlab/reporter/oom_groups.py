@@ -26,15 +26,7 @@ def tensor_groups(
 ) -> tuple[TensorGroup, ...]:
     """Variables that lead to several tensors, or to one that autograd made."""
     # The sizes are those of blocks, by their addresses; the fixed ones go with no variable.
-    members: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
-    containers = set()
-    for key, name in variables.items():
-        tensor = tensors.get(key)
-        if tensor is not None and not issubclass(type(tensor), torch.nn.Parameter):
-            group = _group_name(name)
-            members[group].append(tensor)
-            if "[" in name:  # others are variables, of several calls of one function too
-                containers.add(group)
+    members, containers = _members(tensors, variables)
     owned = {
         name: {storage_address(tensor) for tensor in tensors} for name, tensors in members.items()
     }
@@ -70,6 +62,22 @@ def tensor_groups(
             )
         )
     return tuple(sorted(groups, key=lambda group: -(group.own + group.graphs)))
+
+
+def _members(
+    tensors: Mapping[int, torch.Tensor], variables: Mapping[int, str]
+) -> tuple[dict[str, list[torch.Tensor]], set[str]]:
+    """The tensors that each variable leads to, and the variables that are containers."""
+    members: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+    containers = set()
+    for key, name in variables.items():
+        tensor = tensors.get(key)
+        if tensor is not None and not issubclass(type(tensor), torch.nn.Parameter):
+            group = _group_name(name)
+            members[group].append(tensor)
+            if "[" in name:  # others are variables, of several calls of one function too
+                containers.add(group)
+    return members, containers
 
 
 def _graph_of(tensors: Iterable[torch.Tensor]) -> set[int]:

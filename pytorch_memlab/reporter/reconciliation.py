@@ -73,16 +73,7 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
     allocated, reserved = counted
     blocks = allocations_of(device)
     if blocks is None:
-        here = [row for row in rows.tensors if row.device == device]
-        if not here:
-            return None  # this process does not use it
-        saved = sum(row.nbytes for row in here if row.category == SAVED)
-        tensors = sum(row.nbytes for row in here) - saved
-        return Reconciliation(
-            *(device, tensors, saved, 0, 0, allocated - tensors - saved),
-            *(allocated, reserved - allocated, reserved),
-            shows_blocks=False,
-        )
+        return _without_blocks(device, rows, allocated, reserved)
     blocks.sort(key=lambda block: block.address)
     tensors, saved, foreign, unclaimed = _claimed(device, rows, blocks)
     workspace_blocks, are_known = workspaces_among(unclaimed, device)
@@ -111,6 +102,22 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
         workspaces_by_size=bool(workspace_blocks) and not are_known,
         results_of_cells=sum(row.nbytes for row in here if are_results(row.name)),
         frozen_objects=gc.get_freeze_count() if unknown else 0,  # counting them takes time
+    )
+
+
+def _without_blocks(
+    device: torch.device, rows: Rows, allocated: int, reserved: int
+) -> Reconciliation | None:
+    """The parts that are known of a device whose allocator does not list its blocks."""
+    here = [row for row in rows.tensors if row.device == device]
+    if not here:
+        return None  # this process does not use it
+    saved = sum(row.nbytes for row in here if row.category == SAVED)
+    tensors = sum(row.nbytes for row in here) - saved
+    return Reconciliation(
+        *(device, tensors, saved, 0, 0, allocated - tensors - saved),
+        *(allocated, reserved - allocated, reserved),
+        shows_blocks=False,
     )
 
 
