@@ -175,7 +175,7 @@ def compare_gpus(
 ) -> Generator[tuple[int, Verdict], None, None]:
     """The verdicts on several GPUs, as they become known. See Note [Runs for several GPUs]."""
     growing: dict[int, LoopGrowth] = {}
-    for index, judged in _compared(target, gpus, settings):
+    for index, judged in _Comparison(target, gpus, settings).verdicts():
         growth = None if settings.steps is not None else _failing(judged)
         if growth is None:
             yield index, judged
@@ -199,7 +199,7 @@ def compare_gpus(
             most_iterations=most.get(False, settings.most_iterations),
         )
         named = [gpus[index] for index in growing]
-        for number, judged in _compared(target, named, longer):
+        for number, judged in _Comparison(target, named, longer).verdicts():
             index = list(growing)[number]
             if judged.failure is not None and judged.growth is None:  # the loop came to its end
                 judged = replace(judged, growth=growing[index])
@@ -214,72 +214,96 @@ def _failing(judged: Verdict) -> LoopGrowth | None:
     return growth if growth.last_step <= _MOST_STEPS else None
 
 
-def _compared(
-    target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings
-) -> Generator[tuple[int, Verdict], None, None]:
-    runs = Runs(settings)
-    pending = list(range(len(gpus)))
-    too_large: dict[int, Verdict] = {}
+class _Comparison:
+    """The runs of a program for several GPUs, and the verdicts, by the places of the GPUs."""
 
-    def ran(indexes: Sequence[int], *, is_limited: bool = False) -> Iterator[tuple[int, Trial]]:
+    def __init__(self, target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> None:
+        self._target = target
+        self._gpus = gpus
+        self._settings = settings
+        self._runs = Runs(settings)
+        self._pending = list(range(len(gpus)))
+        self._too_large: dict[int, Verdict] = {}
+
+    def verdicts(self) -> Generator[tuple[int, Verdict], None, None]:
+        """The verdicts, as they become known."""
+        trial = self._run_on_first()
+        # The GPU may be too old for the program, or it fails on all of them.
+        if trial.failed and not self._runs_on_another(trial):
+            yield from [(index, self._judged(index, trial)) for index in self._pending]
+            return
+        yield from self._all_judged()
+        while self._pending:
+            for _ in self._run(self._to_run()):
+                yield from self._all_judged()
+        if self._too_large:
+            yield from self._with_limits()
+
+    def _run(
+        self, indexes: Sequence[int], *, is_limited: bool = False
+    ) -> Iterator[tuple[int, Trial]]:
         """Run the program on some GPUs."""
-        end = "-limited" if is_limited or runs.ask_for_memory else ""
-        files = [f"{_file_name(gpus[index][0])}{end}" for index in indexes]
-        wanted = [(gpus[index][1], ()) for index in indexes]
-        for number, trial in runs.run(target, wanted, files, is_limited=is_limited):
+        end = "-limited" if is_limited or self._runs.ask_for_memory else ""
+        files = [f"{_file_name(self._gpus[index][0])}{end}" for index in indexes]
+        wanted = [self._wanted(index) for index in indexes]
+        for number, trial in self._runs.run(self._target, wanted, files, is_limited=is_limited):
             yield indexes[number], trial
 
-    def judged(index: int, trial: Trial) -> Verdict:
-        name, gpu = gpus[index]
-        return verdict(with_room(trial, runs.all[0]), gpu, name, settings)
+    def _wanted(self, index: int) -> Wanted:
+        return self._gpus[index][1], ()
 
-    def all_judged() -> Iterator[tuple[int, Verdict]]:
+    def _judged(self, index: int, trial: Trial) -> Verdict:
+        name, gpu = self._gpus[index]
+        return verdict(with_room(trial, self._runs.all[0]), gpu, name, self._settings)
+
+    def _all_judged(self) -> Iterator[tuple[int, Verdict]]:
         """The verdicts that follow from the runs so far, but for those that need another run."""
-        for index in pending.copy():
-            run = runs.find(gpus[index][1])
+        for index in self._pending.copy():
+            run = self._runs.find(self._gpus[index][1])
             if run is None:
                 continue
-            pending.remove(index)
-            judged_run = judged(index, run.trial)
-            if judged_run.failure is not None and not run.trial.is_limited:
-                too_large[index] = judged_run
+            self._pending.remove(index)
+            judged = self._judged(index, run.trial)
+            if judged.failure is not None and not run.trial.is_limited:
+                self._too_large[index] = judged
             else:
-                yield index, judged_run
+                yield index, judged
 
-    (_, trial), *_ = ran([0])
-    if trial.failed and trial.asked_for_memory:  # no GPU has as much as it was told
-        (_, trial), *_ = ran([0])
-    if trial.failed:
-        # The GPU may be too old for the program, or it fails on all of them.
-        reads = trial.gpu_reads
+    def _run_on_first(self) -> Trial:
+        (_, trial), *_ = self._run([0])
+        if trial.failed and trial.asked_for_memory:  # no GPU has as much as it was told
+            (_, trial), *_ = self._run([0])
+        return trial
+
+    def _runs_on_another(self, failed: Trial) -> bool:
+        """True if a program that failed on the first GPU runs on the newest that differs."""
+        _, first = self._gpus[0]
         others = {
             (gpu.major, gpu.minor, -index): index
-            for index, (_, gpu) in enumerate(gpus)
-            if not runs_alike(gpus[0][1], gpu, reads)
+            for index, (_, gpu) in enumerate(self._gpus)
+            if not runs_alike(first, gpu, failed.gpu_reads)
         }
-        if not others or next(ran([others[max(others)]]))[1].failed:
-            yield from [(index, judged(index, trial)) for index in pending]
-            return
-    yield from all_judged()
-    while pending:
+        return bool(others) and not next(self._run([others[max(others)]]))[1].failed
+
+    def _to_run(self) -> list[int]:
+        """GPUs without a verdict that need a run each, as far as is known."""
         chosen: list[int] = []
-        for index in pending:
-            if not runs.is_covered(
-                (gpus[index][1], ()), [(gpus[place][1], ()) for place in chosen]
-            ):
+        for index in self._pending:
+            if not self._runs.is_covered(self._wanted(index), list(map(self._wanted, chosen))):
                 chosen.append(index)
-        for _ in ran(chosen):
-            yield from all_judged()
-    if not too_large:
-        return
-    largest = max(too_large, key=lambda index: settings.room(gpus[index][1]))
-    _, trial = next(ran([largest], is_limited=True))
-    if trial.failed or trial.ending is Ending.OUT_OF_MEMORY:
-        yield from too_large.items()
-        return
-    yield largest, judged(largest, trial)
-    rest = [index for index in too_large if index != largest]
-    yield from [(index, judged(index, trial)) for index, trial in ran(rest, is_limited=True)]
+        return chosen
+
+    def _with_limits(self) -> Iterator[tuple[int, Verdict]]:
+        """The verdicts on GPUs that are too small for the program as it runs without a limit."""
+        largest = max(self._too_large, key=lambda index: self._settings.room(self._gpus[index][1]))
+        _, trial = next(self._run([largest], is_limited=True))
+        if trial.failed or trial.ending is Ending.OUT_OF_MEMORY:
+            yield from self._too_large.items()
+            return
+        yield largest, self._judged(largest, trial)
+        rest = [index for index in self._too_large if index != largest]
+        limited = self._run(rest, is_limited=True)
+        yield from [(index, self._judged(index, trial)) for index, trial in limited]
 
 
 def fit_report(

@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..simulation.inspect import GPU, AssumedSizes, read_size
 from .comparison import compare_gpus, fit_report, named_gpus
 from .grid import GridSearch
-from .target import FunctionTarget, ProgramTarget
+from .target import FunctionTarget, ProgramTarget, Target
 from .trial import Settings
 from .variable import variables_of
 from .verdict import FitReport
@@ -144,13 +144,26 @@ def fit(
     if isinstance(target, FunctionTarget):
         target.check_gpus(settings.num_gpus)
     if vary is None:
-        report = fit_report(target, named, compare_gpus(target, named, settings), settings)
-        frame = FitFrame(_table(report.rows()))
-        frame["fits"] = frame["fits"].astype("boolean")  # None, too: a mask leaves it out
-        frame.report = report
-        return frame
+        return _fitted(target, named, settings)
+    return _varied(target, named, settings, vary)
+
+
+def _fitted(target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> FitFrame:
+    report = fit_report(target, gpus, compare_gpus(target, gpus, settings), settings)
+    frame = FitFrame(_table(report.rows()))
+    frame["fits"] = frame["fits"].astype("boolean")  # None, too: a mask leaves it out
+    frame.report = report
+    return frame
+
+
+def _varied(
+    target: ProgramTarget | FunctionTarget,
+    gpus: Sequence[tuple[str, GPU]],
+    settings: Settings,
+    vary: Mapping[str, object],
+) -> VaryFrame:
     variables = variables_of(vary, is_function=isinstance(target, FunctionTarget))
-    search = GridSearch(target.name, named, variables, settings)
+    search = GridSearch(target.name, gpus, variables, settings)
     search.run(target)
     numbers = dict.fromkeys((search.variable.name, *_SIZES), "Int64")  # some may be missing
     largest = VaryFrame(_table(search.rows(), dtype=object).astype(numbers))

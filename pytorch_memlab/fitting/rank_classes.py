@@ -29,7 +29,7 @@ from .mesh import Mesh
 from .pipeline_changes import changes_for
 from .pipeline_facts import PipelineFacts, PipelineWatch
 from .target import Target
-from .trial import Settings, TrialRequest
+from .trial import Settings, Trial, TrialRequest
 from .trial_run import run_all
 from .verdict import Verdict, requests_of, verdict
 
@@ -277,43 +277,38 @@ class RankSearch:
             prefix = "unchanged"
         port: int = self._store.port
         address = peers.address(port, prefix, ranks, before)
-        per_node = self.settings.num_gpus
-        requests = [
-            TrialRequest(
-                self.target,
-                self.gpu,
-                self.settings,
-                (
-                    RankOfJob(rank, self.mesh.world_size, per_node, address, (port, prefix)),
-                    (loads or {}).get(rank) or ExpertLoad(is_given=bool(self.loads)),
-                    *changes,
-                ),
-                f"rank{rank}" + f"-{self.runs}" * is_changed,
+        requests = []
+        for rank in ranks:
+            job = RankOfJob(
+                rank, self.mesh.world_size, self.settings.num_gpus, address, (port, prefix)
             )
-            for rank in ranks
-        ]
+            load = (loads or {}).get(rank) or ExpertLoad(is_given=bool(self.loads))
+            file = f"rank{rank}" + f"-{self.runs}" * is_changed
+            requests.append(
+                TrialRequest(self.target, self.gpu, self.settings, (job, load, *changes), file)
+            )
         judged_ranks: dict[int, RankVerdict] = {}
         for index, trial in run_all(requests, len(requests)):
             rank = ranks[index]
             reason = trial.error.strip().splitlines()[-1:] if trial.failed else []
             peers.tell_end(self._store, prefix, rank, "".join(reason))
-            judged = verdict(trial, self.gpu, self.name, self.settings)
-            findings = trial.findings
-            judged_ranks[rank] = RankVerdict(
-                rank,
-                judged,
-                next(
-                    (seen for seen in findings if isinstance(seen, PipelineFacts)), PipelineFacts()
-                ),
-                _categories(judged),
-                next((seen for seen in findings if isinstance(seen, ExpertFacts)), ExpertFacts()),
-            )
+            judged_ranks[rank] = self._judged(rank, trial)
             self.runs += 1
             self.ended(self.runs)
         if not is_changed:
             self._all.update(judged_ranks)
             self.failed = self.failed or _first_failed(judged_ranks.values())
         return [judged_ranks[rank] for rank in ranks]
+
+    def _judged(self, rank: int, trial: Trial) -> RankVerdict:
+        judged, findings = verdict(trial, self.gpu, self.name, self.settings), trial.findings
+        return RankVerdict(
+            rank,
+            judged,
+            next((seen for seen in findings if isinstance(seen, PipelineFacts)), PipelineFacts()),
+            _categories(judged),
+            next((seen for seen in findings if isinstance(seen, ExpertFacts)), ExpertFacts()),
+        )
 
     def _fullest_line(self, fullest: RankClass) -> Sequence[int]:
         """The fullest rank, and those that run beside it."""

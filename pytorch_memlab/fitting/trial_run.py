@@ -29,7 +29,7 @@ from ..records import Approximation, FilesOfRun
 from ..reporter.leaks import held_in_containers
 from ..simulation.inspect import Machine, active, adopt
 from .child import ChildWork, can_fork, run_in_children
-from .loops import Loop, Loops, steps_left, stopped_library_loop, total_steps
+from .loops import LibraryLoop, Loop, Loops, steps_left, stopped_library_loop, total_steps
 from .program_error import exit_text, is_out_of_memory, problem_of, traceback_of
 from .settled import Repeated, StepPeaks, cycle_of, has_stopped_growing, have_others, repeats
 from .trial import Ending, Trial, TrialError, TrialRequest
@@ -244,17 +244,7 @@ class _Run:
         has_settled = ending is Ending.SETTLED
         asked = None if is_repeated else stopped_library_loop(frame, has_settled=has_settled)
         if not has_settled:
-            times = tuple(self._step_times[self._phase :])
-            holder = ""
-            if ending is Ending.UNSETTLED:
-                more = (held_in_containers(frame) - self._held).most_common(1)
-                holder = more[0][0] if more else ""
-            ended = Repeated(
-                times, total_steps(loops), holder=holder, skipped_here=steps_left(loops)
-            )
-            if asked is not None:
-                left = None if asked.total is None else max(asked.total - len(self._peaks.all), 0)
-                ended = replace(ended, total=asked.total, skipped=left)
+            ended = self._unsettled_steps(ending, frame, loops, asked)
             self._repeated.append((ended, loops[0] if loops and asked is None else None))
         if is_repeated:
             self._stop(())
@@ -266,6 +256,21 @@ class _Run:
         else:
             self._stop(_behind(frame))
         self._phase = len(self._peaks.all)
+
+    def _unsettled_steps(
+        self, ending: Ending, frame: FrameType, loops: Sequence[Loop], asked: LibraryLoop | None
+    ) -> Repeated:
+        """The steps of the loop that ends now, whose memory may grow with more of them."""
+        holder = ""
+        if ending is Ending.UNSETTLED:
+            more = (held_in_containers(frame) - self._held).most_common(1)
+            holder = more[0][0] if more else ""
+        times = tuple(self._step_times[self._phase :])
+        ended = Repeated(times, total_steps(loops), holder=holder, skipped_here=steps_left(loops))
+        if asked is None:
+            return ended
+        left = None if asked.total is None else max(asked.total - len(self._peaks.all), 0)
+        return replace(ended, total=asked.total, skipped=left)
 
     def _ending_of_phase(self) -> Ending | None:
         """The reason to end the loop that runs now; None if it goes on."""

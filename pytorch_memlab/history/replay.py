@@ -21,6 +21,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -380,18 +381,15 @@ def what_if(
     else:
         retries = recorded_retries(history, device, recorded.failures)
         recorded = replace(recorded, retries=retries)
-    cases: list[tuple[str, GPU | None, int | None, int]] = [
-        (name, gpu, gpu.total_memory, MemoryOverhead.of(gpu, None, 0).context) for name, gpu in gpus
-    ]
+    made_again = partial(replay, history, device, changed, order_by_address=order)
+    variants = []
+    for name, gpu in gpus:
+        context = MemoryOverhead.of(gpu, None, 0).context
+        variants.append(Variant(name, gpu, made_again(gpu.total_memory, context)))
     if settings and not gpus:
         failed = recorded.out_of_memory
-        cases = [("", None, None if failed is None else failed.reserved + failed.free, 0)]
-    variants = [
-        Variant(
-            name, gpu, replay(history, device, changed, capacity, taken, order_by_address=order)
-        )
-        for name, gpu, capacity, taken in cases
-    ]
+        capacity = None if failed is None else failed.reserved + failed.free
+        variants.append(Variant("", None, made_again(capacity, 0)))
     first = first_state(device_history, recorded_settings)
     private = {*first.pools.values(), *(segment.pool_id for segment in first.segments)}
     return WhatIf(

@@ -174,7 +174,7 @@ class PickleReader:
 
     def read(self) -> Any:
         """The content of the pickle, with ``EVENT`` in place of each event."""
-        stack, memo, file = self._stack, self._memo, self._file
+        stack, file = self._stack, self._file
         while True:
             code = file.read(1)
             if code[0] in _RUNS and self._read_run(code[0]):
@@ -193,56 +193,59 @@ class PickleReader:
             if opcode is None:
                 self._refuse(code[0])
             value: Any = None if opcode.arg is None else opcode.arg.reader(file)  # type: ignore[arg-type]
-            match opcode.name:
-                case "EMPTY_DICT":
-                    entry: dict[Any, Any] = {}
-                    self._starts[id(entry)] = file.offset + file.pos - 1
-                    stack.append(entry)
-                case "BINGET" | "LONG_BINGET":
-                    stack.append(self._got(value))
-                case "MEMOIZE":
-                    memo.append(stack[-1])
-                case "BINPUT" | "LONG_BINPUT":
-                    self._put(value, stack[-1])
-                case "MARK":
-                    self._marks.append(len(stack))
-                case "SETITEMS":
-                    self._set_items(self._since_mark())
-                case "SETITEM":
-                    value, key = stack.pop(), stack.pop()
-                    self._set_items([key, value])
-                case "APPENDS" | "APPEND":
-                    items = self._since_mark() if opcode.name == "APPENDS" else [stack.pop()]
-                    if type(stack[-1]) is not list:
-                        raise NotPlainPickleError("items of something that is no list")
-                    stack[-1].extend(items)
-                case "TUPLE":
-                    stack.append(tuple(self._since_mark()))
-                case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                    count = int(opcode.name[-1])
-                    if len(stack) < count:
-                        raise NotPlainPickleError("a tuple lacks its items")
-                    stack[-count:] = [tuple(stack[-count:])]
-                case "SHORT_BINUNICODE" | "BINUNICODE" | "BINUNICODE8":
-                    stack.append(self._texts.setdefault(value, value))
-                case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "NONE":
-                    if type(value) is int and value.bit_length() > 8 * _LONGEST_NUMBER:
-                        raise NotPlainPickleError(
-                            f"a number of {-(-value.bit_length() // 8)} bytes"
-                        )
-                    stack.append(value)
-                case "NEWTRUE" | "NEWFALSE":
-                    stack.append(opcode.name == "NEWTRUE")
-                case "EMPTY_LIST":
-                    stack.append([])
-                case "EMPTY_TUPLE":
-                    stack.append(())
-                case "PROTO" if not 2 <= value <= 5:
-                    raise NotPlainPickleError(f"protocol {value}; 2 to 5 can be read")
-                case "STOP":
-                    if len(stack) != 1:
-                        raise NotPlainPickleError("it ends within an object")
-                    return stack[0]
+            if opcode.name == "STOP":
+                if len(stack) != 1:
+                    raise NotPlainPickleError("it ends within an object")
+                return stack[0]
+            self._execute(opcode.name, value)
+
+    def _execute(self, name: str, value: Any) -> None:
+        """Do what an opcode of plain data does, given its argument."""
+        stack, memo, file = self._stack, self._memo, self._file
+        match name:
+            case "EMPTY_DICT":
+                entry: dict[Any, Any] = {}
+                self._starts[id(entry)] = file.offset + file.pos - 1
+                stack.append(entry)
+            case "BINGET" | "LONG_BINGET":
+                stack.append(self._got(value))
+            case "MEMOIZE":
+                memo.append(stack[-1])
+            case "BINPUT" | "LONG_BINPUT":
+                self._put(value, stack[-1])
+            case "MARK":
+                self._marks.append(len(stack))
+            case "SETITEMS":
+                self._set_items(self._since_mark())
+            case "SETITEM":
+                value, key = stack.pop(), stack.pop()
+                self._set_items([key, value])
+            case "APPENDS" | "APPEND":
+                items = self._since_mark() if name == "APPENDS" else [stack.pop()]
+                if type(stack[-1]) is not list:
+                    raise NotPlainPickleError("items of something that is no list")
+                stack[-1].extend(items)
+            case "TUPLE":
+                stack.append(tuple(self._since_mark()))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                count = int(name[-1])
+                if len(stack) < count:
+                    raise NotPlainPickleError("a tuple lacks its items")
+                stack[-count:] = [tuple(stack[-count:])]
+            case "SHORT_BINUNICODE" | "BINUNICODE" | "BINUNICODE8":
+                stack.append(self._texts.setdefault(value, value))
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "NONE":
+                if type(value) is int and value.bit_length() > 8 * _LONGEST_NUMBER:
+                    raise NotPlainPickleError(f"a number of {-(-value.bit_length() // 8)} bytes")
+                stack.append(value)
+            case "NEWTRUE" | "NEWFALSE":
+                stack.append(name == "NEWTRUE")
+            case "EMPTY_LIST":
+                stack.append([])
+            case "EMPTY_TUPLE":
+                stack.append(())
+            case "PROTO" if not 2 <= value <= 5:
+                raise NotPlainPickleError(f"protocol {value}; 2 to 5 can be read")
 
     def _read_run(self, op: int) -> bool:
         """Read many values of one kind together; False where there are few."""

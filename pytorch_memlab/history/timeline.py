@@ -27,7 +27,16 @@ from .._common.process.ipython import file_name
 from .._common.text.prose_size import prose_size
 from ..errors import SnapshotError
 from .holders import ENGINE, charged_frame, innermost_of_user
-from .model import AllocationHistory, Category, EventLog, Frame, Stack, UsedBlock, device_name
+from .model import (
+    AllocationHistory,
+    Category,
+    DeviceHistory,
+    EventLog,
+    Frame,
+    Stack,
+    UsedBlock,
+    device_name,
+)
 from .peak import counters_of, first_state, settings_of
 
 Grouping = Literal["category", "line"]
@@ -130,12 +139,7 @@ def timeline_of(
     points = [moment - 1 for moment in moments]
     times = log.times or (0,)
     at_points = [history.stacks[log.stacks[point]] if point >= 0 else () for point in points]
-    if history.steps is None:
-        steps = _step_ends(log, history.stacks)
-    else:  # the last event at each of the times, or the first one
-        steps = np.searchsorted(np.array(log.times), history.steps, side="right") - 1
-        if device_history.dropped != 0:
-            steps = steps[steps >= 0]  # the others ended before
+    steps = _steps(history, device_history)
     return Timeline(
         device,
         len(log),
@@ -282,6 +286,16 @@ def _lines(
     return [
         Band(name, in_use.in_band(bands, number, moments)) for number, name in sorted(names.items())
     ]
+
+
+def _steps(history: AllocationHistory, device_history: DeviceHistory) -> _Integers:
+    """The events that end steps: the last ones at their times, where the history has these."""
+    log = device_history.events
+    if history.steps is None:
+        return _step_ends(log, history.stacks)
+    ends: _Integers = np.searchsorted(np.array(log.times), history.steps, side="right") - 1
+    # A step that ends before the first event counts there, unless it ended with a dropped one.
+    return ends if device_history.dropped == 0 else ends[ends >= 0]
 
 
 def _step_ends(log: EventLog, stacks: Sequence[Stack]) -> _Integers:

@@ -171,7 +171,7 @@ def _listed(functions: Sequence[_Function], choice: Choice) -> list[_Function]:
 def _hidden_lines(
     listed: Sequence[_Function], shown_parts: Sequence[ShownFunction]
 ) -> tuple[int, int]:
-    """How many lines of the functions shown are left out: of those listed, and of the others."""
+    """The numbers of lines of functions that are left out: of those listed, and of the others."""
     listed_lines: defaultdict[FunctionInfo, set[int]] = defaultdict(set)
     ran: defaultdict[FunctionInfo, set[int]] = defaultdict(set)
     seen: defaultdict[FunctionInfo, set[int]] = defaultdict(set)

@@ -39,25 +39,9 @@ def with_fused_call(
     reading: FollowedStatements,
     has_heads: bool,
 ) -> FusedAttention | None:
-    scores = output.scores
-    mask = joint_mask(scores)
-    if mask is None:
+    arguments = _arguments(output, reading, has_heads=has_heads)
+    if arguments is None:
         return None
-    operands = [scores.query, scores.key, output.value]
-    if not has_heads:
-        operands = [f"{of_call(text)}.unsqueeze(1)" for text in operands]
-        mask = f"{of_call(mask)}[..., None, :, :]" if mask else mask
-    arguments = operands
-    if mask and scores.condition:
-        arguments = [*arguments, f"attn_mask={mask} if {scores.condition} else None"]
-    elif mask:
-        arguments = [*arguments, f"attn_mask={mask}"]
-    if scores.dropout:
-        arguments = [*arguments, f"dropout_p={scores.dropout}"]
-    if scores.is_causal and not mask:  # a call has one of them
-        arguments = [*arguments, "is_causal=True"]
-    if not is_default_scale(scores, reading):
-        arguments = [*arguments, f"scale={scores.scale}"]
     after = output.after if has_heads else f".squeeze(1){output.after}"
     call = f"{_imported_name(tree)}({', '.join(arguments)}){after}"
     changed = _with_call(lines, node, output.node, call)
@@ -66,11 +50,50 @@ def with_fused_call(
     dropped = {
         number for part in chain for number in range(part.lineno, (part.end_lineno or 0) + 1)
     }
-    last = node.end_lineno or node.lineno
+    before, last = range(first, node.lineno), node.end_lineno or node.lineno
     dropped |= _lines_of_unread_masks(
-        tree, range(first, node.lineno), {*dropped, *range(node.lineno, last + 1)}, changed
+        tree, before, {*dropped, *range(node.lineno, last + 1)}, changed
     )
-    others = [number for number in range(first, node.lineno) if number not in dropped]
+    between = _lines_between(lines, tree, before, dropped, reading)
+    if between is None:
+        return None
+    return FusedAttention(Edit(file, first, last, (*between, *changed)))
+
+
+def _arguments(
+    output: AttentionOutput, reading: FollowedStatements, *, has_heads: bool
+) -> list[str] | None:
+    """The arguments of the call; None if no call has the masks of the scores."""
+    scores = output.scores
+    mask = joint_mask(scores)
+    if mask is None:
+        return None
+    arguments = [scores.query, scores.key, output.value]
+    if not has_heads:
+        arguments = [f"{of_call(text)}.unsqueeze(1)" for text in arguments]
+        mask = f"{of_call(mask)}[..., None, :, :]" if mask else mask
+    if mask and scores.condition:
+        arguments.append(f"attn_mask={mask} if {scores.condition} else None")
+    elif mask:
+        arguments.append(f"attn_mask={mask}")
+    if scores.dropout:
+        arguments.append(f"dropout_p={scores.dropout}")
+    if scores.is_causal and not mask:  # a call has one of them
+        arguments.append("is_causal=True")
+    if not is_default_scale(scores, reading):
+        arguments.append(f"scale={scores.scale}")
+    return arguments
+
+
+def _lines_between(
+    lines: list[str],
+    tree: ast.Module,
+    before: range,
+    dropped: set[int],
+    reading: FollowedStatements,
+) -> list[str] | None:
+    """The lines before the call that stay; None if they need some of those that are dropped."""
+    others = [number for number in before if number not in dropped]
     if any(
         isinstance(part, ast.Name) and part.id in reading.scores and part.lineno in others
         for part in ast.walk(tree)
@@ -80,12 +103,11 @@ def with_fused_call(
     conditional = [part for part in ast.walk(tree) if isinstance(part, ast.If)]
     for part in conditional:  # an ``if`` whose statements are all gone goes too
         body = range(part.body[0].lineno, (part.end_lineno or 0) + 1)
-        if dropped.issuperset(body) and not part.orelse and first <= part.lineno < node.lineno:
+        if dropped.issuperset(body) and not part.orelse and part.lineno in before:
             between = [text for text in between if text != lines[part.lineno - 1]]
         elif dropped & set(body) and not dropped.issuperset(body):
             return None
-    new = (*between, *changed)
-    return FusedAttention(Edit(file, first, last, new))
+    return between
 
 
 def _lines_of_unread_masks(

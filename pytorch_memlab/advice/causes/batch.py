@@ -31,18 +31,8 @@ class Batch(Cause):
         for block in oom.blocks:
             if block.category not in FIXED and len(block.shape) > 1:
                 sizes[block.shape[0]] += block.size
-        # Samples times heads, or times words, are multiples of the samples.
-        least = sizes.total() / 10
-        of_steps = sum(block.size for block in oom.blocks if _is_of_steps(block))
-        multiples = {
-            batch: of_steps + sum(size for length, size in sizes.items() if length % batch == 0)
-            for batch, size in sizes.most_common()
-            if batch > 1 and size >= least
-        }
-        if not multiples:
-            return None
-        batch, size = max(multiples.items(), key=lambda pair: pair[1])
-        if size * 4 < oom.in_use:
+        batch, size = _batch_of_most(oom, sizes)
+        if size * 4 < oom.in_use or not size:
             return None
         total = size + oom.request.requested
         tokens = {block.shape[0] * block.shape[1] for block in oom.blocks if len(block.shape) > 2}
@@ -67,6 +57,19 @@ class Batch(Cause):
             basis=Basis.ESTIMATED,
             change=change,
         )
+
+
+def _batch_of_most(oom: OutOfMemory, sizes: Counter[int]) -> tuple[int, int]:
+    """The length that is a batch of most bytes, and these; 0 of each if there is none."""
+    # Samples times heads, or times words, are multiples of the samples.
+    least = sizes.total() / 10
+    of_steps = sum(block.size for block in oom.blocks if _is_of_steps(block))
+    multiples = {
+        batch: of_steps + sum(size for length, size in sizes.items() if length % batch == 0)
+        for batch, size in sizes.most_common()
+        if batch > 1 and size >= least
+    }
+    return max(multiples.items(), key=lambda pair: pair[1], default=(0, 0))
 
 
 def _unit(oom: OutOfMemory, number: BatchNumber, batch: int) -> str:

@@ -405,7 +405,7 @@ def _starts(
     profile: Profile,
     ranks: StartedRanks | None,
 ) -> list[Callable[[ExitStack], object]]:
-    """What begins right before the program, in this order."""
+    """The functions that begin their work right before the program, in this order."""
     from ...jobs.attached import AttachedProcess
 
     files = parts.files
