@@ -123,11 +123,7 @@ class MemlabMagics(Magics):
         columns = chosen_columns(args)
         if is_switched_off():
             args.quiet, args.output, args.simulate = True, None, None
-        if args.private and args.output is None:
-            raise UsageError("--private is for the file of --output: give that too")
-        file = None
-        if args.output is not None:
-            file = MlrunFile(args.output, is_quiet=args.quiet, is_private=args.private)
+        file = _file_of(args)
         if is_line and not source:
             raise UsageError("%mlrun needs a statement: %mlrun -f func func(10); see %mlrun?")
         assert self.shell is not None
@@ -155,11 +151,7 @@ class MemlabMagics(Magics):
                     file.write(run, columns)
                 if measured.report.tables and not args.quiet:
                     show(measured)
-                says = message_of(error).lower()
-                is_of_gpu = "cuda" in says or "nvidia driver" in says
-                if is_of_gpu and not isinstance(error, MemlabError) and not count_gpus():
-                    advice = "no GPU here: %simulate h100 simulates one, as does --simulate h100"
-                    print(advice, file=sys.stderr)
+                _tell_missing_gpu(error)
                 raise
             display = run.display(columns)
             if file is not None:
@@ -167,6 +159,23 @@ class MemlabMagics(Magics):
         if args.return_profiler:
             return run.profiler
         return None if args.quiet else display
+
+
+def _file_of(args: Namespace) -> MlrunFile | None:
+    if args.output is not None:
+        return MlrunFile(args.output, is_quiet=args.quiet, is_private=args.private)
+    if args.private:
+        raise UsageError("--private is for the file of --output: give that too")
+    return None
+
+
+def _tell_missing_gpu(error: BaseException) -> None:
+    """Say how a GPU is simulated after an error of CUDA on a machine without one."""
+    says = message_of(error).lower()
+    is_of_gpu = "cuda" in says or "nvidia driver" in says
+    if is_of_gpu and not isinstance(error, MemlabError) and not count_gpus():
+        advice = "no GPU here: %simulate h100 simulates one, as does --simulate h100"
+        print(advice, file=sys.stderr)
 
 
 def end_everything() -> None:

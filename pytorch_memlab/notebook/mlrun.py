@@ -126,11 +126,7 @@ class CellRun:
         self._found = {asked for asked in self._asked if own.named(asked)}
         functions = self._objects(namespace)
         # See Note [Names that a statement brings].
-        parts = [whole]
-        if self._missing():
-            tree, flags = ast.parse(python, name), shell.compile.flags
-            modules = [ast.Module([statement], tree.type_ignores) for statement in tree.body]
-            parts = [_compiled(module, name, flags) for module in modules]
+        parts = self._statements(python, name) if self._missing() else [whole]
         for part in parts:
             self._add_own(SourceFunctions(part, python, _CELL))
         for function in functions:
@@ -150,16 +146,27 @@ class CellRun:
             raise
         finally:
             self._peaks.end()
+        self._refuse_missing()
+
+    def _statements(self, python: str, name: str) -> list[CodeType]:
+        """The code of each statement of the source by itself."""
+        tree, flags = ast.parse(python, name), self._shell.compile.flags
+        modules = [ast.Module([statement], tree.type_ignores) for statement in tree.body]
+        return [_compiled(module, name, flags) for module in modules]
+
+    def _refuse_missing(self) -> None:
+        """Refuse names of functions that nothing had, with the names that are near."""
         missing = self._missing()
-        if missing:
-            names = self._own or [
-                name
-                for name, value in shell.user_ns.items()
-                if inspect.isfunction(value) and value.__module__ == "__main__"
-            ]
-            near = ", ".join(dict.fromkeys(nearest(missing[0], names)))
-            hint = f": there is {near}" if near else ""
-            raise UsageError(f"no function {', '.join(missing)} to profile{hint}")
+        if not missing:
+            return
+        names = self._own or [
+            name
+            for name, value in self._shell.user_ns.items()
+            if inspect.isfunction(value) and value.__module__ == "__main__"
+        ]
+        near = ", ".join(dict.fromkeys(nearest(missing[0], names)))
+        hint = f": there is {near}" if near else ""
+        raise UsageError(f"no function {', '.join(missing)} to profile{hint}")
 
     def recorded(self) -> RecordedProfile:
         profile = self.profiler.recorded()

@@ -81,6 +81,12 @@ def install(
     instead_of: Callable[[BaseException, GraphModule, bool], Run],
 ) -> None:
     """Let Inductor lower graphs for simulated GPUs, until undone."""
+    _set_options(machine, patches)
+    _fold_constants_on_cpu(patches)
+    _lower_graphs(patches, folder, program_of, instead_of)
+
+
+def _set_options(machine: Machine, patches: Patches) -> None:
     for module, values in ((config, _CONFIG), (functorch_config, {"enable_autograd_cache": False})):
         changed = module.patch(values)
         changed.__enter__()
@@ -91,6 +97,8 @@ def install(
     patches.set(select_algorithm, "PyCodeCache", _Templates)
     padding.install(machine, patches)
 
+
+def _fold_constants_on_cpu(patches: Patches) -> None:
     @patches.around(constant_folding.ConstantFolder, "run_node")
     def fold(original: Any, self: Any, node: Any) -> Any:
         with OnCPU():  # type: ignore[no-untyped-call]
@@ -101,6 +109,14 @@ def install(
         with OnCPU():  # type: ignore[no-untyped-call]
             original(self)
 
+
+def _lower_graphs(
+    patches: Patches,
+    folder: str,
+    program_of: Callable[[Lowered], Run],
+    instead_of: Callable[[BaseException, GraphModule, bool], Run],
+) -> None:
+    """Make a function of each graph that Inductor lowers, or fails to lower."""
     sources: list[GraphModule] = []
 
     @patches.around(compile_fx, "_compile_fx_inner")

@@ -33,6 +33,12 @@ _TO_COPY = torch.ops.aten._to_copy.default
 
 
 def install(machine: Machine, patches: Patches) -> None:
+    _install_devices_of_fakes(patches)
+    _install_modes(machine, patches)
+
+
+def _install_devices_of_fakes(patches: Patches) -> None:
+    """Let C++ take fake tensors of a simulated GPU for those of the CPU."""
     make = torch.Tensor._make_subclass
 
     def make_subclass(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -45,6 +51,18 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set(torch.Tensor, "_make_subclass", staticmethod(make_subclass))
     handlers = fake_tensor._DISPATCH_META_HANDLERS
     patches.set(fake_tensor, "_DISPATCH_META_HANDLERS", {**handlers, _DEVICE: _device_for_cpp})
+    dispatch = FakeTensor.__torch_dispatch__
+
+    def torch_dispatch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE:
+            return _device_for_cpp(args)
+        return dispatch(func, types, args, kwargs or {})
+
+    patches.set(FakeTensor, "__torch_dispatch__", classmethod(torch_dispatch))
+
+
+def _install_modes(machine: Machine, patches: Patches) -> None:
+    """Let the modes that trace a graph run its ops on the device that the program means."""
 
     @patches.around(FunctionalTensorMode, "__torch_dispatch__")
     def run_functional(
@@ -70,15 +88,6 @@ def install(machine: Machine, patches: Patches) -> None:
     def unset_fake(original: Callable[[], Any]) -> Iterator[Any]:
         with original() as mode, OnCPU():  # type: ignore[no-untyped-call]
             yield mode
-
-    dispatch = FakeTensor.__torch_dispatch__
-
-    def torch_dispatch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _DEVICE:
-            return _device_for_cpp(args)
-        return dispatch(func, types, args, kwargs or {})
-
-    patches.set(FakeTensor, "__torch_dispatch__", classmethod(torch_dispatch))
 
 
 def _is_gpu(value: Any) -> bool:

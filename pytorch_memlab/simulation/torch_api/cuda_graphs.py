@@ -89,6 +89,19 @@ class _Graph:
         self.capture, self.has_ended, self.is_instantiated = None, False, False
 
 
+def _check_capture(graph: _Graph, error_mode: str) -> None:
+    if error_mode not in ERROR_MODES:
+        raise RuntimeError(
+            "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "
+            f"{error_mode}"
+        )
+    if graph.is_instantiated:
+        raise RuntimeError(
+            "This CUDAGraph instance already owns a captured graph. "
+            "To capture a new graph, create a new instance."
+        )
+
+
 class SimulatedCUDAGraph:
     """``torch._C._CUDAGraph``."""
 
@@ -115,16 +128,7 @@ class SimulatedCUDAGraph:
         self, pool: PoolId | None = None, capture_error_mode: str = "global", **_options: Any
     ) -> None:
         graph, machine = self._graph, self.machine
-        if capture_error_mode not in ERROR_MODES:
-            raise RuntimeError(
-                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "
-                f"{capture_error_mode}"
-            )
-        if graph.is_instantiated:
-            raise RuntimeError(
-                "This CUDAGraph instance already owns a captured graph. "
-                "To capture a new graph, create a new instance."
-            )
+        _check_capture(graph, capture_error_mode)
         gpu = machine.current_gpu()
         stream = machine.current_stream(gpu.index)
         if RELEASE < _REGISTERS_DRAWS_SINCE:

@@ -103,18 +103,15 @@ class Overlay(ReportedPaths):
         if mode is not None and real is not None:
             if exclusive or not stat.S_ISREG(mode):
                 yield real if is_moved else path
-            else:
-                target = self._to_overwrite(
-                    path,
-                    place,
-                    truncates=truncates or lacks_values,
-                    kept=lacks_values or always_kept,
-                )
-                if lacks_values:
-                    self.name(logical, path)
-                if lacks_values or (truncates and target in self.lacking):
-                    self.tell("lacking", target, lacks_values)
-                yield target if is_moved or target != logical else path
+                return
+            target = self._to_overwrite(
+                path, place, truncates=truncates or lacks_values, kept=lacks_values or always_kept
+            )
+            if lacks_values:
+                self.name(logical, path)
+            if lacks_values or (truncates and target in self.lacking):
+                self.tell("lacking", target, lacks_values)
+            yield target if is_moved or target != logical else path
             return
         if not creates:
             raise _error(errno.ENOENT, path)

@@ -71,6 +71,11 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
     if not dist.is_initialized():
         patches.before_undo(_destroy_simulated_groups)
+    _install_after_imports(patches)
+
+
+def _install_after_imports(patches: Patches) -> None:
+    """Change the modules of ``torch.distributed`` that a program may import later."""
     imports = AfterImport()
     keep_own = functools.partial(_install_checkpoints, patches)
     imports.call("torch.distributed.checkpoint.default_planner", keep_own)

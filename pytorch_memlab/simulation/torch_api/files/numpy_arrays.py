@@ -100,6 +100,11 @@ def install(values: TensorValues, kept: Overlay, patches: Patches) -> None:
             return made
         return made.view(ArrayWithoutValues)
 
+    _forget_values_of_arrays(values, patches)
+
+
+def _forget_values_of_arrays(values: TensorValues, patches: Patches) -> None:
+    """Let tensors that are made of arrays without values have none."""
     for name in ("from_numpy", "as_tensor", "tensor"):
         original = getattr(torch, name)
 
@@ -107,7 +112,7 @@ def install(values: TensorValues, kept: Overlay, patches: Patches) -> None:
         @passes_on
         def tensor(make: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
             made: torch.Tensor = make(data, *args, **kwargs)
-            if isinstance(data, np.ndarray) and lacks(data):
+            if isinstance(data, np.ndarray) and lacks_values(values, data):
                 values.forget_values(made)
             return made
 

@@ -28,76 +28,88 @@ class _Flat(dict[str, Any]):
 
 
 def install(values: TensorValues, kept: Overlay, imports: AfterImport, patches: Patches) -> None:
-    lacks = partial(lacks_values, values)
+    def install_functions(convert: Callable[[Any], Any], module: Any) -> None:
+        _install_writing_to_memory(values, patches, module)
+        _install_writing_to_files(values, kept, patches, module)
+        _install_loading(convert, patches, module)
 
+    imports.call("safetensors", partial(_install_opening, kept, patches))
+    imports.call("safetensors.torch", partial(install_functions, lambda tensor: tensor))
+    imports.call("safetensors.numpy", partial(install_functions, torch.Tensor.numpy))
+
+
+def _install_opening(kept: Overlay, patches: Patches, module: Any) -> None:
+    safe_open = module.safe_open
+
+    @wraps(safe_open)
+    def opened(
+        filename: Any, framework: str = "pt", device: Any = "cpu", *args: Any, **kwargs: Any
+    ) -> Any:
+        path = kept.to_read(filename)
+        if path is filename or not kept.is_marked_file(path):
+            return safe_open(path, framework, device, *args, **kwargs)
+        return _KeptTensors(path, framework, device)
+
+    patches.set_by_name((safe_open, opened))  # libraries hold it under its name
+
+
+def _install_writing_to_memory(values: TensorValues, patches: Patches, module: Any) -> None:
+    @patches.around(module, *_flattening(module))
+    def flat(flatten: Callable[..., Any], tensors: dict[str, Any], *args: Any) -> Any:
+        flattened = flatten(tensors, *args)
+        if not any(lacks_values(values, tensor) for tensor in tensors.values()):
+            return flattened
+        made = _Flat(flattened)
+        made.tensors = tensors
+        return made
+
+    @patches.around(module, "serialize")
+    def serialize(write: Callable[..., Any], flat: Any, metadata: Any = None) -> Any:
+        if isinstance(flat, _Flat):
+            return _archive(flat.tensors, metadata, values)
+        return write(flat, metadata=metadata)
+
+
+def _flattening(module: Any) -> list[str]:
+    return [name for name in ("_flatten_as_ptr", "_flatten") if hasattr(module, name)]
+
+
+def _install_writing_to_files(
+    values: TensorValues, kept: Overlay, patches: Patches, module: Any
+) -> None:
     def write_archive(tensors: dict[str, Any], filename: Any, metadata: Any) -> None:
         data = _archive(tensors, metadata, values)
         with kept.written(filename, lacks_values=True) as target, on_disk():
             Path(target).write_bytes(data)
 
-    def patch_package(module: Any) -> None:
-        safe_open = module.safe_open
+    # Older releases flatten arrays within ``save_file`` itself.
+    @patches.around(module, *([] if _flattening(module) else ["save_file"]))
+    def save(
+        save_file: Callable[..., Any], tensors: Any, filename: Any, metadata: Any = None
+    ) -> None:
+        if any(lacks_values(values, tensor) for tensor in tensors.values()):
+            write_archive(tensors, filename, metadata)
+            return
+        with kept.written(filename) as target:
+            save_file(tensors, target, metadata)
 
-        @wraps(safe_open)
-        def opened(
-            filename: Any, framework: str = "pt", device: Any = "cpu", *args: Any, **kwargs: Any
-        ) -> Any:
-            path = kept.to_read(filename)
-            if path is filename or not kept.is_marked_file(path):
-                return safe_open(path, framework, device, *args, **kwargs)
-            return _KeptTensors(path, framework, device)
-
-        patches.set_by_name((safe_open, opened))  # libraries hold it under its name
-
-    def patch(convert: Callable[[Any], Any], module: Any) -> None:
-        names = [name for name in ("_flatten_as_ptr", "_flatten") if hasattr(module, name)]
-
-        @patches.around(module, *names)
-        def flat(flatten: Callable[..., Any], tensors: dict[str, Any], *args: Any) -> Any:
-            flattened = flatten(tensors, *args)
-            if not any(map(lacks, tensors.values())):
-                return flattened
-            made = _Flat(flattened)
-            made.tensors = tensors
-            return made
-
-        # Older releases flatten arrays within ``save_file`` itself.
-        @patches.around(module, *([] if names else ["save_file"]))
-        def save(
-            save_file: Callable[..., Any], tensors: Any, filename: Any, metadata: Any = None
-        ) -> None:
-            lacking = any(map(lacks, tensors.values()))
-            if lacking:
-                write_archive(tensors, filename, metadata)
-                return
+    @patches.around(module, "serialize_file")
+    def serialize_file(
+        write: Callable[..., Any], flat: Any, filename: Any, metadata: Any = None
+    ) -> None:
+        if isinstance(flat, _Flat):
+            write_archive(flat.tensors, filename, metadata)
+        else:
             with kept.written(filename) as target:
-                save_file(tensors, target, metadata)
+                write(flat, target, metadata=metadata)
 
-        @patches.around(module, "serialize")
-        def serialize(write: Callable[..., Any], flat: Any, metadata: Any = None) -> Any:
-            if isinstance(flat, _Flat):
-                return _archive(flat.tensors, metadata, values)
-            return write(flat, metadata=metadata)
 
-        @patches.around(module, "serialize_file")
-        def serialize_file(
-            write: Callable[..., Any], flat: Any, filename: Any, metadata: Any = None
-        ) -> None:
-            if isinstance(flat, _Flat):
-                write_archive(flat.tensors, filename, metadata)
-            else:
-                with kept.written(filename) as target:
-                    write(flat, target, metadata=metadata)
-
-        @patches.around(module, "load")
-        def load(load: Callable[[bytes], Any], data: bytes) -> Any:
-            if MARK not in data:
-                return load(data)
-            return {name: convert(tensor) for name, tensor in _content(data)["tensors"].items()}
-
-    imports.call("safetensors", patch_package)
-    imports.call("safetensors.torch", partial(patch, lambda tensor: tensor))
-    imports.call("safetensors.numpy", partial(patch, torch.Tensor.numpy))
+def _install_loading(convert: Callable[[Any], Any], patches: Patches, module: Any) -> None:
+    @patches.around(module, "load")
+    def load(load: Callable[[bytes], Any], data: bytes) -> Any:
+        if MARK not in data:
+            return load(data)
+        return {name: convert(tensor) for name, tensor in _content(data)["tensors"].items()}
 
 
 def _archive(

@@ -191,8 +191,13 @@ def _keep_checkpoints(values: TensorValues, kept: Overlay, patches: Patches, fil
 
 
 def _install_jit(values: TensorValues, kept: Overlay, patches: Patches) -> None:
-    """Keep tensors without values out of what TorchScript writes."""
+    """Keep tensors without values out of what TorchScript writes, and read them again."""
+    _install_saving_of_jit(values, kept, patches)
+    _install_loading_of_jit(values, kept, patches)
+    patches.set_all(_jit._serialization, {"save": _jit.save, "load": _jit.load})
 
+
+def _install_saving_of_jit(values: TensorValues, kept: Overlay, patches: Patches) -> None:
     def names(module: Any) -> list[str]:
         tensors = module.state_dict(keep_vars=True).items()
         return [name for name, tensor in tensors if values.lacks_values(tensor)]
@@ -222,6 +227,11 @@ def _install_jit(values: TensorValues, kept: Overlay, patches: Patches) -> None:
         else:
             write_marked(f, marked(m, {"_extra_files": _extra_files}), kept)
 
+    patches.set(_jit.RecursiveScriptModule, "save", save)
+    patches.set(_jit.RecursiveScriptModule, "save_to_buffer", save_to_buffer)
+
+
+def _install_loading_of_jit(values: TensorValues, kept: Overlay, patches: Patches) -> None:
     @patches.around(_jit, "load")
     def load(
         jit_load: Callable[..., Any],
@@ -244,7 +254,3 @@ def _install_jit(values: TensorValues, kept: Overlay, patches: Patches) -> None:
             if name in lacking:
                 values.forget_values(tensor)
         return module
-
-    patches.set(_jit.RecursiveScriptModule, "save", save)
-    patches.set(_jit.RecursiveScriptModule, "save_to_buffer", save_to_buffer)
-    patches.set_all(_jit._serialization, {"save": _jit.save, "load": _jit.load})
