@@ -351,9 +351,10 @@ def _private_memory(
         if action in GROWTH:
             pool_id = first.pools.get(index)
             segments.add(address, size, stream, action == "segment_map", pool_id)
-            if pool_id is not None:  # a simulation tells the stack with the block alone
-                block = log.stacks[index + 1] if index + 1 < len(log) else 0
-                taken_at[address] = log.stacks[index] or block
+            if pool_id is not None:
+                # A simulation tells the stack with the block alone. That comes next: no segment
+                # is the last event before a peak.
+                taken_at[address] = log.stacks[index] or log.stacks[index + 1]
         elif action in RELEASES:
             segments.remove(address, size)
             taken_at.pop(address, None)
