@@ -121,14 +121,11 @@ class Recording:
             self._keep_cuda_history(self._cuda.so_far())
 
     def forget(self) -> None:
-        was_on = self._is_on
-        self.end()
+        """Give up what was recorded, after ``end``."""
         _leave(self._peaks)
         self._finished.clear()
         self._histories.clear()
         self._steps.clear()
-        if was_on:
-            self.begin()
 
     def peak_holders(self, device: int | None = None) -> PeakHolders:
         holders = self._found()
