@@ -76,6 +76,9 @@ def test_a_result_lies_in_the_order_in_which_cufft_took_the_dimensions(compute):
         assert torch.fft.rfftn(reals, dim=(0, 1)).stride() == (1, 80, 80 * 36)
         assert torch.fft.rfftn(reals).stride() == (70, 1, 80 * 70)
         assert torch.fft.rfft2(reals).stride() == (70 * 33, 33, 1)
+        # Those before it lie as they did, in whatever order they are named.
+        named = torch.fft.rfftn(randn(3, 5, 7, 8), dim=(1, 0, 2, 3))
+        assert named.stride() == (5 * 7, 7, 1, 3 * 5 * 7)
         assert torch.fft.fft(reals, dim=0).stride() == (1, 80 * 64, 80)
         signals = complexes(8, 7, 6, 16, 16)
         assert torch.fft.fftn(signals).stride() == (7, 1, 7 * 8 * 256, 7 * 8 * 16, 7 * 8)

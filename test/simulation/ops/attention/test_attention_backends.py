@@ -154,6 +154,15 @@ def test_the_first_backend_that_can_runs(gpu, dtype, options, expected):
         assert (expected is MATH) == ("ScaledDotProduct" not in node_of(result))
 
 
+@pytest.mark.parametrize(("offset", "expected"), [(0, EFFICIENT), (1, MATH), (4, EFFICIENT)])
+def test_efficient_attention_reads_sixteen_bytes_at_once_of_what_begins_there(offset, expected):
+    with simulate("a100"):
+        query, key, value = tensors(torch.float32)
+        moved = torch.empty(query.numel() + offset, device="cuda")[offset:].view(query.shape)
+        backend = expected if RELEASE >= (2, 13) else EFFICIENT
+        assert torch._fused_sdp_choice(moved, key, value) == backend.value
+
+
 @pytest.mark.skipif(FIRST_ON_HOPPER is FLASH, reason="this release prefers flash attention")
 def test_the_environment_and_the_program_set_the_priority(monkeypatch):
     with simulate("h100"):

@@ -182,6 +182,19 @@ def test_weights_elsewhere_are_compacted_at_each_call():
         network(tensor)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_buffer_of_a_call_holds_the_weights_and_then_the_biases(bias):
+    with simulate("1GiB"):
+        network = nn.GRU(5, 6, bias=bias).cuda()
+        weights = [weight.detach().clone() for weight in network.parameters()]
+        tensor, state = torch.randn(7, 4, 5, device="cuda"), torch.zeros(1, 4, 6, device="cuda")
+        more = (3, 6, 0, 1, False, 0.0, False, False, [], None)
+        with pytest.warns(UserWarning, match="not part of single contiguous chunk"):
+            *_, buffer = torch._cudnn_rnn(tensor, weights, len(weights), None, state, None, *more)
+        expected = [value for weight in weights for value in weight.flatten().tolist()]
+        assert buffer.tolist() == expected + [0.0] * (0 if bias else 2 * 3 * 6)
+
+
 def test_what_a_training_forward_keeps():
     steps, batch, units = 32, 16, 256
     with simulate("1GiB") as machine:
