@@ -166,3 +166,19 @@ def test_under_fake_tensors_nothing_moves():
         Courtesy().yield_memory()
 
     assert tensor.device.type == "cuda"
+
+
+def test_a_tensor_with_a_dispatcher_is_lent_where_it_is():
+    class Counted(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    whole = on_gpu(4)
+    tensor = torch.Tensor._make_subclass(Counted, whole)
+    with Courtesy():
+        assert allocated() == 0
+        assert str(tensor.device) == "cuda:0"
+
+    assert whole.tolist() == [0, 1, 2, 3]
+    assert tensor.data_ptr() == whole.data_ptr()

@@ -9,10 +9,13 @@ import torch
 from support.trials import run_trial
 
 from pytorch_memlab import simulate
+from pytorch_memlab.fitting.growth import rise_to_the_end
+from pytorch_memlab.fitting.settled import Repeated
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Settings
 from pytorch_memlab.fitting.verdict import rise_of_peak, verdict
 from pytorch_memlab.history.holders import innermost_of_user
+from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, EventLog
 from pytorch_memlab.simulation.inspect import GPU, find_gpu
 
 MIB = 2**20
@@ -118,3 +121,18 @@ def test_steps_that_differ_are_not_repeated(verdict_on):
     body = "    kept.append(torch.zeros(2**18 + 2**14 * steps, device='cuda'))\n"
     found = verdict_on(program(body), "2GiB")
     assert (found.fits, found.growth, found.answer) == (True, None, "so far")
+
+
+def test_a_loop_that_is_highest_at_its_first_event_rises_by_all_that_did_not_run():
+    log, ends = EventLog(), []
+    for step in range(6):
+        for action, address, size in (
+            ("alloc", 2**20, 4096),
+            ("free_completed", 2**20, 4096),
+            ("alloc", 512 * step, 512),  # which stays
+        ):
+            log.append(action, address, size, 0, len(log), 1)
+        ends.append(len(log) - 1)
+    history = AllocationHistory([DeviceHistory(0, log, ())], [(), ()])
+    loop = Repeated(tuple(ends), total=9, skipped=3)
+    assert rise_to_the_end(history, 0, [loop]) == 3 * 512

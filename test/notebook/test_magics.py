@@ -10,9 +10,11 @@ import torch
 from support.python_process import run_python
 
 from pytorch_memlab import LineProfiler
+from pytorch_memlab.devices import get_device
 from pytorch_memlab.notebook.magics import MemlabMagics, end_everything
 from pytorch_memlab.notebook.mlrun_options import split_statement
 from pytorch_memlab.render.notes import texts
+from pytorch_memlab.scopes.peak_tracker import peak_tracker
 
 SEED_CELL = """%%mlrun -f func {options}
 import torch
@@ -278,6 +280,13 @@ def test_help_runs_nothing(run, magics, capsys):
     printed = capsys.readouterr().out
     assert "--dump-profile FILE" in printed
     assert printed.startswith("  %mlrun [-f FUNC]")
+
+
+def test_a_cell_that_failed_is_measured_no_longer(run, magics):
+    run("%simulate 24GiB")
+    result = run("%%mlrun\n1 / 0")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)  # whose frames stay
+    assert peak_tracker(get_device("cuda:0")).segments == []
 
 
 @pytest.mark.parametrize(

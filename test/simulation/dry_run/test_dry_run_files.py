@@ -491,6 +491,15 @@ def test_a_file_opened_to_be_changed_or_added_to_stays(machine):
     assert machine.kept_files.paths() == ("old",)
 
 
+def test_what_a_program_wrote_before_a_tensor_stays_before_it(machine):
+    with open("new", "wb") as file:
+        file.write(b"head")
+        file.flush()
+        torch.save(checkpoint(), file)
+    with open("new", "rb") as file:
+        assert file.read(6) == b"headPK"
+
+
 def test_a_missing_folder_is_an_error_as_ever(machine):
     with pytest.raises(RuntimeError, match=r"Parent directory nowhere does not exist"):
         save_to_path("nowhere/new")
