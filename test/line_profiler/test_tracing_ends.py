@@ -259,6 +259,26 @@ def test_an_end_in_a_thread_is_noticed_though_a_later_frame_has_the_same_address
     ]
 
 
+def test_a_generator_may_go_on_in_another_thread() -> None:
+    shown: list[tuple[str, ...]] = []
+
+    def work() -> Iterator[None]:
+        kept = alloc(3)
+        yield
+        shown.append(notes(profiler))
+        more = alloc(7)
+        del kept, more
+
+    with LineProfiler(work) as profiler:
+        generator = work()
+        thread = threading.Thread(target=next, args=(generator,))
+        thread.start()
+        thread.join()
+        assert next(generator, "over") == "over"
+    assert not any("tracing" in note for note in (*shown[0], *notes(profiler)))
+    assert table(profiler, work)["more = alloc(7)"][:2] == (1, 7 * KIB)
+
+
 def test_nothing_is_said_where_tracing_goes_on() -> None:
     def main() -> None:
         found = sys.gettrace()
