@@ -54,7 +54,7 @@ class RepeatedTest:
             if not isinstance(error, AssertionError):
                 raise error
         if status != pytest.ExitCode.OK and not errors.seen:
-            raise TestFailedError(f"pytest ended with {status!s}")
+            raise TestFailedError(f"pytest ended with exit status {int(status)}")
 
 
 class _Errors:

@@ -9,8 +9,9 @@ import pytest
 from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab.advice import trials
+from pytorch_memlab.errors import MemlabError
 from pytorch_memlab.pytest_memlab import measuring
-from pytorch_memlab.pytest_memlab.repeated_test import repeated_test
+from pytorch_memlab.pytest_memlab.repeated_test import RepeatedTest, repeated_test
 
 pytest_plugins = "pytester"
 
@@ -88,3 +89,24 @@ def test_the_options_of_the_session_hold_without_its_other_tests(tmp_path):
     assert target.name == "test_x[1]"
     own = ("--assert=plain", "--capture=no", "-p", "no:cacheprovider", "-n0")
     assert target.arguments == ("-q", "--slow", "-n", "4", *own)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("test_passes", None),
+        ("test_asserts_a_value", None),
+        ("test_is_gone", "pytest ended with exit status 4"),
+    ],
+)
+def test_a_test_that_asserts_a_value_has_run_to_its_end(name, message, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    path = tmp_path / f"{name}_again.py"
+    path.write_text("def test_passes():\n    pass\ndef test_asserts_a_value():\n    assert 0.0\n")
+    target = RepeatedTest(f"{path}::{name}", ("-q", "--assert=plain", "-p", "no:cacheprovider"))
+    with target.started(()) as run:
+        if message is None:
+            run()
+        else:
+            with pytest.raises(MemlabError, match=f"^{message}$"):
+                run()
