@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import linecache
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from support.made_up_facts import made_up_facts, place
 from support.oom_programs import OomProgram, program
 from support.ran_out import written
 from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
-from pytorch_memlab.advice import remedy_runs
+from pytorch_memlab.advice import remedy_runs, trials
 from pytorch_memlab.advice.around_program import Edit, Finding, Outcome
 from pytorch_memlab.advice.batch_size import BatchNumber
 from pytorch_memlab.advice.catalogue import candidates
@@ -22,12 +24,14 @@ from pytorch_memlab.advice.cause import Remedy
 from pytorch_memlab.advice.causes.gradients_kept import SetToNone
 from pytorch_memlab.advice.causes.growing_buffer import GrowingBuffer
 from pytorch_memlab.advice.changes import EditedSource, at_once, sum_of_numbers
-from pytorch_memlab.advice.compared_values import Comparison
+from pytorch_memlab.advice.compared_values import Comparison, Values
 from pytorch_memlab.advice.trial_records import Advice, Result, Together, TrialProgram
 from pytorch_memlab.advice.trials import advice_without_error, tried_advice
 from pytorch_memlab.fitting.target import ProgramTarget
 from pytorch_memlab.fitting.trial import Settings
 from pytorch_memlab.fitting.verdict import PartSeen
+from pytorch_memlab.history.model import Category
+from pytorch_memlab.history.out_of_memory import BlockInUse
 from pytorch_memlab.render.advice import outcome
 from pytorch_memlab.render.oom import text as oom_text
 from pytorch_memlab.simulation.hardware.presets import find_gpu
@@ -535,3 +539,47 @@ def test_a_program_that_would_fail_later_gets_tried_remedies(tmp_path):
     assert result.fits
     assert result.seen is None  # its peak repeats in four steps, and that of the program grows
     assert not result.before_is_exact
+
+
+def test_values_are_compared_with_those_of_two_runs_of_the_program_as_it_is(tmp_path):
+    again = TrialProgram(ProgramTarget(str(tmp_path / "any.py")), find_gpu("24GiB"), Settings())
+    remedy = Remedy("cause", MIB, "why", ("code",), change=EditedSource([]))
+    runs = remedy_runs.RemedyRuns(again, has_error=False)
+    runs._known, runs._tried = [(GrowingBuffer(), remedy)], [remedy]
+    end = remedy_runs._Ended(*(8 * MIB, True, PartSeen(1, ())), True, True, None, "", "", False)
+    runs._ended = {0: end, 1: replace(end, peak=2 * MIB)}
+    same = Values((1.0, 4.0), (), False)
+    runs._values = {0: same, remedy_runs._SECOND: same, 1: Values((1.0, 5.0), (), False)}
+    [result] = runs.advice("").results
+    assert result.values == Comparison("loss", 1, 2, 0.2, is_without_dropout=False)
+
+
+CACHE = BlockInUse(60 * MIB, Category.OTHERS, None, "out.past_key_values.layers[0].keys")
+EVALUATES = "import torch\nout = model(ids, labels=ids)\nprint(out.loss)\n"
+
+
+@pytest.mark.parametrize("has_error", [True, False])
+def test_trials_that_have_no_time_leave_remedies_after_an_error_alone(
+    has_error, tmp_path, monkeypatch
+):
+    class OutOfTime(remedy_runs.RemedyRuns):
+        def run(self, changes):
+            pass
+
+        def facts_at_peak(self):
+            return facts
+
+        def try_all(self, likely):
+            raise KeyboardInterrupt
+
+    facts = made_up_facts(place(EVALUATES, tmp_path, "out = model(ids, labels=ids)"), [CACHE])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trials, "RemedyRuns", OutOfTime)
+    again = TrialProgram(ProgramTarget("train.py"), find_gpu("24GiB"), Settings())
+    latest = time.time() + 100
+    request = trials._Request(again, facts if has_error else None, 100, latest, False)
+    advice = trials._advise(request)
+    causes = ["a key-value cache that nothing reads"] if has_error else []
+    assert [remedy.cause for remedy in advice.remedies] == causes
+    assert advice.results == (None,) * len(causes)
+    assert advice.untried == "a second run of the program takes longer than 100 s"

@@ -47,6 +47,15 @@ def test_program_run_for_its_shapes(check):
         check()
 
 
+@knows_saved_tensors
+def test_a_saved_tensor_has_the_size_with_which_the_named_op_saves_it(gpu):
+    leaf = torch.ones(4, 6, device="cuda", requires_grad=True)
+    out = leaf.exp().t().sin().sum()
+    rows = rows_on_gpu(MemReporter().snapshot()).values()
+    assert [(row.saved_by, row.size) for row in rows if row.saved_by] == [("ExpBackward0", (4, 6))]
+    assert out.requires_grad
+
+
 # Lines of saved tensors
 
 
