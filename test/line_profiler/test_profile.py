@@ -300,6 +300,29 @@ def test_it_stays_off_when_it_was_turned_off() -> None:
     assert peaks(pytorch_memlab.display(work, "hits")) == [1, 1]
 
 
+def test_errors_are_explained_in_a_function_that_comes_after_enable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reports: list[str] = []
+    monkeypatch.setattr(sys.modules[profile.__module__], "_reports_at_exit", reports)
+    global_line_profiler.disable()
+    global_line_profiler.enable()
+
+    @profile
+    def work() -> None:
+        block(25 << 20)
+
+    line = work.__code__.co_firstlineno + 2
+    with simulate("24GiB"):
+        try:
+            work()
+        except torch.OutOfMemoryError as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+    assert global_line_profiler.recorded().failures == {(0, line): 25 << 30}
+    place = f"test_profile.py:{block.__code__.co_firstlineno + 1}, in block"
+    assert [text.splitlines()[0] for text in reports] == [f"Out of memory on cuda:0 at {place}"]
+
+
 def test_misuse_is_one_clear_line_and_registers_nothing() -> None:
     with pytest.raises(NotAFunctionError, match="len is not written in Python"):
         profile(len)

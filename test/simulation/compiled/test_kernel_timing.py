@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.cuda._gpu_trace as gpu_trace
 from torch._dynamo.exc import TorchRuntimeError
 from torch._inductor import config
 from torch._inductor.runtime import benchmarking, triton_heuristics
@@ -16,6 +17,7 @@ from torch._inductor.utils import fresh_cache
 
 from pytorch_memlab import explain_oom, simulate
 from pytorch_memlab.errors import EstimatedMemoryError, UnmodelledOpError
+from pytorch_memlab.simulation.compiled import kernel_timing
 from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="compiled from torch 2.9 on")
@@ -250,6 +252,24 @@ def test_what_does_not_fit_ends_the_program_and_is_tried_at_the_next_launch_agai
             assert heading == f"Out of memory on cuda:0 at test_kernel_timing.py:{line}, in wave"
         del filler
         assert taken(step, x) == (SIZE + FLUSHED, 3)
+
+
+def test_the_buffer_is_given_back_when_the_gpu_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    names = {
+        "MemoryAllocation": "taken",
+        "MemoryDeallocation": "given back",
+        "DeviceSynchronization": "waited",
+    }
+    for name, word in names.items():
+        registry = getattr(gpu_trace, f"{name}Callbacks")
+        monkeypatch.setattr(registry, "callback_list", [lambda *_, word=word: found.append(word)])
+    with simulate("a100", compute=False) as machine:
+        torch._C._activate_gpu_trace()
+        benchmarker = kernel_timing._Benchmarker(machine)
+        with benchmarker.estimating(is_estimate=False):
+            assert benchmarker.benchmark(lambda: found.append("launched")) == 1.0
+    assert found == ["waited", "launched", "taken", "launched", "waited", "given back"]
 
 
 def test_kernels_of_graphs_are_timed_in_the_pool_of_the_first_run() -> None:
