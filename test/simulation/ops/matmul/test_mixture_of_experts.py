@@ -94,6 +94,21 @@ def test_matrices_that_do_not_fit_are_refused(right, message, compute):
 
 
 @grouped
+@computed_or_dry
+def test_inner_dimensions_match_but_for_groups_of_them(compute):
+    with simulate("h100", compute=compute):
+        ends = torch.tensor([200, 800], dtype=torch.int32, device="cuda")
+        left = torch.empty(2, 500, 400, device="cuda")
+        with pytest.raises(RuntimeError, match="contraction dimension of mat_a and mat_b must"):
+            functional.grouped_mm(left, torch.empty(640, 800, device="cuda"), offs=ends)
+        made = functional.grouped_mm(left, torch.empty(400, 800, device="cuda"), offs=ends)
+        assert made.shape == (500, 800)
+
+        left, right = torch.empty(500, 960, device="cuda"), torch.empty(800, 40, device="cuda")
+        assert functional.grouped_mm(left, right, offs=ends).shape == (2, 500, 40)
+
+
+@grouped
 @pytest.mark.parametrize(
     ("gpu", "taken"),
     [("h100", [3 * 4 * 8 + 4 * 12 + 3 * 4 * 8, 5 * 128 * 132]), ("a100", [])],
