@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -132,6 +133,17 @@ def test_operands_that_cublas_cannot_read_are_copied(a100):
     assert peak_beyond_results(lambda: torch.bmm(matrix, expanded)) == size
     assert peak_beyond_results(lambda: torch.bmm(strided, expanded)) == 2 * size
     assert peak_beyond_results(lambda: strided[0] @ matrix[0]) == size // 4
+
+
+def test_matrices_with_gaps_are_read_where_rows_or_columns_are_whole(a100):
+    matrix, wide = torch.ones(256, 256, device="cuda"), torch.ones(512, 512, device="cuda")
+    _ = matrix @ matrix
+    rows, apart, same = wide[:256, :256], wide[::2, ::2], matrix[0].expand(256, 256)
+    taken = [
+        [peak_beyond_results(partial(torch.mm, operand, matrix)) for operand in operands]
+        for operands in ((rows, rows.t()), (apart, apart.t(), same, same.t()))
+    ]
+    assert taken == [[0, 0], [256 * 256 * 4] * 4]
 
 
 @pytest.mark.parametrize(
