@@ -55,6 +55,20 @@ def problem_of(content, tmp_path):
     return str(caught.value).removeprefix(str(path))
 
 
+def test_every_gpu_with_memory_is_in_a_snapshot_of_one_without_events():
+    def segment(device, size):
+        block = {"size": size, "requested_size": size, "state": "active_allocated"}
+        rest = {"address": 2**40, "total_size": 2 * MIB, "segment_type": "large"}
+        return {"device": device, **rest, "blocks": [block]}
+
+    segments = [segment(2, 5 * MIB), segment(0, 7 * MIB)]
+    history = history_of({"segments": segments, "device_traces": [[]]})
+    assert [
+        (device.device, [block.size for part in device.segments for block in part.blocks])
+        for device in history.devices
+    ] == [(0, [7 * MIB]), (1, []), (2, [5 * MIB])]
+
+
 def test_what_is_no_snapshot_is_named(tmp_path, dumped):
     whole = dumped.read_bytes()
     assert problem_of(whole[:-100], tmp_path).startswith(

@@ -118,6 +118,18 @@ def test_lines_match_through_edits(after: str, matches: dict[int, int]) -> None:
     }
 
 
+@pytest.mark.parametrize("is_up", [False, True])
+@pytest.mark.parametrize("moved", [20, 21])
+def test_a_changed_line_may_have_moved_by_twenty_lines(moved: int, is_up: bool) -> None:
+    before = ["loss = first.mean()", *"ABCDEFGHIJKLMNOPQRSTU"[:moved]]
+    after = [*"abcdefghijklmnopqrstu"[:moved], "loss = first.sum()"]
+    if is_up:
+        before, after = after, before
+    first, last = (moved + 1, 1) if is_up else (1, moved + 1)
+    matches = match_lines(function("\n".join(before)), function("\n".join(after)))
+    assert matches == ({first: last} if moved == 20 else {})
+
+
 def test_lines_without_source_match_by_their_place() -> None:
     bare = FunctionInfo("f", "<stdin>", 5, None)
     assert match_lines(bare, FunctionInfo("f", "<stdin>", 8, None))[7] == 10
