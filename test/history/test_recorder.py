@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from pytorch_memlab import LineProfiler
+from pytorch_memlab._common.frames.call_stacks import call_stacks
 from pytorch_memlab.errors import HistoryError, UnknownDeviceError
 from pytorch_memlab.history import live_blocks
 from pytorch_memlab.history.holders import ModuleNode, peak_holders
@@ -618,6 +619,19 @@ def test_a_history_has_every_event_and_the_same_peak(device):
     assert holders.peak.active == recorded.peak.active == 16 * MIB
     assert holders.by_line() == recorded.by_line()
     assert holders.by_category() == recorded.by_category()
+
+
+def test_stacks_of_what_the_host_frees_below_the_peak_are_given_up():
+    def work():
+        highest = torch.ones(MIB)
+        del highest
+        call_stacks.read()
+        for _ in range(100):
+            torch.ones(8)
+        return [taken for taken in call_stacks._unread if taken.raw is not None]
+
+    with LineProfiler(work):
+        assert work() == []
 
 
 @pytest.mark.knows_simulation("PyTorch's history has an event for each snapshot")
