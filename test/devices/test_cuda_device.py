@@ -122,6 +122,27 @@ def test_what_another_tool_puts_over_the_counters_changes_no_measurement(
         assert torch._C._cuda_resetPeakMemoryStats is reset
 
 
+def test_a_reset_of_the_program_takes_no_peak_of_another_thread(
+    taken_for_real: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reset, waiting = torch._C._cuda_resetPeakMemoryStats, []
+
+    def reset_beside_a_thread(device: int) -> None:
+        reset(device)
+        if waiting:
+            block(waiting.pop())
+
+    block(64)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch._C, "_cuda_resetPeakMemoryStats", reset_beside_a_thread)
+        with PeakScope() as scope:
+            block(8)
+            waiting.append(32)
+            torch.cuda.reset_peak_memory_stats()
+            assert (scope.peak, torch.cuda.max_memory_allocated()) == (32 * KIB, 32 * KIB)
+        torch.cuda.reset_peak_memory_stats()
+
+
 def test_devices_count_from_their_first_use(taken_for_real: Any) -> None:
     def work() -> None:
         zero = block(1, "cuda:0")
