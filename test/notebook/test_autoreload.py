@@ -89,11 +89,11 @@ class Module:
 
 
 @pytest.fixture
-def module(tmp_path, monkeypatch, run, shell):
+def module(tmp_path, monkeypatch, run, shell, request):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(str(tmp_path))
     module = Module(tmp_path / "autoreloaded.py", run)
-    module.write(STEP)
+    module.write(getattr(request, "param", STEP))
     run("%load_ext autoreload").raise_error()
     run("%autoreload 2").raise_error()
     run("import autoreloaded").raise_error()
@@ -196,6 +196,41 @@ def test_methods_of_a_new_class_have_a_file(module):
     with simulate("24GiB"), LineProfiler(added.forward) as profiler:
         added.forward(256)
     assert table(profiler) == ADDED_TABLE
+
+
+DECORATED = """
+
+def same(function):
+    return function
+
+
+@same
+@same
+def decorated(n):
+    # moved, and not edited
+    return torch.ones(n, device="cuda")
+"""
+DECORATED_TABLE = """\
+## decorated
+
+hits  kept line  code
+   1 0.00B   40  @same
+             41  @same
+             42  def decorated(n):
+             43      # moved, and not edited
+   1 1.00K   44      return torch.ones(n, device="cuda")
+
+simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)"""
+
+
+@pytest.mark.knows_simulation("that the GPU is simulated is said")
+@pytest.mark.parametrize("module", [STEP + DECORATED], indirect=True)
+def test_a_decorated_function_that_an_edit_moved_has_the_lines_of_the_file(module):
+    decorated = module.edit(EDITED + DECORATED).decorated
+    with simulate("24GiB"), LineProfiler(decorated) as profiler:
+        kept = decorated(256)
+    del kept
+    assert table(profiler) == DECORATED_TABLE
 
 
 @pytest.mark.knows_simulation("that the GPU is simulated is said")
