@@ -158,6 +158,22 @@ def test_devices_count_from_their_first_use(taken_for_real: Any) -> None:
     assert shown == {"cuda:0": [0, KIB, KIB, KIB], "cuda:1": [0, 0, 2 * KIB, 2 * KIB]}
 
 
+def test_a_gpu_that_the_program_does_not_use_is_not_measured(taken_for_real: Any) -> None:
+    def work() -> None:
+        kept = block(1, "cuda:0")
+        del kept
+
+    with LineProfiler(work) as prof:
+        work()
+    report = prof.display(columns="active_bytes.all.peak").report
+    shown = [
+        (table.device.name, [values[0] for values in table.rows.values()])
+        for table in report.tables
+    ]
+    assert (shown, report.notes) == ([("cuda:0", [0, KIB, KIB])], ())
+    assert [one.device.name for one in prof.recorded().devices] == ["cuda:0"]
+
+
 def test_without_the_private_names_the_public_ones_answer(
     taken_for_real: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
