@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from pytorch_memlab import simulate
+from pytorch_memlab.simulation.compiled import values
 from pytorch_memlab.simulation.machine.torch_release import RELEASE
 
 pytestmark = pytest.mark.skipif(RELEASE < (2, 9), reason="compiled from torch 2.9 on")
@@ -93,3 +94,19 @@ def test_values_are_those_of_eager_code_in_the_memory_of_a_dry_run(
         expected = [tensor.detach().cpu() for tensor in program(memory_format)]
     tolerance = 2e-2 if program is pooling else 1e-5
     torch.testing.assert_close(computed, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_an_op_that_runs_for_its_memory_alone_changes_no_values() -> None:
+    """A graph that adds up integers has added them when its wrapper calls the op."""
+    with simulate("h100") as machine:
+        values.install(machine)
+        counts = torch.zeros(5, dtype=torch.int64, device="cuda")
+        index = torch.tensor([1, 1, 3], device="cuda")
+        before = torch.cuda.memory_allocated()
+        with machine.thread.without_arithmetic():
+            counts.index_put_((index,), torch.ones_like(index), accumulate=True)
+            made = counts.float()
+        assert counts.tolist() == [0, 0, 0, 0, 0]
+        assert (made.shape, torch.cuda.memory_allocated() - before) == ((5,), 512)
+        counts.index_put_((index,), torch.ones_like(index), accumulate=True)
+        assert counts.tolist() == [0, 2, 0, 1, 0]
