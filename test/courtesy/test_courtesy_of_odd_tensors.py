@@ -66,7 +66,7 @@ def test_what_a_gradient_edge_alone_keeps():
     del out
     with Courtesy():
         assert allocated() == 0
-    torch.autograd.backward(edge, grad_tensors=torch.ones(1000, device="cuda"))
+    torch.autograd.backward((edge,), grad_tensors=(torch.ones(1000, device="cuda"),))
 
     assert weight.grad.tolist() == expected
 
