@@ -53,6 +53,7 @@ from .torch_api import (
     cuda,
     cuda_comm,
     device_checks,
+    distributions,
     dlpack,
     files,
     memory_history,
@@ -301,6 +302,7 @@ _INSTALLED_IN_ORDER = (
     compilers,  # TorchScript's table of functions, before any of them is replaced
     constructors,
     device_checks,
+    distributions,
     dlpack,
     backends,
     process_groups,

@@ -9,7 +9,8 @@ import mmap
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -135,9 +136,18 @@ class TensorValues:
         # those with values of more elements than are usually computed with, with their bytes
         self.held: StorageTable[int] = StorageTable(self._released)
         self.held_bytes = 0
-        # the next truth values that are read, one after the other; then they are false
+        # the next truth values that are read, the last first; then they are false
         self.answers: list[bool] = []
         self.routing: ExpertRouting | None = None  # None: what tokens choose has no values
+
+    @contextmanager
+    def answered(self, *answers: bool) -> Iterator[None]:
+        """Within: truths that are read and not there are these, in this order."""
+        outer, self.answers = self.answers, list(reversed(answers))
+        try:
+            yield
+        finally:
+            self.answers = outer
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """True if a strided tensor has values."""

@@ -81,6 +81,7 @@ def _scalar(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any])
     tensor = args[0]
     if tensor.dtype is torch.bool and values.answers:
         return values.answers.pop()
+    _ITEM.count(values, "aten::_local_scalar_dense")
     if values.is_readable(tensor):
         return torch.ops.aten._local_scalar_dense.default(tensor)
     return torch.zeros((), dtype=tensor.dtype).item()
@@ -97,12 +98,10 @@ def _close(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return args[0].shape == args[1].shape
 
 
+_ITEM: Final = DataDependence("Tensor.item", ZERO, _scalar, counts_itself=True)
 _EQUAL: Final = DataDependence("equal", "equal", _equal, counts_itself=True)
 
-define(
-    "aten::_local_scalar_dense",
-    data_dependence=DataDependence("Tensor.item", ZERO, _scalar),
-)
+define("aten::_local_scalar_dense", data_dependence=_ITEM)
 define("aten::equal", data_dependence=_EQUAL)
 define("aten::allclose", data_dependence=DataDependence("allclose", "equal", _close))
 

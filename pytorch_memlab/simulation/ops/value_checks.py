@@ -5,29 +5,16 @@ A dry run takes them to be so: zeros that stand for values would fail.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 
 from ..machine import active
 from ..machine.simulated_gpu import SimulatedGPU
-from ..machine.tensor_values import TensorValues
 from .core.registry import define
 
 _aten: Final = torch.ops.aten
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
-
-
-@contextmanager
-def _answered(values: TensorValues, *answers: bool) -> Iterator[None]:
-    """Within: truths that are read and not there are these, in this order."""
-    outer, values.answers = values.answers, list(reversed(answers))
-    try:
-        yield
-    finally:
-        values.answers = outer
 
 
 def _overlapping(_gpu: SimulatedGPU, *args: Any, **kwargs: Any) -> Any:
@@ -35,7 +22,7 @@ def _overlapping(_gpu: SimulatedGPU, *args: Any, **kwargs: Any) -> Any:
     values = active.values()
     if values is None:
         return NotImplemented
-    with _answered(values, False):
+    with values.answered(False):
         return _aten.istft.default._op_dk(_COMPOSITE, *args, **kwargs)
 
 
@@ -60,7 +47,7 @@ def _covariance(_gpu: SimulatedGPU, *args: Any, **kwargs: Any) -> Any:
     observers = machine.op_observers
     machine.op_observers = (*observers, compare)
     try:
-        with _answered(values):
+        with values.answered():
             return _aten.cov.default._op_dk(_COMPOSITE, *args, **kwargs)
     finally:
         machine.op_observers = observers

@@ -105,11 +105,8 @@ def _install_trunc_normal(machine: Machine, patches: Patches) -> None:
         *rest: Any,
         **named: Any,
     ) -> torch.Tensor:
-        values.answers = rounds(tensor.numel(), mean, std, a, b) * [True]
-        try:
+        with values.answered(*rounds(tensor.numel(), mean, std, a, b) * [True]):
             return draw(tensor, mean, std, a, b, *rest, **named)
-        finally:
-            values.answers = []
 
 
 def rounds(count: int, mean: float, std: float, a: float, b: float) -> int:
