@@ -46,6 +46,7 @@ class DeviceSelection:
         self._awaited: tuple[PeakTracker, ...] = ()
         self._trackers: dict[Device, PeakTracker] = {}  # so that they live from call to call
         self._machine: Machine | None = None
+        self._first: Device | None = None  # of those that were there when it was on last
         self._approximations_before: dict[Hashable, Approximation] = {}
         self._peaks_before: dict[Device, int] = {}
         self.single_device = False
@@ -82,6 +83,7 @@ class DeviceSelection:
     def begin(self) -> None:
         """Count approximations from now on; devices that come into use keep their peaks."""
         self._is_on = True
+        self._first = find_devices()[0]
         answer, machine = self._answer, active.machine
         self._await_use(answer.waiting if machine is answer.machine else ())
         if machine is not None and machine is not self._machine:
@@ -171,12 +173,21 @@ class DeviceSelection:
 
     def devices(self) -> Iterable[Device]:
         """All devices that were ever measured; the first one if none was in use."""
-        return list(self._measured) or find_devices()[:1]
+        return list(self._measured) or [self.first_device()]
+
+    def first_device(self) -> Device:
+        """The first device of those that were there last, of a simulation that ended too."""
+        for _, device in self._answer.waiting:
+            return device
+        return self._first or find_devices()[0]
 
     def forget(self) -> None:
         """Forget the devices that are not measured now, and all that was counted."""
         is_known = self.single_device or self._answer.machine is active.machine
         self._measured = dict.fromkeys(self.now() if is_known else ())
+        if not is_known:
+            self._answer = _Answer(machine=self)
+        self._first = None
         self._trackers.clear()
         self._approximations_before.clear()
         self._peaks_before.clear()

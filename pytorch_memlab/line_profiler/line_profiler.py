@@ -101,7 +101,6 @@ class LineProfiler(RecordedLines):
     ) -> None:
         if history_max is not None:
             _check_limit(history_max, history=history)
-        self._raw_line_records = LineStore()
         self._code_infos: dict[int, FunctionInfo] = {}
         self._unread: dict[int, Callable[[], FunctionSource]] = {}
         self._codes: dict[int, CodeType] = {}
@@ -109,6 +108,7 @@ class LineProfiler(RecordedLines):
         self._modules: dict[int, str] = {}
         self._stale: dict[str, None] = {}
         self._selection = DeviceSelection(target_gpu)
+        self._raw_line_records = LineStore(self._selection.first_device)
         self._target_gpu = target_gpu
         self._listener = FunctionIntervals(self._raw_line_records, self._selection)
         self._compiled_lines = CompiledLines(
@@ -478,7 +478,7 @@ class LineProfiler(RecordedLines):
             recording.end()
 
     def _notes(self) -> list[Note]:
-        devices = self._raw_line_records.devices() or [find_devices()[0].info]
+        devices = self._raw_line_records.devices() or [self._selection.first_device().info]
         edited = tuple(
             self._code_infos[code_id].qual_name
             for code_id in self._functions

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType
 
 from .._common.frames.user_code import is_of_user
-from ..devices import Approximations, Device, find_devices
+from ..devices import Approximations, Device
 from ..records import (
     Approximation,
     ApproximationKey,
@@ -226,7 +226,8 @@ class LineTotals:
 class LineStore:
     """All lines of all functions."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_device: Callable[[], Device]) -> None:
+        self._first_device = first_device  # asked where lines used none
         self._functions: dict[int, dict[int, LineTotals]] = {}
         self._calls: dict[int, CallSites] = {}
 
@@ -262,7 +263,7 @@ class LineStore:
             for name, measured in line.devices.items():
                 seen[name] = measured.device
         if not seen and self._functions:
-            first = find_devices()[0].info
+            first = self._first_device().info
             seen[first.name] = first
         return [seen[name] for name in sorted(seen)]
 

@@ -463,6 +463,26 @@ def test_no_data_says_why() -> None:
         assert table(prof, idle, (PEAK,)) == {0: (0,), 1: (0,)}
 
 
+@pytest.mark.knows_simulation("the notes of a simulated GPU")
+def test_a_simulation_that_used_no_gpu_is_named_after_its_end_too() -> None:
+    def idle() -> int:
+        return 1
+
+    with simulate("24GiB"):
+        with LineProfiler(idle) as prof:
+            idle()
+        with LineProfiler(idle) as not_run:
+            pass
+        while_it_is_on = str(prof.display()), str(not_run.display()), str(prof.records())
+    assert (str(prof.display()), str(not_run.display()), str(prof.records())) == while_it_is_on
+    assert texts(prof.display().report.notes) == (
+        "simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)",
+    )
+    assert [device.device.name for device in prof.recorded().devices] == ["cuda:0"]
+    prof.clear()
+    assert texts(prof.display().report.notes)[-1].startswith("no GPU here: CPU tensors")
+
+
 def test_it_decorates_functions_of_all_kinds() -> None:
     prof = LineProfiler()
 
