@@ -259,6 +259,11 @@ def _at(line: FunctionLine) -> str:
 
 
 def _percent(part: int, whole: int) -> str:
+    """A share with a digit behind the point below 10 %.
+
+    >>> _percent(1, 2000), _percent(99, 1000), _percent(104, 1000)
+    ('less than 0.1%', '9.9%', '10%')
+    """
     share = part / whole * 100
     if share < 0.1:
         return "less than 0.1%"

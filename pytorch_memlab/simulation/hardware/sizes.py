@@ -44,8 +44,8 @@ def checked_size(
 ) -> int:
     """The bytes that a user gives as a size, which may be 0.
 
-    >>> checked_size("64MiB", "a limit is a size such as 20GiB")
-    67108864
+    >>> checked_size("64MiB", "a limit is a size such as 20GiB"), checked_size("512", "")
+    (67108864, 512)
     """
     # Raises UsageError if the argument is no size, or is a text of less than a block without a
     # unit.

@@ -26,6 +26,7 @@ from pytorch_memlab.errors import UnsupportedCUDACallError
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.gpu import GPU
 from pytorch_memlab.simulation.machine.torch_release import RELEASE
+from pytorch_memlab.simulation.ops.attention import reference
 from pytorch_memlab.simulation.ops.attention.sdp_backend import (
     AttentionCall,
     SDPBackend,
@@ -366,3 +367,22 @@ def test_a_program_that_asks_for_warnings_of_nondeterminism_gets_them(backend, n
         torch.set_warn_always(before)
     found = [text for text in (str(one.message) for one in caught) if "non-deterministic" in text]
     assert [text.partition(" defaults")[0] for text in found] == ([name] if warn_only else [])
+
+
+@pytest.mark.parametrize(("always", "count"), [(False, 1), (True, 2)])
+def test_a_warning_of_nondeterminism_comes_once_or_each_time(
+    monkeypatch: pytest.MonkeyPatch, always: bool, count: int
+) -> None:
+    monkeypatch.setattr(reference, "_warned", set())
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(always)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                reference.warn_of_nondeterminism("Flash Attention")
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_warn_always(before)
+    assert len(caught) == count
