@@ -38,6 +38,11 @@ _NUMBERS: Final = frozenset({"item", "tolist", "detach", "numpy"})
 """Methods whose result has no graph."""
 _CHOICES: Final = frozenset({"sample", "argmax", "argmin", "multinomial", "bernoulli"})
 """Methods whose result is chosen by values, without a gradient."""
+_SHOWS: Final = frozenset(
+    {"print", "log", "log_dict", "debug", "info", "warning", "error", "write", "add_scalar"}
+    | {"add_scalars", "set_description", "set_postfix"}
+)
+"""Methods that show what they get; their object keeps none of it."""
 _NO_GRADIENTS: Final = frozenset({"no_grad", "inference_mode"})
 _EVALUATES: Final = re.compile(r"eval|valid|test|predict|infer|generat|sampl|embed|encode|extract")
 
@@ -403,8 +408,9 @@ def _targets(node: ast.AST) -> set[str]:
             return set[str]().union(*map(_names_of_target, targets))
         case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
             return _names_of_target(target)
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner))):
-            return _names_of_target(owner)  # a list that something is appended to
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=method))):
+            if method not in _SHOWS:
+                return _names_of_target(owner)  # a list that something is appended to
     return set()
 
 

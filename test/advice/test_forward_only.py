@@ -12,7 +12,7 @@ from support.saved_tensors import knows_saved_tensors
 from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice.catalogue import candidates
-from pytorch_memlab.advice.forward_only import forward_only_place
+from pytorch_memlab.advice.forward_only import forward_only_place, reaches_backward
 
 DISTILLS = """\
 import torch
@@ -199,3 +199,24 @@ def test_a_function_that_trains_what_the_script_made_needs_its_graph(declared, t
     facts = facts_of(text, "64MiB", tmp_path)
     own = tuple(one for one in facts.frames if one.place.file.startswith(str(tmp_path)))
     assert forward_only_place(replace(facts, frames=own)) is None
+
+
+ACCELERATED = """\
+def train(accelerator, model, batches, others):
+    for batch in batches:
+        loss = model(batch)
+        accelerator.backward(loss)
+    losses = []
+    for batch in others:
+        losses.append(accelerator.gather(model(batch)))
+    total = torch.cat(losses).mean()
+    accelerator.{shows}(total)
+"""
+
+
+@pytest.mark.parametrize(("shows", "reaches"), [("print", False), ("log", False), ("keep", True)])
+def test_what_an_object_shows_does_not_reach_its_backward_pass(shows, reaches, tmp_path):
+    """An object that keeps a result may run a backward pass through it later."""
+    program = tmp_path / "train.py"
+    program.write_text(ACCELERATED.format(shows=shows))
+    assert reaches_backward(str(program), 7) is reaches
