@@ -309,6 +309,36 @@ def test_a_batch_that_is_no_number_leaves_liger_alone(tmp_path, monkeypatch):
     assert remedy.otherwise is None
 
 
+EVALUATES = (
+    *LOSS,
+    ("evaluation_loop", "/site/transformers/trainer.py"),
+    ("torch_pad_and_concatenate", "/site/transformers/trainer_pt_utils.py"),
+)
+
+
+def test_an_evaluation_makes_the_logits_with_liger_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(logits, "find_spec", lambda name: name)
+    oom = trains(tmp_path)
+    (scores,) = oom.blocks
+    predictions = scores._replace(name="all_preds.tensors", size=4 * scores.size)
+    evaluates = replace(oom, blocks=(scores, predictions), functions=EVALUATES)
+    remedy = Logits().remedy(evaluates)
+    assert remedy is not None
+    # Neither what is kept of earlier batches nor what joins it goes with smaller batches.
+    assert remedy.size == 100 * MIB
+    lines = '    "out", per_device_train_batch_size=8, per_device_eval_batch_size=1'
+    assert changed(remedy) == [(3, 3, (lines,))]
+    assert remedy.otherwise is None
+
+
+def test_an_evaluation_whose_batch_is_no_number_says_which_option_to_lower(tmp_path):
+    text = TRAINS.replace('"out"', '"out", per_device_eval_batch_size=options.batch')
+    remedy = Logits().remedy(replace(trains(tmp_path, text), functions=EVALUATES))
+    assert remedy is not None
+    assert remedy.change is None
+    assert written(remedy) == ("TrainingArguments with a smaller per_device_eval_batch_size",)
+
+
 # Predictions of an evaluation
 
 EVALUATES_ALL = """\

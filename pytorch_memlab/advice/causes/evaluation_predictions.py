@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..._common.text.prose_size import prose_size
-from ...history.out_of_memory import OutOfMemory
+from ...history.out_of_memory import BlockInUse, OutOfMemory
 from ..cause import Cause, Remedy, Results, at_line
 from ..changes import EditedSource
 from ..evidence import FIXED, is_much
@@ -26,21 +26,10 @@ class EvaluationPredictions(Cause):
     results = Results.SAME
 
     def remedy(self, oom: OutOfMemory) -> Remedy | None:
-        running = {
-            name
-            for name, file in oom.functions
-            if re.search(r"/transformers/trainer\w*\.py$", file.replace("\\", "/"))
-        }
-        if "evaluation_loop" not in running:
+        if not is_evaluation_loop(oom):
             return None
-        is_joined = "torch_pad_and_concatenate" in running
-        size = sum(
-            block.size
-            for block in oom.blocks
-            if block.category not in FIXED
-            and (_KEPT.search(block.name) or (is_joined and _JOINED.match(block.name)))
-        )
-        if is_joined:  # a new tensor takes all of them once more
+        size = sum(block.size for block in kept_predictions(oom))
+        if are_joined(oom):  # a new tensor takes all of them once more
             size += oom.request.requested
         if not is_much(size, oom):
             return None
@@ -56,6 +45,36 @@ class EvaluationPredictions(Cause):
             effect="predictions go to host memory after each batch",
             change=change,
         )
+
+
+def is_evaluation_loop(oom: OutOfMemory) -> bool:
+    """True if a ``Trainer`` evaluates."""
+    return "evaluation_loop" in _running(oom)
+
+
+def are_joined(oom: OutOfMemory) -> bool:
+    """True if the request is for predictions of all batches, of which one more is added."""
+    return "torch_pad_and_concatenate" in _running(oom)
+
+
+def kept_predictions(oom: OutOfMemory) -> list[BlockInUse]:
+    """The blocks of predictions of earlier batches, in a ``Trainer`` that evaluates."""
+    is_joined = are_joined(oom)
+    return [
+        block
+        for block in oom.blocks
+        if block.category not in FIXED
+        and (_KEPT.search(block.name) or (is_joined and _JOINED.match(block.name)))
+    ]
+
+
+def _running(oom: OutOfMemory) -> set[str]:
+    """Functions of the ``Trainer`` that run."""
+    return {
+        name
+        for name, file in oom.functions
+        if re.search(r"/transformers/trainer\w*\.py$", file.replace("\\", "/"))
+    }
 
 
 def _on_host(oom: OutOfMemory) -> tuple[bool, EditedSource | None]:

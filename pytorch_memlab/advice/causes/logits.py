@@ -22,6 +22,7 @@ from ..rewriting import (
     set_keywords,
     training_arguments,
 )
+from .evaluation_predictions import are_joined, is_evaluation_loop, kept_predictions
 
 _LOSSES = (
     "cross_entropy",
@@ -34,6 +35,7 @@ _LOSSES = (
 _NODES = ("LogSoftmax", "NllLoss", "CrossEntropy", "LogProb")
 _PARTS = 8
 _BATCH = "per_device_train_batch_size"
+_EVALUATED = "per_device_eval_batch_size"
 _ACCUMULATION = "gradient_accumulation_steps"
 _EFFECT = "the mean of the parts' losses"
 
@@ -54,19 +56,23 @@ class Logits(Cause):
             for place in places(oom, oom.frames)
             if any(loss in place.source for loss in _LOSSES)
         ]
+        is_evaluation = is_evaluation_loop(oom)
+        kept = set(kept_predictions(oom)) if is_evaluation else set()  # another cause has them
         sizes = Counter[int]()
         for block in oom.blocks:
+            if block in kept:
+                continue
             shape = block.shape
             if block.category not in FIXED and len(shape) > 1 and shape[-1] >= LARGE_VOCABULARY:
                 sizes[shape[-1]] += block.size
         if not (lines or is_in_loss) or not sizes:
             return None
         vocabulary, size = sizes.most_common(1)[0]
-        whole = size + oom.request.requested
+        whole = size + (0 if is_evaluation and are_joined(oom) else oom.request.requested)
         if not is_much(whole, oom):
             return None
-        options = list(_options(oom))
-        parts = None if options else _in_parts(oom)
+        options = list(_options(oom, is_evaluation=is_evaluation))
+        parts = None if options or is_evaluation else _in_parts(oom)
         change = None if parts is None else parts.change
         if options:
             change = options[0]
@@ -74,7 +80,7 @@ class Logits(Cause):
             whole // 2,
             f"logits of {vocabulary} classes{at_line(lines[0] if lines else 0)} take"
             f" {prose_size(whole)}",
-            *(changed_code(change) or [_advice(oom)]),
+            *(changed_code(change) or [_advice(oom, is_evaluation=is_evaluation)]),
             basis=Basis.ESTIMATED,
             change=change,
         )
@@ -86,24 +92,32 @@ class Logits(Cause):
         return remedy
 
 
-def _advice(oom: OutOfMemory) -> str:
+def _advice(oom: OutOfMemory, *, is_evaluation: bool) -> str:
+    if is_evaluation:
+        return f"TrainingArguments with a smaller {_EVALUATED}"
     files = [file.replace("\\", "/") for _, file in oom.functions]
     if any(file.endswith("transformers/trainer.py") for file in files):
         return "TrainingArguments(use_liger_kernel=True), or a smaller per-device batch"
     return f"the last layer and its loss in {_PARTS} parts of the rows, with checkpoint()"
 
 
-def _options(oom: OutOfMemory) -> Iterator[EditedSource]:
+def _options(oom: OutOfMemory, *, is_evaluation: bool) -> Iterator[EditedSource]:
     """The options of a library: a loss without logits, and fewer sequences at a time."""
     for file, call in training_arguments(oom):
         arguments = {keyword.arg: keyword.value for keyword in call.keywords}
-        batch, steps = _number(arguments.get(_BATCH), 8), _number(arguments.get(_ACCUMULATION), 1)
+        name = _EVALUATED if is_evaluation else _BATCH
+        batch, steps = _number(arguments.get(name), 8), _number(arguments.get(_ACCUMULATION), 1)
         parts = next((n for n in (_PARTS, 4, 2) if batch and batch % n == 0), 0)
         options: list[dict[str, str]] = []
-        if find_spec("liger_kernel") is not None:
-            options.append({"use_liger_kernel": "True"})
-        if parts and batch and steps:
-            options.append({_BATCH: str(batch // parts), _ACCUMULATION: str(steps * parts)})
+        if is_evaluation:
+            # No Liger: it makes the logits where a model does not train, as they are predictions.
+            if parts and batch:
+                options.append({_EVALUATED: str(batch // parts)})
+        else:
+            if find_spec("liger_kernel") is not None:
+                options.append({"use_liger_kernel": "True"})
+            if parts and batch and steps:
+                options.append({_BATCH: str(batch // parts), _ACCUMULATION: str(steps * parts)})
         for option in options:
             edited = Rewriting(file.file)
             set_keywords(edited, call, **option)
