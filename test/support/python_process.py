@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
+from pytorch_memlab.simulation.child_processes.start import not_simulated
 from support.fork_server import answer
 
 SERVER = Path(__file__).with_name("fork_server.py")
@@ -115,7 +116,8 @@ class _Server:
 
     def __init__(self) -> None:
         self._socket, other = socket.socketpair()
-        self._started_with = {**os.environ, "OMP_NUM_THREADS": "1"}
+        # What a simulation around the first test that asks has set is for its own processes.
+        self._started_with = {**not_simulated(os.environ), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(SERVER), str(other.fileno())]
         self._process = subprocess.Popen(command, env=self._started_with, pass_fds=[other.fileno()])
         other.close()
