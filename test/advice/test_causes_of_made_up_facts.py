@@ -309,7 +309,7 @@ def test_a_batch_that_is_no_number_leaves_liger_alone(tmp_path, monkeypatch):
     assert remedy.otherwise is None
 
 
-EVALUATES = (
+EVALUATION_LOOP = (
     *LOSS,
     ("evaluation_loop", "/site/transformers/trainer.py"),
     ("torch_pad_and_concatenate", "/site/transformers/trainer_pt_utils.py"),
@@ -321,7 +321,7 @@ def test_an_evaluation_makes_the_logits_with_liger_too(tmp_path, monkeypatch):
     oom = trains(tmp_path)
     (scores,) = oom.blocks
     predictions = scores._replace(name="all_preds.tensors", size=4 * scores.size)
-    evaluates = replace(oom, blocks=(scores, predictions), functions=EVALUATES)
+    evaluates = replace(oom, blocks=(scores, predictions), functions=EVALUATION_LOOP)
     remedy = Logits().remedy(evaluates)
     assert remedy is not None
     # Neither what is kept of earlier batches nor what joins it goes with smaller batches.
@@ -333,7 +333,7 @@ def test_an_evaluation_makes_the_logits_with_liger_too(tmp_path, monkeypatch):
 
 def test_an_evaluation_whose_batch_is_no_number_says_which_option_to_lower(tmp_path):
     text = TRAINS.replace('"out"', '"out", per_device_eval_batch_size=options.batch')
-    remedy = Logits().remedy(replace(trains(tmp_path, text), functions=EVALUATES))
+    remedy = Logits().remedy(replace(trains(tmp_path, text), functions=EVALUATION_LOOP))
     assert remedy is not None
     assert remedy.change is None
     assert written(remedy) == ("TrainingArguments with a smaller per_device_eval_batch_size",)
