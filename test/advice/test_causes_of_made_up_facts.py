@@ -486,6 +486,19 @@ def test_a_list_that_no_line_fills_is_named_without_a_line(tmp_path):
     assert written(remedy) == ("keep copies in host memory in metric.elsewhere: .cpu()",)
 
 
+def test_the_result_of_a_call_is_deleted(tmp_path):
+    at = place("for x in loader:\n    out = model(x)\n", tmp_path, "out = model(x)")
+    blocks = [
+        BlockInUse(10 * MIB, Category.OTHERS, at, f"out['{key}']", (key, 1)) for key in range(4)
+    ]
+    facts = made_up_facts(at, blocks, requested=10 * MIB)
+    group = TensorGroup("out", 4, own=40 * MIB, graphs=0)
+    remedy = KeptResults().remedy(replace(facts, groups=(group,)))
+    assert remedy is not None
+    assert remedy.why == "out keeps 4 tensors on the GPU: 40.0 MiB"
+    assert written(remedy) == ("del out  # where it is read last",)
+
+
 def test_the_state_that_adafactor_saves_is_twice_the_parameters_but_its_own(tmp_path):
     at = place("optimizer.step()\n", tmp_path, "optimizer.step()")
     functions = (("_init_group", "/site/torch/optim/adamw.py"),)
@@ -534,6 +547,49 @@ def test_gradients_of_one_model_are_cleared_before_the_forward_pass(tmp_path):
     remedy = GradientsKept().remedy(with_gradients(tmp_path, text, "loss = model(x)"))
     assert remedy is not None
     assert changed(remedy) == [(2, 1, ("    opt.zero_grad(set_to_none=True)",))]
+
+
+OPTIMIZER_OF_A_FUNCTION = """\
+def main():
+    optimizer = SGD(model.parameters())
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).backward()
+        optimizer.step()
+    print(validate(model))
+
+
+main()
+"""
+
+
+def test_gradients_are_cleared_where_the_optimizer_can_be_read(tmp_path):
+    facts = with_gradients(tmp_path, OPTIMIZER_OF_A_FUNCTION, "print(validate(model))")
+    inner = facts.frames[0]
+    calls = place(OPTIMIZER_OF_A_FUNCTION, tmp_path, "main()")
+    outer = replace(inner, place=calls, source={calls.line: calls.source})
+    remedy = GradientsKept().remedy(replace(facts, frames=(inner, outer)))
+    assert remedy is not None
+    assert changed(remedy) == [(7, 6, ("    optimizer.zero_grad(set_to_none=True)",))]
+    alone = GradientsKept().remedy(replace(facts, frames=(outer,)))
+    assert alone is not None
+    assert alone.change is None
+    assert written(alone) == ("optimizer.zero_grad(set_to_none=True)  # before the forward pass",)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_changed"),
+    [
+        ("def step(opt):\n    opt.zero_grad()\n    validate()\n", True),
+        ("def step():\n    opt.zero_grad()\n    validate()\nopt = SGD()\n", True),
+        ("validate()\nopt = SGD()\nopt.zero_grad()\n", False),
+        ("async def step(opt):\n    opt.zero_grad()\nvalidate()\n", False),
+    ],
+)
+def test_a_variable_is_read_within_its_function_once_it_is_set(text, is_changed, tmp_path):
+    remedy = GradientsKept().remedy(with_gradients(tmp_path, text, "validate()"))
+    assert remedy is not None
+    assert (remedy.change is not None) is is_changed
 
 
 # A variable with a graph

@@ -167,6 +167,30 @@ def test_a_read_that_is_not_understood_is_left_alone(sample, tmp_path):
     assert remedy.otherwise is None
 
 
+def test_what_a_backward_pass_reads_goes_to_the_gpu_again_at_once(tmp_path):
+    text = HEAD + (
+        "def read():\n"
+        "    kept = 1.0\n"  # another variable of that name
+        "    return kept, False\n"
+        "kept, seen = [], []\n"
+        "for step in range(300):\n"
+        "    state = torch.randn(1, 65536, device='cuda')\n"
+        "    kept.append(state)\n"
+        "    seen.append(state.sum())\n"
+        "loss = score(torch.cat(kept)) + torch.stack(seen).sum()\n"
+        "loss.backward()\n"
+    )
+    remedy = KeptResults().remedy(facts_of(text, tmp_path))
+    assert remedy is not None
+    edits = ("kept.append(state.cpu())", "loss = score(torch.cat(kept).cuda())")
+    assert written(remedy)[0] == edits[0]
+    assert written(remedy)[1].startswith(edits[1])
+    assert remedy.why.startswith("kept (line 18) keeps ")
+    assert remedy.otherwise is not None
+    assert written(remedy.otherwise)[0] == edits[0]
+    assert "cuda()" not in "".join(written(remedy.otherwise))
+
+
 def test_what_reads_batches_of_a_memory_is_not_filled_beside_it(tmp_path):
     text = HEAD + MEMORY.format(
         steps=300,

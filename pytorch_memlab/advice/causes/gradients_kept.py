@@ -108,18 +108,45 @@ def _set_to_none(oom: OutOfMemory) -> EditedSource | None:
 
 
 def _cleared_before(oom: OutOfMemory) -> EditedSource | None:
-    """``zero_grad()`` before the outermost running statement whose function can clear."""
+    """``zero_grad()`` before the outermost running statement that can read its owner."""
     for frame in reversed(oom.frames):
         file = Rewriting(frame.place.file)
         owner = _owner_of_gradients(file.tree)
         statement = statement_at(file.tree, frame.place.line)
-        if not owner or statement is None:
+        if not owner or statement is None or not _is_set(file.tree, owner, statement.lineno):
             continue
         file.insert_lines(
             statement.lineno, statement.col_offset, [f"{owner}.{_NAME}(set_to_none=True)"]
         )
         return changed_source(file)
     return None
+
+
+def _is_set(tree: ast.AST, owner: str, line: int) -> bool:
+    """True if a line can read the variable of an object; so too where no statement sets it."""
+    name = owner.partition(".")[0]
+    set_at = [
+        node.lineno
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.arg) and node.arg == name)
+        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name)
+    ]
+    around = _functions_around(tree, line)
+    functions = {number: _functions_around(tree, number) for number in set_at}
+    return not set_at or any(
+        functions[number] < around or (functions[number] == around and number <= line)
+        for number in set_at
+    )
+
+
+def _functions_around(tree: ast.AST, line: int) -> set[int]:
+    """The functions that a line is in, by their first lines."""
+    functions = [*nodes_of(tree, ast.FunctionDef), *nodes_of(tree, ast.AsyncFunctionDef)]
+    return {
+        function.lineno
+        for function in functions
+        if function.lineno <= line <= (function.end_lineno or 0)
+    }
 
 
 def _owner_of_gradients(tree: ast.AST) -> str:

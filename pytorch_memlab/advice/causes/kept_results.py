@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 
 from ..._common.text.prose_size import prose_size
 from ...history.model import Category
 from ...history.out_of_memory import OutOfMemory, TensorGroup
-from ..additions import adding_statement, filled_beside, keep_less, keeping_less
+from ..additions import (
+    AddingStatement,
+    adding_statement,
+    filled_beside,
+    keep_less,
+    keeping_less,
+)
 from ..cause import Cause, Remedy, Results
 from ..changes import EditedSource
 from ..evidence import is_much, named_with_line
+from ..forward_only import reaches_backward
 from ..read_back import read_on_gpu
-from ..rewriting import changed_code, changed_source
+from ..rewriting import changed_code, changed_source, nodes_of, rewritings
 from .model_twice import second_copy
 
 
@@ -44,17 +52,40 @@ class KeptResults(Cause):
                 f"{' and '.join(names)} {'keep' if beside else 'keeps'}"
                 f" {group.tensors + sum(other.tensors for other in beside)} tensors on the GPU:"
                 f" {prose_size(size)}",
-                *(changed_code(change) or [f"keep copies in host memory in {group.name}: .cpu()"]),
+                *(changed_code(change) or [_code(oom, group)]),
                 change=change,
             )
-            if beside or change is None:
-                return remedy
             # The program may compute with what it reads from the container.
-            read = _read_back(oom, group)
-            if read is None:
+            read = None if change is None else _read_back(oom, group)
+            if added is not None and read is not None and _trains_on(added):
+                # What is read goes to the GPU again, so that what it meets may stay there.
+                moved = self.found(
+                    group.own,
+                    f"{names[0]} keeps {group.tensors} tensors on the GPU: {prose_size(group.own)}",
+                    *changed_code(read),
+                    change=read,
+                )
+                return replace(moved, otherwise=remedy)
+            if beside or read is None:
                 return remedy
             return replace(remedy, otherwise=replace(remedy, code=changed_code(read), change=read))
         return None
+
+
+def _code(oom: OutOfMemory, group: TensorGroup) -> str:
+    assigned = (node for file in rewritings(oom) for node in nodes_of(file.tree, ast.Assign))
+    if any(
+        isinstance(node.value, ast.Call) and group.name in map(ast.unparse, node.targets)
+        for node in assigned
+        if adding_statement(oom, group) is None
+    ):  # the result of a call, such as the output of a model, which the next one takes the place of
+        return f"del {group.name}  # where it is read last"
+    return f"keep copies in host memory in {group.name}: .cpu()"
+
+
+def _trains_on(adding: AddingStatement) -> bool:
+    """True if a backward pass runs through what the program reads from the container."""
+    return reaches_backward(adding.file.file, adding.line)
 
 
 def _on_host(oom: OutOfMemory, groups: list[TensorGroup]) -> EditedSource | None:
