@@ -23,7 +23,8 @@ from functools import lru_cache
 from typing import Final
 
 from ..history.out_of_memory import OutOfMemory, ProgramFrame
-from .rewriting import Loop, loop_around, name_of_call, statement_at
+from .lines_to_edit import functions_around
+from .rewriting import Loop, loop_around, name_of_call, owners_of_locals, statement_at
 
 _TRAINS: Final = frozenset(
     {"backward", "manual_backward", "zero_grad", "GradScaler", "set_grad_enabled", "enable_grad"}
@@ -196,7 +197,7 @@ class _Source:
             return _Flow(trains=True)
         flow = _Flow(is_returned=isinstance(statement, ast.Return))
         scope = self._scope_of(statement)
-        owners = _owners_of_locals(scope)
+        owners = owners_of_locals(scope)
         tainted = {(name, 0) for name in self._results(statement)}
         parts = [
             (part, owners.get(id(part), {}))
@@ -285,12 +286,7 @@ class _Source:
 
     def _scope_of(self, statement: ast.stmt) -> ast.AST:
         """The function that a statement is in, or the module."""
-        around = [
-            node
-            for node in ast.walk(self._tree)
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-            and node.lineno <= statement.lineno <= (node.end_lineno or 0)
-        ]
+        around = functions_around(self._tree, statement.lineno)
         return max(around, key=lambda node: node.lineno, default=self._tree)
 
     def loop_around(self, line: int) -> Loop | None:
@@ -333,31 +329,6 @@ class _Source:
 @lru_cache(maxsize=8)
 def _source(text: str) -> _Source:
     return _Source(text)
-
-
-def _owners_of_locals(scope: ast.AST) -> dict[int, dict[str, int]]:
-    """By part of a function inside of a scope, the line of the function that has a variable."""
-    owners: dict[int, dict[str, int]] = {}
-    for function in ast.walk(scope):  # outer functions come first
-        if function is scope or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        inside = [part for statement in function.body for part in ast.walk(statement)]
-        local = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
-        local |= {
-            part.id
-            for part in inside
-            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-        }
-        shared = {
-            name
-            for part in inside
-            if isinstance(part, (ast.Global, ast.Nonlocal))
-            for name in part.names
-        }
-        around = owners.get(id(function), {})
-        own = {**around, **dict.fromkeys(local - shared, function.lineno)}
-        owners |= dict.fromkeys(map(id, inside), own)
-    return owners
 
 
 def _names_in(node: ast.AST) -> set[str]:

@@ -117,15 +117,19 @@ def _calls_of(node: ast.AST, name: str) -> list[ast.Call]:
     ]
 
 
-def _function_around(tree: ast.Module, number: int) -> int:
-    """The first line of the innermost function that a line is in; 0 of a module."""
-    functions = [
+def functions_around(tree: ast.AST, number: int) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The functions that a line is in, in no order."""
+    return [
         node
         for node in ast.walk(tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and node.lineno <= number <= _end(node)
     ]
-    return max(map(_first, functions), default=0)
+
+
+def _function_around(tree: ast.Module, number: int) -> int:
+    """The first line of the innermost function that a line is in; 0 of a module."""
+    return max(map(_first, functions_around(tree, number)), default=0)
 
 
 def _own(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from .additions import AddingStatement, on_parts
-from .rewriting import Rewriting, last_name, name_of_call, nodes_of
+from .rewriting import Rewriting, last_name, name_of_call, nodes_of, owners_of_locals
 
 _TAKES = ("pop", "popleft", "choice")
 _SAMPLES = ("sample", "choices")
@@ -23,11 +23,14 @@ def read_on_gpu(adding: AddingStatement) -> bool:
     element = _element_on_gpu(adding)
     if not element or adding.levels > 1:
         return False
-    others = _with_another(adding)
+    owners = owners_of_locals(file.tree) if isinstance(adding.container, ast.Name) else {}
+    owner = owners.get(id(adding.node), {}).get(name)
     reads = 0
     for node in ast.walk(file.tree):
         is_read = isinstance(getattr(node, "ctx", None), ast.Load) and last_name(node) == name
-        if not is_read or isinstance(node, (ast.Subscript, ast.Starred)) or id(node) in others:
+        if not is_read or isinstance(node, (ast.Subscript, ast.Starred)):
+            continue
+        if owners.get(id(node), {}).get(name) != owner:  # another variable of that name
             continue
         assert isinstance(node, (ast.Name, ast.Attribute))
         moved = _moved(file, node, parents, element)
@@ -35,23 +38,6 @@ def read_on_gpu(adding: AddingStatement) -> bool:
             return False
         reads += moved
     return reads > 0
-
-
-def _with_another(adding: AddingStatement) -> set[int]:
-    """Parts of functions that have a variable of the container's name for themselves."""
-    if not isinstance(adding.container, ast.Name):
-        return set()
-    name, others = adding.container.id, set[int]()
-    for function in nodes_of(adding.file.tree, ast.FunctionDef):
-        nodes = list(ast.walk(function))
-        is_shared = any(isinstance(node, (ast.Global, ast.Nonlocal)) for node in nodes)
-        is_set = any(
-            isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
-            for node in nodes
-        )
-        if is_set and not is_shared and adding.node not in nodes:
-            others |= set(map(id, nodes))
-    return others
 
 
 def _moved(

@@ -14,7 +14,7 @@ from .._common.text.source_lines import source_lines
 from ..history.out_of_memory import OutOfMemory
 from .around_program import Edit
 from .changes import EditedSource
-from .lines_to_edit import indentation, parsed
+from .lines_to_edit import functions_around, indentation, parsed
 
 _Node = TypeVar("_Node", bound=ast.AST)
 Loop = ast.For | ast.While
@@ -219,10 +219,35 @@ def function_at(tree: ast.AST, line: int) -> ast.FunctionDef | None:
     """The innermost function that a line is in."""
     around = [
         function
-        for function in nodes_of(tree, ast.FunctionDef)
-        if function.lineno <= line <= (function.end_lineno or 0)
+        for function in functions_around(tree, line)
+        if isinstance(function, ast.FunctionDef)
     ]
     return max(around, key=lambda function: function.lineno, default=None)
+
+
+def owners_of_locals(scope: ast.AST) -> dict[int, dict[str, int]]:
+    """By part of a function inside of a scope, the line of the function that has a variable."""
+    owners: dict[int, dict[str, int]] = {}
+    for function in ast.walk(scope):  # outer functions come first
+        if function is scope or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        inside = [part for statement in function.body for part in ast.walk(statement)]
+        local = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+        local |= {
+            part.id
+            for part in inside
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+        }
+        shared = {
+            name
+            for part in inside
+            if isinstance(part, (ast.Global, ast.Nonlocal))
+            for name in part.names
+        }
+        around = owners.get(id(function), {})
+        own = {**around, **dict.fromkeys(local - shared, function.lineno)}
+        owners |= dict.fromkeys(map(id, inside), own)
+    return owners
 
 
 def statement_around(tree: ast.AST, node: ast.AST) -> ast.stmt | None:

@@ -54,11 +54,13 @@ def is_evaluation_loop(oom: OutOfMemory) -> bool:
 
 def are_joined(oom: OutOfMemory) -> bool:
     """True if the request is for predictions of all batches, of which one more is added."""
-    return "torch_pad_and_concatenate" in _running(oom)
+    return {"evaluation_loop", "torch_pad_and_concatenate"} <= _running(oom)
 
 
 def kept_predictions(oom: OutOfMemory) -> list[BlockInUse]:
     """The blocks of predictions of earlier batches, in a ``Trainer`` that evaluates."""
+    if not is_evaluation_loop(oom):
+        return []
     is_joined = are_joined(oom)
     return [
         block

@@ -15,7 +15,7 @@ from ..around_program import AroundProgram, Finding, already_used, applied, does
 from ..cause import Cause, NamedChange, Remedy, Results
 from ..changes import EditedSource
 from ..evidence import is_in_optimizer
-from ..lines_to_edit import RunningLine, user_lines, with_keywords
+from ..lines_to_edit import RunningLine, functions_around, user_lines, with_keywords
 from ..rewriting import (
     Rewriting,
     changed_code,
@@ -131,22 +131,17 @@ def _is_set(tree: ast.AST, owner: str, line: int) -> bool:
         if (isinstance(node, ast.arg) and node.arg == name)
         or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name)
     ]
-    around = _functions_around(tree, line)
-    functions = {number: _functions_around(tree, number) for number in set_at}
+    around = _functions(tree, line)
+    functions = {number: _functions(tree, number) for number in set_at}
     return not set_at or any(
         functions[number] < around or (functions[number] == around and number <= line)
         for number in set_at
     )
 
 
-def _functions_around(tree: ast.AST, line: int) -> set[int]:
-    """The functions that a line is in, by their first lines."""
-    functions = [*nodes_of(tree, ast.FunctionDef), *nodes_of(tree, ast.AsyncFunctionDef)]
-    return {
-        function.lineno
-        for function in functions
-        if function.lineno <= line <= (function.end_lineno or 0)
-    }
+def _functions(tree: ast.AST, line: int) -> set[int]:
+    """The first lines of the functions that a line is in."""
+    return {function.lineno for function in functions_around(tree, line)}
 
 
 def _owner_of_gradients(tree: ast.AST) -> str:

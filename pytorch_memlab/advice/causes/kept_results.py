@@ -52,12 +52,16 @@ class KeptResults(Cause):
                 f"{' and '.join(names)} {'keep' if beside else 'keeps'}"
                 f" {group.tensors + sum(other.tensors for other in beside)} tensors on the GPU:"
                 f" {prose_size(size)}",
-                *(changed_code(change) or [_code(oom, group)]),
+                *(changed_code(change) or [_code(oom, group, added)]),
                 change=change,
             )
             # The program may compute with what it reads from the container.
             read = None if change is None else _read_back(oom, group)
-            if added is not None and read is not None and _trains_on(added):
+            if (
+                added is not None
+                and read is not None
+                and reaches_backward(added.file.file, added.line)
+            ):
                 # What is read goes to the GPU again, so that what it meets may stay there.
                 moved = self.found(
                     group.own,
@@ -72,20 +76,16 @@ class KeptResults(Cause):
         return None
 
 
-def _code(oom: OutOfMemory, group: TensorGroup) -> str:
-    assigned = (node for file in rewritings(oom) for node in nodes_of(file.tree, ast.Assign))
-    if any(
+def _code(oom: OutOfMemory, group: TensorGroup, added: AddingStatement | None) -> str:
+    is_result = any(
         isinstance(node.value, ast.Call) and group.name in map(ast.unparse, node.targets)
-        for node in assigned
-        if adding_statement(oom, group) is None
-    ):  # the result of a call, such as the output of a model, which the next one takes the place of
+        for file in rewritings(oom)
+        for node in nodes_of(file.tree, ast.Assign)
+    )
+    # The result of a call, such as the output of a model, is no container that statements fill.
+    if is_result and added is None:
         return f"del {group.name}  # where it is read last"
     return f"keep copies in host memory in {group.name}: .cpu()"
-
-
-def _trains_on(adding: AddingStatement) -> bool:
-    """True if a backward pass runs through what the program reads from the container."""
-    return reaches_backward(adding.file.file, adding.line)
 
 
 def _on_host(oom: OutOfMemory, groups: list[TensorGroup]) -> EditedSource | None:

@@ -56,8 +56,7 @@ class Logits(Cause):
             for place in places(oom, oom.frames)
             if any(loss in place.source for loss in _LOSSES)
         ]
-        is_evaluation = is_evaluation_loop(oom)
-        kept = set(kept_predictions(oom)) if is_evaluation else set()  # another cause has them
+        kept = set(kept_predictions(oom))  # another cause has them
         sizes = Counter[int]()
         for block in oom.blocks:
             if block in kept:
@@ -68,9 +67,10 @@ class Logits(Cause):
         if not (lines or is_in_loss) or not sizes:
             return None
         vocabulary, size = sizes.most_common(1)[0]
-        whole = size + (0 if is_evaluation and are_joined(oom) else oom.request.requested)
+        whole = size + (0 if are_joined(oom) else oom.request.requested)
         if not is_much(whole, oom):
             return None
+        is_evaluation = is_evaluation_loop(oom)
         options = list(_options(oom, is_evaluation=is_evaluation))
         parts = None if options or is_evaluation else _in_parts(oom)
         change = None if parts is None else parts.change
@@ -80,7 +80,7 @@ class Logits(Cause):
             whole // 2,
             f"logits of {vocabulary} classes{at_line(lines[0] if lines else 0)} take"
             f" {prose_size(whole)}",
-            *(changed_code(change) or [_advice(oom, is_evaluation=is_evaluation)]),
+            *(changed_code(change) or [_advice(oom)]),
             basis=Basis.ESTIMATED,
             change=change,
         )
@@ -92,8 +92,8 @@ class Logits(Cause):
         return remedy
 
 
-def _advice(oom: OutOfMemory, *, is_evaluation: bool) -> str:
-    if is_evaluation:
+def _advice(oom: OutOfMemory) -> str:
+    if is_evaluation_loop(oom):
         return f"TrainingArguments with a smaller {_EVALUATED}"
     files = [file.replace("\\", "/") for _, file in oom.functions]
     if any(file.endswith("transformers/trainer.py") for file in files):
