@@ -83,13 +83,14 @@ class DeviceSelection:
     def begin(self) -> None:
         """Count approximations from now on; devices that come into use keep their peaks."""
         self._is_on = True
-        self._first = find_devices()[0]
+        devices = find_devices()
+        self._first = devices[0]
         answer, machine = self._answer, active.machine
         self._await_use(answer.waiting if machine is answer.machine else ())
         if machine is not None and machine is not self._machine:
             self._machine = machine
-            self._approximations_before.update(_approximations_of(find_devices()))
-            shares = {device: device.peak_share() for device in find_devices()}
+            self._approximations_before.update(_approximations_of(devices))
+            shares = {device: device.peak_share() for device in devices}
             self._peaks_before.update(
                 {name: share.active for name, share in shares.items() if share}
             )
