@@ -200,7 +200,9 @@ def everything_is_given_back() -> Iterator[None]:
     watching = uncaught._watching
     ctrl_c = signal.getsignal(signal.SIGINT)
     references = _references_in_a_call()
+    excepthook = sys.excepthook
     yield
+    sys.excepthook = excepthook  # init_process_group leaves one that calls the one before it
     from pytorch_memlab.line_profiler.profile import global_line_profiler
 
     global_line_profiler.clear()

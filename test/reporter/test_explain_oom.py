@@ -6,7 +6,6 @@ import contextlib
 import gc
 import io
 import linecache
-import re
 import subprocess
 import sys
 import textwrap
@@ -42,9 +41,7 @@ class Ended:
         except Exception as error:  # what the interpreter does
             sys.excepthook(type(error), error, error.__traceback__)
         gc.collect()
-        self.stdout, stderr = capsys.readouterr()
-        # A process group that another test made leaves torch's own hook, which names the rank.
-        self.stderr = re.sub(r"\[rank\d+\]: ", "", stderr)
+        self.stdout, self.stderr = capsys.readouterr()
 
 
 @pytest.fixture
@@ -212,6 +209,32 @@ def test_a_hook_of_the_program_stays():
     finally:
         assert mine is not None
         sys.excepthook = sys.__excepthook__
+
+
+def test_a_hook_over_a_hook_that_has_ended_reports_each_error_once(capsys, monkeypatch):
+    # As torch.distributed.init_process_group does it.
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    told = []
+    for _ in range(2):
+        with simulate("64MiB"):
+            below = sys.excepthook
+            sys.excepthook = lambda *args, below=below: below(*args)
+    monkeypatch.setattr(uncaught, "told", [lambda *args: told.append(args)])
+    try:
+        with simulate("64MiB"):
+            take(65)
+    except torch.OutOfMemoryError as error:
+        show = sys.excepthook
+        show(type(error), error, error.__traceback__)
+    assert len(told) == 1
+    gc.collect()
+    capsys.readouterr()
+
+    with pytest.raises(torch.OutOfMemoryError) as handled:
+        raise torch.OutOfMemoryError("after the simulations")
+    sys.excepthook(handled.type, handled.value, handled.tb)
+    assert capsys.readouterr().err.endswith("torch.OutOfMemoryError: after the simulations\n")
+    assert len(told) == 1
 
 
 def fails(kept: list[weakref.ref[torch.Tensor]]) -> None:

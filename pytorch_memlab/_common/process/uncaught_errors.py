@@ -54,7 +54,7 @@ class _Uncaught:
         self._watching = 0
         self._reports: dict[int, tuple[weakref.ref[Any], ErrorReport]] = {}
         self._lock = threading.RLock()
-        self._hooks: list[tuple[Any, Any, Any]] = []
+        self._hooks: list[tuple[Any, _Hook]] = []
         self._cells: Any = None  # of the notebook, to which this listens
         self.told: list[Callable[[BaseException, ErrorReport], object]] = []
         """Called with an error that was shown and its report, which may be shown already."""
@@ -138,9 +138,8 @@ class _Uncaught:
         if not self._hooks:
             modules: tuple[Any, ...] = (sys, threading)
             for module in modules:
-                before = module.excepthook
-                hook = module.excepthook = partial(_hook, before)
-                self._hooks.append((module, before, hook))
+                hook = module.excepthook = _Hook(module.excepthook)
+                self._hooks.append((module, hook))
         shell = ipython_shell()
         if shell is not None:
             cells = pytorch_memlab._cells_of(shell)
@@ -155,9 +154,10 @@ class _Uncaught:
             self._stop_listening()
         if self._watching or waiting:
             return
-        for module, before, hook in self._hooks:
+        for module, hook in self._hooks:
+            hook.is_watching = False
             if module.excepthook is hook:
-                module.excepthook = before
+                module.excepthook = hook.before
         self._hooks = []
 
     def _stop_listening(self) -> None:
@@ -169,13 +169,21 @@ class _Uncaught:
 uncaught = _Uncaught()
 
 
-def _hook(before: Callable[..., object], *args: Any) -> None:
-    """Stands for ``sys.excepthook`` and ``threading.excepthook`` while anything is watched."""
-    error = args[1] if len(args) > 1 else getattr(args[0], "exc_value", None)
-    try:
-        before(*args)
-    finally:
-        uncaught.shown(error)
+class _Hook:
+    """Stands for ``sys.excepthook`` or ``threading.excepthook`` while anything is watched."""
+
+    def __init__(self, before: Callable[..., object]) -> None:
+        self.before = before
+        # False once nothing waits: another's hook, as that of a process group, may still call this.
+        self.is_watching = True
+
+    def __call__(self, *args: Any) -> None:
+        error = args[1] if len(args) > 1 else getattr(args[0], "exc_value", None)
+        try:
+            self.before(*args)
+        finally:
+            if self.is_watching:
+                uncaught.shown(error)
 
 
 class _Mark:

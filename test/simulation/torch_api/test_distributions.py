@@ -14,6 +14,12 @@ LARGE = (128, 64)
 """More elements than a dry run computes with."""
 
 
+@pytest.fixture(autouse=True)
+def distributions_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``torch.compile`` turns the checks off for the rest of a process."""
+    monkeypatch.setattr(Distribution, "_validate_args", True)
+
+
 def normal() -> Distribution:
     mean, scale = (torch.randn(LARGE, device="cuda") for _ in range(2))
     return Independent(Normal(mean, scale.exp()), 1)
