@@ -10,6 +10,7 @@ import multiprocessing.reduction
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,42 +24,74 @@ from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.tensor_values import TensorValues
 
 _Storage: Any = UntypedStorage
+_cpu_device: Callable[[UntypedStorage], torch.device]
+_cpu_device = vars(torch._C.StorageBase)["device"].__get__
 
 
 def install(machine: Machine, patches: Patches) -> None:
     _install_devices(machine, patches)
+    _install_moves(machine, patches)
     _install_sharing(machine, patches)
     if machine.values is not None:
         _install_copies(machine.values, patches)
 
 
-def _install_devices(machine: Machine, patches: Patches) -> None:
-    allocations = machine.allocations
-    values = machine.values
-    cpu_device: Callable[[UntypedStorage], torch.device]
-    cpu_device = vars(torch._C.StorageBase)["device"].__get__
-    new_on_cpu = _Storage.__new__
-    to_other: Callable[..., UntypedStorage] = _Storage.to
-    clone_other: Callable[[UntypedStorage], UntypedStorage] = _Storage.clone
+def _gpu_of(machine: Machine, storage: UntypedStorage) -> SimulatedGPU | None:
+    allocation = machine.allocations.known.get(storage._cdata)
+    return None if allocation is None else allocation.gpu
 
-    def gpu_of(storage: UntypedStorage) -> SimulatedGPU | None:
-        allocation = allocations.known.get(storage._cdata)
-        return None if allocation is None else allocation.gpu
+
+def _install_devices(machine: Machine, patches: Patches) -> None:
+    """Let storages tell where they are, and be made there and resized there."""
+    new_on_cpu = _Storage.__new__
+    gpu_of = partial(_gpu_of, machine)
 
     def device(storage: UntypedStorage) -> torch.device:
         gpu = gpu_of(storage)
-        return cpu_device(storage) if gpu is None else gpu.device
+        return _cpu_device(storage) if gpu is None else gpu.device
 
     def data_ptr(storage: UntypedStorage) -> int:
         machine.overwritten.check_data(storage)
         return machine.address_of(storage)
+
+    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> UntypedStorage:
+        gpu = None if device is None else machine.find_gpu(device)
+        if gpu is None and device is not None:
+            kwargs["device"] = device
+        storage: UntypedStorage = new_on_cpu(cls, *args, **kwargs)
+        if gpu is not None:
+            machine.put(storage, gpu)
+        return storage
+
+    @patches.around(_Storage, "resize_")
+    def resize_(resize: Callable[..., Any], self: UntypedStorage, size: int) -> Any:
+        result = resize(self, size)
+        if self._cdata in machine.allocations.known:
+            machine.resized(self)
+        return result
+
+    members = {
+        "__new__": staticmethod(without_frames(new)),
+        "device": property(device),
+        "is_cuda": property(lambda self: gpu_of(self) is not None),
+        "data_ptr": without_frames(data_ptr),
+    }
+    patches.set_all(_Storage, members)
+
+
+def _install_moves(machine: Machine, patches: Patches) -> None:
+    """Let storages be copied to simulated GPUs and from them."""
+    values = machine.values
+    to_other: Callable[..., UntypedStorage] = _Storage.to
+    clone_other: Callable[[UntypedStorage], UntypedStorage] = _Storage.clone
+    gpu_of = partial(_gpu_of, machine)
 
     def move(storage: UntypedStorage, device: Any) -> UntypedStorage:
         gpu = machine.find_gpu(device)
         if gpu is None and torch.device(device).type != "cpu":
             return to_other(storage, device=device)
         here = gpu_of(storage)
-        is_there = here is gpu and (gpu is not None or cpu_device(storage).type == "cpu")
+        is_there = here is gpu and (gpu is not None or _cpu_device(storage).type == "cpu")
         return storage if is_there else copy(storage, gpu)
 
     def copy(storage: UntypedStorage, gpu: SimulatedGPU | None) -> UntypedStorage:
@@ -73,31 +106,11 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
             machine.put(new, gpu)
         return new
 
-    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> UntypedStorage:
-        gpu = None if device is None else machine.find_gpu(device)
-        if gpu is None and device is not None:
-            kwargs["device"] = device
-        storage: UntypedStorage = new_on_cpu(cls, *args, **kwargs)
-        if gpu is not None:
-            machine.put(storage, gpu)
-        return storage
-
-    @patches.around(_Storage, "resize_")
-    def resize_(resize: Callable[..., Any], self: UntypedStorage, size: int) -> Any:
-        result = resize(self, size)
-        if self._cdata in allocations.known:
-            machine.resized(self)
-        return result
-
     def clone(storage: UntypedStorage) -> UntypedStorage:
-        here = cpu_device(storage).type == "cpu"
+        here = _cpu_device(storage).type == "cpu"
         return copy(storage, gpu_of(storage)) if here else clone_other(storage)
 
-    members = {
-        "__new__": staticmethod(without_frames(new)),
-        "device": property(device),
-        "is_cuda": property(lambda self: gpu_of(self) is not None),
-        "data_ptr": without_frames(data_ptr),
+    members: dict[str, Any] = {
         "to": lambda self, *, device, non_blocking=False: move(self, device),
         "cuda": lambda self, device=None, non_blocking=False: move(self, device),
         "cpu": lambda self: move(self, "cpu"),
