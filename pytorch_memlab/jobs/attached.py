@@ -67,11 +67,15 @@ class AttachedProcess:
 
     def close(self) -> None:
         """Answer no more, and write what was recorded since ``attach``."""
+        self.stop_answering()
+        if self._attached is not None and not self._attached.is_finished:
+            self._finish(lambda: _with_exit(self._recorder.recorded()))
+
+    def stop_answering(self) -> None:
+        """Leave nothing of the address of this process."""
         listening, self._listening = self._listening, None
         if listening is not None:
             listening.close()
-        if self._attached is not None and not self._attached.is_finished:
-            self._finish(lambda: _with_exit(self._recorder.recorded()))
 
     def _answer(self, request: Message) -> Message:
         work = {

@@ -44,11 +44,7 @@ class Listening:
         self._answer = answer
         self._process = os.getpid()
         with on_disk():
-            address = _address(self._process, makes_folder=True)
-            if os.name == "posix":
-                Path(address).unlink(missing_ok=True)  # of a process that was killed
-            self._listener = Listener(address)
-        self._address = address
+            self._address, self._listener = _listener(self._process)
         self._is_closed = False
         thread = threading.Thread(
             target=self._answer_always, name="pytorch-memlab requests", daemon=True
@@ -65,6 +61,9 @@ class Listening:
                 Client(self._address).close()  # the thread waits for a process that asks
             with suppress(OSError):
                 self._listener.close()
+            if os.name == "posix":
+                with suppress(OSError):  # other processes of this user listen there
+                    Path(self._address).parent.rmdir()
 
     def _answer_always(self) -> None:
         while not self._is_closed:
@@ -81,6 +80,19 @@ class Listening:
             return self._answer(request)
         except (UsageError, ValueError, TypeError, KeyError) as error:
             return {"error": str(error)}
+
+
+def _listener(process: int, tries: int = 3) -> tuple[str, Listener]:
+    """The address of a process, and what listens there."""
+    try:
+        address = _address(process, makes_folder=True)
+        if os.name == "posix":
+            Path(address).unlink(missing_ok=True)  # of a process that was killed
+        return address, Listener(address)
+    except (FileNotFoundError, NotListeningError):  # another process has removed the folder
+        if tries == 1:
+            raise
+        return _listener(process, tries - 1)
 
 
 def ask(process: int, request: Message) -> Message:

@@ -76,6 +76,27 @@ def test_without_files_the_report_is_printed_after_what_the_program_printed(writ
     assert "exit handler" not in done.stdout
 
 
+ENDS = {
+    "a signal": "killed_by_another_process()",
+    "os._exit": "os._exit(0)",
+    "another program": "os.execv('/bin/true', ['true'])",
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_no_socket_stays_in_the_folder_of_temporary_files(how, write, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    sockets = tmp_path / f"pytorch-memlab-{os.getuid()}"
+    own = f"{str(sockets)!r} + '/' + str(os.getpid())"
+    script = write(program(f"print({own}, os.path.exists({own}), flush=True); {ENDS[how]}"))
+
+    done = command("-o", "out.txt", script)
+
+    socket, existed = done.stdout.split()
+    assert existed == "True"
+    assert not os.path.exists(socket)
+
+
 WAITS = {
     "in a join": "thread = threading.Thread(target=signal.pause, daemon=True); thread.start();"
     " soon_killed(); thread.join()",

@@ -292,7 +292,27 @@ def test_a_folder_that_others_can_write_to_is_not_trusted(monkeypatch, tmp_path)
     listening.close()
     with pytest.raises(requests.NotListeningError):
         requests.ask(os.getpid(), {})
-    assert list(folder.iterdir()) == []
+    assert not folder.exists()
     for thread in set(threading.enumerate()) - before:
         thread.join(10)
         assert not thread.is_alive()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sockets in a folder")
+def test_the_folder_of_sockets_stays_for_others_and_is_made_again_for_the_next(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(requests.tempfile, "gettempdir", lambda: str(tmp_path))
+    folder = tmp_path / f"pytorch-memlab-{os.getuid()}"
+    unlink, removals = Path.unlink, [folder.rmdir, folder.rmdir]
+
+    def unlink_and_remove(path, **options):  # as a process that ends at this moment does
+        unlink(path, **options)
+        removals.pop()() if removals else None
+
+    monkeypatch.setattr(Path, "unlink", unlink_and_remove)
+    listening = requests.Listening(lambda request: {})
+    (folder / "another").touch()
+    listening.close()
+
+    assert (removals, [path.name for path in folder.iterdir()]) == ([], ["another"])

@@ -75,6 +75,7 @@ from ..process import CommandProcess
 from ..run.steps import Steps
 
 if TYPE_CHECKING:
+    from ...jobs.attached import AttachedProcess
     from ...profiles.overview import Choice
     from ..run.files import OutOfMemoryReport, RunFiles
     from ..run.max_peak import MaxPeak
@@ -323,6 +324,7 @@ def _prepared(
 ) -> Callable[[], int]:
     """Check everything for a program, or for a call in a process that its program started."""
     # Such a process has no parser, is simulated already, and cannot run its part once more.
+    from ...jobs.attached import AttachedProcess
     from ..run.program_profile import Profile, put_profile_in_builtins
     from ..run.program_run import run_program
     from ..run.started_ranks import StartedRanks
@@ -352,8 +354,9 @@ def _prepared(
     if parser is not None:
         notices.tell_options_after_program(parser, options, program.source)
     put_profile_in_builtins(process)
-    ending = _ending(options, process, parts, profile, ranks)
-    starts = _starts(options, parts, profile, ranks)
+    attached = AttachedProcess(profile, files)
+    ending = _ending(options, process, parts, profile, ranks, attached)
+    starts = _starts(options, parts, profile, ranks, attached)
     requests: dict[int, Callable[[], None]] = {}
     if files.black_box is not None:
         requests = requests_to(files.black_box.save_now)
@@ -373,10 +376,12 @@ def _ending(
     parts: _RunParts,
     profile: Profile,
     ranks: StartedRanks | None,
+    attached: AttachedProcess,
 ) -> ExitStack:
     """The reports and files that follow the program; the last of these callbacks comes first."""
     files, remedies = parts.files, parts.remedies
     ending = ExitStack()
+    ending.callback(attached.stop_answering)  # a signal ends the process before others close
     own_path = process.enter_context(Patches())
     ending.callback(own_path.undo)
     ending.callback(parts.limit.tell)
@@ -404,10 +409,9 @@ def _starts(
     parts: _RunParts,
     profile: Profile,
     ranks: StartedRanks | None,
+    attached: AttachedProcess,
 ) -> list[Callable[[ExitStack], object]]:
     """The functions that begin their work right before the program, in this order."""
-    from ...jobs.attached import AttachedProcess
-
     files = parts.files
     histories = [files.history] if files.need_history_of_torch or options.leaks else []
     starts: list[Callable[[ExitStack], object]] = [
@@ -415,7 +419,7 @@ def _starts(
         *(recorder.start for recorder in (*histories, *parts.sections)),
         profile.start,
         *([] if ranks is None else [ranks.start]),
-        AttachedProcess(profile, files).start,
+        attached.start,
     ]
     if ranks is not None:  # the ranks that a program starts tell nothing
         starts.insert(0, lambda _process: notices.tell_simulated_gpu(options))
