@@ -89,7 +89,7 @@ def memory_overhead(options: argparse.Namespace) -> tuple[int | None, int]:
     context = options.cuda_context
     return (
         None if context is None else read_size("--cuda-context", context),
-        read_size("--reserve", options.reserve or 0),
+        read_size("--reserve", 0 if options.reserve is None else options.reserve),
     )
 
 

@@ -117,3 +117,33 @@ def test_former_spellings_mean_the_same(spelling, write, capsys):
 
     expected = "1 2560\n" if len(spelling) == 3 else "2 4096\n"
     assert capsys.readouterr().out.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "--gpu", "", "script.py"], "unknown GPU ''. Give its memory, such as 12GiB"),
+        (["fit", "--gpu", "", "script.py"], "unknown GPU ''. Give its memory, such as 12GiB"),
+        (
+            ["run", "--gpu", "t4", "--reserve", "", "script.py"],
+            "--reserve is a size such as '450MiB', or bytes, not ''",
+        ),
+        (
+            ["fit", "--reserve=", "script.py"],
+            "--reserve is a size such as '450MiB', or bytes, not ''",
+        ),
+        (
+            ["run", ""],
+            "the name of the script is empty: name a file, or - for standard input",
+        ),
+        (["fit", ""], "the name of the script is empty: name a file, or - for standard input"),
+    ],
+)
+def test_a_variable_of_the_shell_that_is_not_set(arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("print('ran')\n")
+
+    code, out, err = answer(arguments, capsys)
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"pytorch-memlab {arguments[0]}: error: {said}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from importlib.machinery import SourceFileLoader
+from pathlib import Path
 
 import pytest
 from support.python_process import run_python
@@ -260,3 +261,43 @@ def test_the_source_of_functions_that_did_not_run_is_not_read(write, capsys, mon
     main(["run", "-c", "hits", "-f", "textwrap*:*", write(script)])
     assert read == ["dedent"]
     assert "def dedent(text):" in capsys.readouterr().out
+
+
+RAISING = {
+    "raise ValueError('boom')": "ValueError: boom",
+    "{}['key']": "KeyError: 'key'",
+    "def (": "SyntaxError: invalid syntax",
+    "raise SystemExit('usage: helper')": "SystemExit: usage: helper",
+    "None.nothing": "AttributeError: 'NoneType' object has no attribute 'nothing'",
+}
+
+
+@pytest.mark.parametrize("name", ["raises:f", "raises:*"])
+@pytest.mark.parametrize("source", RAISING)
+def test_a_module_that_raises_when_it_is_imported(source, name, write, capsys):
+    Path("raises.py").write_text(source)
+    script = write("print('ran')\n")
+
+    code = main(["run", "-f", name, script])
+
+    assert code == 2
+    assert capsys.readouterr() == (
+        "",
+        (
+            f"pytorch-memlab run: error: cannot import raises, which -f {name} names:"
+            f" {RAISING[source]}; python -c 'import raises' shows where\n"
+        ),
+    )
+
+
+def test_a_module_that_cannot_import_a_name(write, capsys):
+    Path("raises.py").write_text("from json import nothing_of_it")
+    script = write("print('ran')\n")
+
+    assert main(["run", "-f", "raises:f", script]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(
+        "pytorch-memlab run: error: cannot import raises, which -f raises:f names: cannot import"
+        " name 'nothing_of_it' from 'json'"
+    )

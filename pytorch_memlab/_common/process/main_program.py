@@ -96,6 +96,8 @@ def _with_codes(code: CodeType, running: Mapping[tuple[str, int], CodeType]) -> 
 def _script(path: str, arguments: Sequence[str]) -> Program:
     if path == "-":
         return _from_stdin(arguments)
+    if not path:
+        raise UsageError("the name of the script is empty: name a file, or - for standard input")
     absolute = os.path.abspath(path)
     if (finder := pkgutil.get_importer(absolute)) is not None:  # a folder or a zip archive
         spec = finder.find_spec("__main__")

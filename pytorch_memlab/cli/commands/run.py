@@ -459,7 +459,7 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
     options.why_simulated = "" if is_asked_for else why_no_gpu()
     process.enter_context(
         simulate(
-            options.gpu or DEFAULT_GPU,
+            DEFAULT_GPU if options.gpu is None else options.gpu,
             simulated_gpus(options),
             compute=not options.dry_run,
             strict=options.strict,

@@ -140,9 +140,13 @@ def _verify(
             if recorded is None:
                 real = _run(options, folder, "on the GPU", [], {})
                 recorded = real.history or AllocationHistory([], ())
-                gpu = gpu or _gpu_of(real)
+                gpu = _gpu_of(real) if gpu is None else gpu
             settings = _settings(recorded, real is not None)
-            how = ["--gpu", gpu or DEFAULT_GPU, *([] if options.compute else ["--dry-run"])]
+            how = [
+                "--gpu",
+                DEFAULT_GPU if gpu is None else gpu,
+                *([] if options.compute else ["--dry-run"]),
+            ]
             simulated = _run(options, folder, "in the simulation", how, settings)
         name = options.recorded or f"{options.script} on {_gpu_of(real)}"
         answer = verification(os.path.basename(name), recorded, simulated, is_whole=is_whole)

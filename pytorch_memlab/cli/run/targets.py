@@ -15,6 +15,7 @@ import ast
 import importlib
 import pkgutil
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from typing import Any
 from ..._common.interrupts.whole_block import whole_block
 from ..._common.patching.patches import Patches
 from ..._common.process.main_program import Program
+from ..._common.process.uncaught_errors import first_line
 from ..._common.text.quoted import shortened
 from ...errors import NotAFunctionError, UsageError
 from ...line_profiler.function_source import FunctionSource, function_source
@@ -157,9 +159,8 @@ def _add_matching(
     elif colon and not for_own:
         try:
             module = importlib.import_module(modules)
-        except ImportError as error:
-            reason = _reason(error, modules, functions)
-            raise UsageError(f"cannot import {modules}, which -f {name} names: {reason}") from None
+        except (Exception, SystemExit) as error:
+            raise _cannot_import(modules, name, error) from None
         matched = functions_of_module(module, functions)
         if not matched:
             raise UsageError(f"no function of {modules} matches {shortened(functions)}")
@@ -174,8 +175,10 @@ def _imported(program: Program, source: SourceFunctions, name: str) -> object:
     target = _imports(program).get(first, first)
     try:
         return pkgutil.resolve_name(name if ":" in name else target + dot + rest)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (Exception, SystemExit) as error:
         modules, colon, functions = name.rpartition(":")
+        if _is_of_module(error):
+            raise _cannot_import(modules or target, name, error) from None
         reason = f" ({_reason(error, modules, functions)})" if colon else ""
         raise UsageError(
             f"there is no function {shortened(name)}{reason}; {_listed(program, source, name)}."
@@ -183,7 +186,24 @@ def _imported(program: Program, source: SourceFunctions, name: str) -> object:
         ) from None
 
 
-def _reason(error: Exception, modules: str, functions: str) -> str:
+def _is_of_module(error: BaseException) -> bool:
+    """True if the code of a module raised an error as it was imported."""
+    # That of a name which means nothing comes from Python's own importing.
+    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+    file = frame.f_code.co_filename
+    is_of_name = file == pkgutil.__file__ or file.startswith("<frozen importlib")
+    return not (is_of_name and isinstance(error, ImportError | AttributeError | ValueError))
+
+
+def _cannot_import(modules: str, name: str, error: BaseException) -> UsageError:
+    if isinstance(error, ImportError):
+        reason = _reason(error, modules, name.rpartition(":")[2])
+    else:
+        reason = f"{shortened(first_line(error))}; python -c 'import {modules}' shows where"
+    return UsageError(f"cannot import {modules}, which -f {name} names: {reason}")
+
+
+def _reason(error: BaseException, modules: str, functions: str) -> str:
     """Why a module or function was not found, and how to name one that the program makes known."""
     later = f"; '{modules}*:{functions}' waits until the program imports it"
     return shortened(str(error)) + later * isinstance(error, ModuleNotFoundError)
