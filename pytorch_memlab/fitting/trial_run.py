@@ -187,7 +187,8 @@ class _Run:
             text = traceback_of(error)
             has_run_out = is_out_of_memory(error, is_limited=self._request.is_limited)
             self._ended(Ending.OUT_OF_MEMORY if has_run_out else Ending.ERROR, text, problem)
-            sys.stderr.write(text)
+            with suppress(OSError, ValueError, AttributeError):  # a full disk, or a stream closed
+                sys.stderr.write(text)
         finally:
             self._recording.end()
         assert self._trial is not None

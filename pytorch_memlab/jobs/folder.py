@@ -17,6 +17,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -59,12 +60,19 @@ class JobFolder:
         own = this_rank()
         self.job = job or _name_of_job(own)
         with on_disk():
+            is_new = not self._path.exists()
             try:
                 self._path.mkdir(parents=False, exist_ok=True)
             except OSError as error:
                 raise UsageError(f"cannot make the folder {self.name}: {error.strerror}") from None
             check_writable(self._path / _JOB)
-            self._join()
+            try:
+                self._join()
+            except OSError as error:
+                if is_new:
+                    with suppress(OSError):  # another rank has joined
+                        self._path.rmdir()
+                raise UsageError(f"cannot write into {self.name}: {error.strerror}") from None
             if not replaces_older and self._file_of(own).exists():
                 raise self._taken()
 
@@ -132,13 +140,14 @@ class JobFolder:
 def _made(path: Path, content: str) -> bool:
     """Make a file with its content at once; False if there is one."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    beside.write_text(content)
     try:
-        os.link(beside, path)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without links
-        os.replace(beside, path)
+        beside.write_text(content)
+        try:
+            os.link(beside, path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
     return True

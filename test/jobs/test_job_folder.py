@@ -146,3 +146,23 @@ def test_a_second_run_is_refused(write):
     assert (again.returncode, again.stdout) == (2, "")
     assert TAKEN in again.stderr
     assert command("--force", "-o", "job.memlab", script).returncode == 0
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_full_disk_is_said_in_a_line_and_nothing_is_left(is_there, rank, monkeypatch):
+    rank(0)
+    folder = Path("job.memlab")
+    if is_there:
+        folder.mkdir()
+
+    def write_text(path, text):
+        path.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+
+    with pytest.raises(UsageError) as refused:
+        JobFolder("job.memlab", replaces_older=False)
+    assert str(refused.value) == "cannot write into job.memlab: No space left on device"
+    assert folder.exists() == is_there
+    assert not is_there or list(folder.iterdir()) == []

@@ -96,6 +96,23 @@ no verdict: the program failed on all 2 GPUs
     assert err.splitlines()[-1] == "ValueError: invalid literal for int() with base 10: ''"
 
 
+NO_STDERR = [
+    "sys.stderr.close()",
+    "sys.stderr = None",
+    "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)",  # a full disk
+]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+@pytest.mark.parametrize("statement", NO_STDERR)
+def test_an_error_of_a_program_that_cannot_print_it(statement, write, capsys):
+    script = write(f"import os, sys\n{statement}\nraise ValueError('boom')\n")
+
+    code, _, err = fitted(capsys, "--gpu", "t4", script)
+
+    assert (code, err.splitlines()[-1]) == (2, "ValueError: boom")
+
+
 def test_an_error_after_values_were_read(write, capsys):
     code, out, err = fitted(
         capsys,
