@@ -22,9 +22,9 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final
 
-from ..history.out_of_memory import OutOfMemory, ProgramFrame
+from ..history.out_of_memory import OutOfMemory, ProgramFrame, ProgramLine
 from .lines_to_edit import functions_around
-from .rewriting import Loop, loop_around, name_of_call, owners_of_locals, statement_at
+from .rewriting import Loop, loop_around, name_of_call, owners_of_locals, statement_at, stored_names
 
 _TRAINS: Final = frozenset(
     {"backward", "manual_backward", "zero_grad", "GradScaler", "set_grad_enabled", "enable_grad"}
@@ -39,11 +39,20 @@ _NUMBERS: Final = frozenset({"item", "tolist", "detach", "numpy"})
 """Methods whose result has no graph."""
 _CHOICES: Final = frozenset({"sample", "argmax", "argmin", "multinomial", "bernoulli"})
 """Methods whose result is chosen by values, without a gradient."""
+_ADDS: Final = frozenset({"append", "appendleft", "extend", "insert"})
+"""Methods of lists, after which the list keeps what it got."""
+_PLAIN: Final = frozenset(
+    {"abs", "dict", "enumerate", "float", "int", "isinstance", "len", "list", "max", "min"}
+    | {"print", "range", "reversed", "sorted", "sum", "tuple", "type", "zip"}
+)
+"""Functions of Python that keep nothing of what they get, but for their result."""
 _SHOWS: Final = frozenset(
     {"print", "log", "log_dict", "debug", "info", "warning", "error", "write", "add_scalar"}
     | {"add_scalars", "set_description", "set_postfix"}
 )
 """Methods that show what they get; their object keeps none of it."""
+_CALLED: Final = frozenset({"forward", "__call__"})
+"""Functions that the call of an object runs."""
 _NO_GRADIENTS: Final = frozenset({"no_grad", "inference_mode"})
 _EVALUATES: Final = re.compile(r"eval|valid|test|predict|infer|generat|sampl|embed|encode|extract")
 
@@ -55,6 +64,19 @@ class ForwardOnly:
     file: str
     line: int
     is_function: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StatementCalls:
+    """A statement, and what it may run."""
+
+    first: int  # its lines
+    last: int
+    functions: frozenset[str]  # of its file that it may run
+
+    def makes(self, line: ProgramLine) -> bool:
+        """True if the statement may run a line of its file."""
+        return self.first <= line.line <= self.last or line.function in self.functions
 
 
 def forward_only_place(oom: OutOfMemory) -> ForwardOnly | None:
@@ -107,6 +129,20 @@ def results_without_backward(file: str, name: str) -> Iterator[int]:
     yield from _Source.of(file).results_without_backward(name)
 
 
+def may_make(place: ForwardOnly, line: ProgramLine | None) -> bool:
+    """False for a line of the same file that a statement does not run."""
+    if place.is_function or line is None or line.file != place.file:
+        return True
+    source = _Source.of(place.file)
+    statement = source.statement_at(place.line)
+    return statement is None or source.call_of(statement).makes(line)
+
+
+def fills_without_backward(file: str, name: str) -> Iterator[StatementCalls]:
+    """Calls in loops whose graphs a container keeps, and no backward pass reads."""
+    yield from _Source.of(file).fills_without_backward(name)
+
+
 def _called_by_program(oom: OutOfMemory) -> Iterator[ProgramFrame]:
     """Running functions of the program, the innermost first, up to a call by a library."""
     frames = {(frame.place.function, frame.place.file): frame for frame in reversed(oom.frames)}
@@ -154,6 +190,8 @@ class _Flow:
 
     trains: bool = False
     is_returned: bool = False
+    may_escape: bool = False  # to what the function calls, or what outlives it
+    reached: frozenset[str] = frozenset()  # variables that have it, or a part of it
 
 
 class _Source:
@@ -182,6 +220,7 @@ class _Source:
                     trains.add(node.name)
         self._names: Mapping[str, set[str]] = names
         self._trains = trains
+        self._of_torch = frozenset(_imported_from(self._tree, "torch", "numpy"))
 
     @staticmethod
     def of(file: str) -> _Source:
@@ -200,9 +239,10 @@ class _Source:
         owners = owners_of_locals(scope)
         tainted = {(name, 0) for name in self._results(statement)}
         parts = [
-            (part, owners.get(id(part), {}))
-            for part in ast.walk(scope)
-            if _is_simple(part) and id(part) not in self._without_gradients
+            (part, owners.get(id(node), {}))
+            for node in ast.walk(scope)
+            if id(node) not in self._without_gradients
+            for part in ([node] if _is_simple(node) else _set_by_head(node))
         ]
         grown = True
         while grown:
@@ -215,10 +255,54 @@ class _Source:
                 if isinstance(part, ast.stmt) and self.reaches_training(part):
                     return _Flow(trains=True)
                 flow.is_returned |= isinstance(part, (ast.Return, ast.Yield))
+                flow.may_escape |= self._passes_on(part, names)
                 new = {(name, owner_of.get(name, 0)) for name in self._results(part, names)}
                 grown |= not new <= tainted
                 tainted |= new
+        flow.reached = frozenset(name for name, _ in tainted)
+        flow.may_escape |= not flow.reached <= _own_variables(scope)
         return flow
+
+    def _passes_on(self, part: ast.AST, names: set[str]) -> bool:
+        """True if code passes variables to a function that may keep them."""
+        return any(
+            any(_uses(value, names) for value in (*call.args, *call.keywords))
+            and not self._keeps_nothing(call)
+            for call in ast.walk(part)
+            if isinstance(call, ast.Call)
+        )
+
+    def _keeps_nothing(self, call: ast.Call) -> bool:
+        name = name_of_call(call)
+        if name in self._functions:
+            return not any(map(_keeps, self._functions[name]))
+        match call.func:
+            case ast.Name():
+                return name in _PLAIN or name in self._of_torch
+            case ast.Attribute(value=owner):
+                is_of_torch = ast.unparse(owner).partition(".")[0] in self._of_torch
+                return is_of_torch or name in _ADDS | _SHOWS | _NUMBERS
+        return False
+
+    def fills_without_backward(self, container: str) -> Iterator[StatementCalls]:
+        for node in ast.walk(self._tree):
+            is_call = isinstance(node, (ast.Assign, ast.Expr)) and isinstance(node.value, ast.Call)
+            if not is_call or id(node) in self._without_gradients:
+                continue
+            assert isinstance(node, (ast.Assign, ast.Expr))
+            if self.reaches_training(node) or self.loop_around(node.lineno) is None:
+                continue
+            if any(map(_keeps, self._functions_of(node))):
+                continue
+            flow = self.flow_from(node)
+            if container in flow.reached and not (
+                flow.trains or flow.is_returned or flow.may_escape
+            ):
+                yield self.call_of(node)
+
+    def call_of(self, statement: ast.stmt) -> StatementCalls:
+        functions = frozenset(function.name for function in self._functions_of(statement))
+        return StatementCalls(statement.lineno, statement.end_lineno or statement.lineno, functions)
 
     def _results(self, node: ast.AST, used: set[str] | None = None) -> set[str]:
         """Variables that get a result which may have a graph, if only some values have one."""
@@ -313,6 +397,16 @@ class _Source:
             flow.trains or flow.is_returned for flow in flows
         )
 
+    def _functions_of(self, statement: ast.stmt) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """The functions of the file that a statement may run, if it calls a module too."""
+        waiting = (_names_in(statement) | _CALLED) & self._names.keys()
+        reached: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            reached.add(name)
+            waiting |= (self._names[name] & self._names.keys()) - reached
+        return [function for name in sorted(reached) for function in self._functions[name]]
+
     def reaches_training(self, statement: ast.stmt) -> bool:
         if _trains(statement):
             return True
@@ -340,6 +434,60 @@ def _names_in(node: ast.AST) -> set[str]:
 def _is_simple(node: ast.AST) -> bool:
     """True for a statement without a body, and for the head of a loop."""
     return isinstance(node, ast.stmt) and not hasattr(node, "body")
+
+
+def _set_by_head(node: ast.AST) -> Iterator[ast.Assign]:
+    """Assignments that do what the head of a loop or of a ``with`` statement does."""
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    match node:
+        case ast.For(target=ast.Tuple(elts=targets), iter=ast.Call(args=args) as call) if (
+            name_of_call(call) == "zip" and len(targets) == len(args)
+        ):
+            pairs += zip(targets, args, strict=True)
+        case ast.For(target=ast.Tuple(elts=[_, target]), iter=ast.Call(args=[taken]) as call) if (
+            name_of_call(call) == "enumerate"
+        ):
+            pairs.append((target, taken))
+        case ast.For(target=target, iter=taken) | ast.AsyncFor(target=target, iter=taken):
+            pairs.append((target, taken))
+        case ast.With(items=items) | ast.AsyncWith(items=items):
+            for item in items:
+                if item.optional_vars is not None:
+                    pairs.append((item.optional_vars, item.context_expr))
+    for target, value in pairs:
+        yield ast.copy_location(ast.Assign([target], value), value)
+
+
+def _keeps(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """True if a function, other than a constructor, changes what is there after its end."""
+    own = _own_variables(function)
+    return function.name != "__init__" and any(
+        not _targets(node) <= own for node in ast.walk(function)
+    )
+
+
+def _own_variables(scope: ast.AST) -> set[str]:
+    """The variables that a function or a module sets, and that are its own."""
+    parts = list(ast.walk(scope))
+    shared = {
+        name
+        for part in parts
+        if isinstance(part, (ast.Global, ast.Nonlocal)) and not isinstance(scope, ast.Module)
+        for name in part.names
+    }
+    return stored_names(scope) - shared
+
+
+def _imported_from(tree: ast.AST, *packages: str) -> Iterator[str]:
+    """The names that a file has from some packages."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                package = alias.name.partition(".")[0]
+                if package in packages:
+                    yield alias.asname or package
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in packages:
+            yield from (alias.asname or alias.name for alias in node.names)
 
 
 def _uses(node: ast.AST, names: set[str]) -> bool:

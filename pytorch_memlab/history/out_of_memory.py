@@ -57,6 +57,8 @@ class TensorGroup:
     running_sums: int = 0
     is_variable: bool = False
     elements: int = 0  # of the largest of the tensors
+    # bytes that autograd keeps for them and not for the first of them, whatever else leads there
+    after_first: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from ..history.out_of_memory import (
 )
 from ..history.replay import LONGEST, check_settings
 from ..simulation.inspect import FailedRequest, LoggedBlock, SimulatedFailure, settings_string
-from ..tensors.live_objects import LiveObjects, live_objects
+from ..tensors.live_objects import LiveObjects, live_objects, unreferenced
 from ..tensors.saved import grad_fn
 from .names import TensorNames, names_of_variables
 from .oom_attention import attention_calls, softmax_calls
@@ -143,9 +143,11 @@ class _Search:
             nodes += [grad_fn(tensor) for tensor in tensors if not here[id(tensor)]]
             tensors = [tensor for tensor in tensors if here[id(tensor)]]
             tensors.sort(key=lambda tensor: -here[id(tensor)])
+            in_graphs = unreferenced(tensors)  # no variable leads to them
             rest = tensors[_DESCRIBED:]
             del tensors[_DESCRIBED:]
             with_graph = [tensor for tensor in rest if grad_fn(tensor) is not None]
+            with_graph.sort(key=lambda tensor: id(tensor) in in_graphs)
             small = [tensor for tensor in rest if grad_fn(tensor) is None]
             del rest
             tensors += with_graph[:_SMALL_NAMED]
@@ -153,7 +155,7 @@ class _Search:
             del with_graph
             wanted = {id(tensor) for tensor in tensors[:_NAMED]}
             made = [id(tensor) for tensor in tensors[_NAMED:] if grad_fn(tensor) is not None]
-        wanted.update(made[:_SMALL_NAMED])
+        wanted.update([key for key in made if key not in in_graphs][:_SMALL_NAMED])
         variables = names_of_variables(sys._getframe(), wanted)
         names = TensorNames()
         for optimizer in optimizers:

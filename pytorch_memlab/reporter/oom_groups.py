@@ -33,6 +33,7 @@ def tensor_groups(
     graphs = {name: _graph_of(tensors) - fixed - owned[name] for name, tensors in members.items()}
     # What another variable keeps too is not freed with this one.
     holders = Counter(address for name in members for address in owned[name] | graphs[name])
+    variables_own = set[int]().union(*owned.values())
     # A pair may be the state of a recurrent layer, which is as good as a variable.
     many = {name for name in containers if len(members[name]) > 2}
     in_containers = Counter(address for name in many for address in owned[name] | graphs[name])
@@ -47,6 +48,8 @@ def tensor_groups(
             for address in graphs[name]
             if holders[address] > in_containers[address] == 1 and name in many
         ]
+        # What a loop found there, such as what was computed before it, the first tensor keeps too.
+        after_first = (graphs[name] - _graph_of([first]) - variables_own) if name in many else set()
         is_variable = name not in containers  # a function may have it several times
         is_sum = is_variable and first.numel() == 1
         groups.append(
@@ -59,6 +62,7 @@ def tensor_groups(
                 running_sums=_running_sums(grad_fn(first)) if is_sum else 0,
                 is_variable=is_variable,
                 elements=max(tensor.numel() for tensor in members_of_name),
+                after_first=sum(sizes.get(address, 0) for address in after_first),
             )
         )
     return tuple(sorted(groups, key=lambda group: -(group.own + group.graphs)))

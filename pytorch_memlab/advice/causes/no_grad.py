@@ -8,7 +8,7 @@ from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy, Results
 from ..changes import without_gradients
 from ..evidence import is_kept, is_much
-from ..forward_only import forward_only_place
+from ..forward_only import forward_only_place, may_make
 from ..rewriting import changed_code
 
 
@@ -31,8 +31,10 @@ class NoGrad(Cause):
         unnamed = sum(
             block.size
             for block in oom.blocks
-            if block.category == Category.SAVED and not block.name
+            if block.category == Category.SAVED and not block.name and may_make(place, block.place)
         )
+        if not is_much(unnamed, oom):  # another statement made the graphs
+            return None
         change = without_gradients(place.file, place.line, is_function=place.is_function)
         where = "on the function of" if place.is_function else "around"
         return self.found(
