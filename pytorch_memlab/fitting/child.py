@@ -153,7 +153,8 @@ class _Fork:
         return os.waitstatus_to_exitcode(status) if pid else None
 
     def kill(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
+        with _with_descendants(self._pid):
+            os.kill(self._pid, signal.SIGKILL)
 
     def wait(self) -> None:
         os.waitpid(self._pid, 0)
@@ -180,6 +181,25 @@ class _NewPython(subprocess.Popen[bytes]):
                 stdout=output,
                 stderr=output,
             )
+
+    def kill(self) -> None:
+        with _with_descendants(self.pid):
+            super().kill()
+
+
+@contextmanager
+def _with_descendants(pid: int) -> Iterator[None]:
+    """End a process with those that it has started, such as workers of its data loaders."""
+    import psutil
+
+    try:
+        descendants = psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        descendants = []
+    yield
+    for process in descendants:
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def request_of(work: ChildWork[Any, Any]) -> bytes:

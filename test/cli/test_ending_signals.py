@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from textwrap import dedent
 
+import psutil
 import pytest
 from support.run_command import ROOT, command, python
 
@@ -390,3 +391,41 @@ def test_fit_ends_with_its_children_and_tells_what_it_knows(name, write, tempora
     child = int(Path("child").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
+
+
+def test_fit_ends_with_the_workers_of_data_loaders(write):
+    # A worker that works does not look whether its parent lives.
+    script = write(
+        """\
+        import os, signal, torch
+        from torch.utils.data import DataLoader
+
+        def work(_items):
+            open("worker", "w").write(str(os.getpid()))
+            fit = int(open("fit").read())
+            os.kill(fit, signal.SIGTERM)
+            while True:
+                signal.pause()
+
+        torch.ones(256, device="cuda")
+        open("fit", "w").write(str(os.getppid()))
+        next(iter(DataLoader(range(2), num_workers=1, collate_fn=work)))
+        """
+    )
+    done = python("-m", "pytorch_memlab", "fit", "--allow-writes", "--gpu", "t4", script)
+
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    worker = int(Path("worker").read_text())
+    patience = time.monotonic() + 30
+    while not (has_ended := _has_ended(worker)) and time.monotonic() < patience:
+        time.sleep(0.01)
+    if not has_ended:
+        os.kill(worker, signal.SIGKILL)
+    assert has_ended
+
+
+def _has_ended(process):
+    try:
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE  # of what has taken it over
+    except psutil.NoSuchProcess:
+        return True
