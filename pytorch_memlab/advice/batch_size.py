@@ -16,7 +16,7 @@ import ast
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ..fitting.change import Change
@@ -103,6 +103,7 @@ class BatchNumber:
     places: tuple[tuple[int, int], ...] = ()  # line and column
     given: GivenNumber | None = None  # on the command line, where it stands there
     is_of_tokens: bool = False
+    is_dimension: bool = False  # known as a dimension of tensors alone: no name or loader says more
 
     def changed_to(self, value: int) -> SmallerBatch:
         return (
@@ -141,11 +142,13 @@ def batch_number(
                 other for other in named if (other.value, other.file) == (number.value, number.file)
             ]
             return _at(*same)
-    used = list(numbers.used(1 if is_second else 0))
+    batches = list(numbers.used())
+    used = [*batches, *numbers.of_dimension(1 if is_second else 0)]
     for length in dimensions:
         same = [number for number in used if number.value == length]
         if same:
-            return _at(*(number for number in same if number.file == same[0].file))
+            batch = _at(*(number for number in same if number.file == same[0].file))
+            return replace(batch, is_dimension=same[0] not in batches)
     return None
 
 
@@ -189,11 +192,13 @@ class _Numbers:
                 if id(node) not in overridden:
                     yield from _number(file, node)
 
-    def used(self, dimension: int) -> Iterator[_Number]:
-        """Numbers that are used as a batch under other names, such as a dimension of tensors."""
+    def used(self) -> Iterator[_Number]:
+        """Numbers that are used as a batch under other names."""
         for file in self._files:
             for node in (*_named(file.tree, _BATCH), *_batches(file.tree)):
                 yield from self._origins(file, node)
+
+    def of_dimension(self, dimension: int) -> Iterator[_Number]:
         for file in self._files:
             for is_made_once, node in _dimensions(file.tree, dimension):
                 if isinstance(node, ast.Constant):

@@ -221,3 +221,17 @@ SAVED_WORDS = block(64, 500, dtype="int64", node="EmbeddingBackward0")
 )
 def test_the_unit_of_a_batch_is_that_of_its_inputs(unit, blocks, tmp_path):
     assert unit_of(tmp_path, *blocks) == unit
+
+
+@pytest.mark.parametrize(
+    ("rest", "why"),
+    [
+        ("for t in range(9):\n    torch.zeros(args.n, 8)\nloader = []", "tensors of --n 64 take"),
+        (LOADER, "64 samples at a time take"),
+    ],
+)
+def test_a_dimension_without_a_name_is_called_by_its_option(rest, why, tmp_path):
+    remedy = Batch().remedy(facts_of(tmp_path, OTHER, rest, "--n", "64"))
+    assert remedy is not None
+    assert remedy.why == f"{why} 100.0 MiB"
+    assert remedy.code == ("--n 32  # on the command line",)

@@ -48,7 +48,7 @@ class Batch(Cause):
             oom.shortage,
             f"tensors whose first dimension is {batch} or a multiple of it take {prose_size(total)}"
             if number is None
-            else f"{number.value} {_unit(oom, number, batch)} at a time take {prose_size(total)}",
+            else f"{_described(oom, number, batch)} take {prose_size(total)}",
             *(
                 ["a smaller batch  # pytorch-memlab fit --vary finds the largest that fits"]
                 if change is None
@@ -70,6 +70,13 @@ def _batch_of_most(oom: OutOfMemory, sizes: Counter[int]) -> tuple[int, int]:
         if batch > 1 and size >= least
     }
     return max(multiples.items(), key=lambda pair: pair[1], default=(0, 0))
+
+
+def _described(oom: OutOfMemory, number: BatchNumber, batch: int) -> str:
+    """A batch as several of something, or by the option that the program has for a dimension."""
+    if number.given is not None and number.is_dimension:
+        return f"tensors of {number.given.text(number.value)}"
+    return f"{number.value} {_unit(oom, number, batch)} at a time"
 
 
 def _unit(oom: OutOfMemory, number: BatchNumber, batch: int) -> str:
