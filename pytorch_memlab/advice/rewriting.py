@@ -19,6 +19,8 @@ from .lines_to_edit import functions_around, indentation, parsed
 _Node = TypeVar("_Node", bound=ast.AST)
 Loop = ast.For | ast.While
 
+_MOST_COLUMNS: Final = 79
+"""Columns of a line that PEP 8 allows."""
 _MOST_MOVED: Final = 4
 """Lines of the program that are written again where an edit moves them."""
 
@@ -47,6 +49,27 @@ class Rewriting:
         """Whole lines before a line, which begin in a column."""
         text = "".join(f"{' ' * column}{line}\n" if line else "\n" for line in lines)
         self._changes.append(((before, 0), (before, 0), text))
+
+    def add_lines(self, call: ast.Call, last: ast.expr, added: Sequence[str]) -> bool:
+        """Arguments in lines below the last one; False where the program writes them beside it."""
+        number, end = last.end_lineno or 0, last.end_col_offset or 0
+        if number in (call.lineno, call.end_lineno):
+            return False
+        lines = [line.rstrip("\n") for line in self._lines[call.lineno - 1 : call.end_lineno]]
+        line = lines[number - call.lineno]
+        longest = max(_MOST_COLUMNS, *map(len, lines))
+        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        is_alone = [value for value in values if value.end_lineno == number] == [last]
+        if not is_alone and len(line) + len(", ".join(["", *added])) <= longest:
+            return False
+        if not line.encode()[end:].lstrip().startswith(b","):
+            self.insert_after(last, ",")
+            *added, text = added
+            added = [*(f"{other}," for other in added), text]
+        else:
+            added = [f"{text}," for text in added]
+        self.insert_lines(number + 1, len(indentation(line)), added)
+        return True
 
     def indent(self, first: ast.stmt, last: ast.stmt) -> None:
         """Statements that follow each other, one level further in."""
@@ -320,7 +343,7 @@ def set_keywords(file: Rewriting, call: ast.Call, **values: str | None) -> None:
         needs_brackets = isinstance(last, ast.GeneratorExp) and len(arguments) == 1
         if needs_brackets:  # a generator without own brackets ends with those of the call
             file.replace(call, f"{ast.unparse(call.func)}({ast.unparse(last)}, {', '.join(added)})")
-        else:
+        elif not file.add_lines(call, last, added):
             file.insert_after(last, "".join(f", {text}" for text in added))
     else:
         file.replace(call, f"{ast.unparse(call.func)}({', '.join(added)})")

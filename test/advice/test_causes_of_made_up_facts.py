@@ -379,8 +379,7 @@ def test_predictions_that_are_joined_go_to_the_host(tmp_path):
     remedy = EvaluationPredictions().remedy(facts)
     assert remedy is not None
     assert remedy.size == (120 + 150) * MIB
-    edited = '    report_to="none", eval_accumulation_steps=1,'
-    assert changed(remedy) == [(4, 4, (edited,))]
+    assert changed(remedy) == [(5, 4, ("    eval_accumulation_steps=1,",))]
     assert remedy.why == (
         "Trainer keeps the predictions of all batches (line 7) on the GPU until the evaluation is"
         " over: 270.0 MiB"

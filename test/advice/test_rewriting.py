@@ -72,7 +72,15 @@ def test_an_import_follows_the_docstring_and_those_of_the_future(tmp_path):
         ("Adam()", "Adam(fused=True)"),
         ("Adam(p for p in ps)", "Adam((p for p in ps), fused=True)"),
         ("Adam(p, foreach=True)", "Adam(p, foreach=None, fused=True)"),
-        ("Adam(\n    p,\n    lr=1,\n)", "Adam(\n    p,\n    lr=1, fused=True,\n)"),
+        # As the program writes them: each in its line, with a comma behind the last or without.
+        ("Adam(\n    p,\n    lr=1,\n)", "Adam(\n    p,\n    lr=1,\n    fused=True,\n)"),
+        ("Adam(\n  p,\n  lr=1  # low\n)", "Adam(\n  p,\n  lr=1,  # low\n  fused=True\n)"),
+        ("Adam(\n    p, lr=1,\n)", "Adam(\n    p, lr=1, fused=True,\n)"),
+        ("Adam(\n    p,\n    lr=1)", "Adam(\n    p,\n    lr=1, fused=True)"),
+        (
+            f"Adam(\n    p, {'lr':_<50}=1, eps=1, b={{'a': 1}},\n)",
+            f"Adam(\n    p, {'lr':_<50}=1, eps=1, b={{'a': 1}},\n    fused=True,\n)",
+        ),
     ],
 )
 def test_a_call_gets_other_keywords(line, new, tmp_path):
