@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from ..fitting.verdict import Verdict
 
 _NAME: Final = 20
-_CHANGES: Final = _NAME + 31
-"""Characters before the last column."""
+"""Characters of the first column, unless a name is longer."""
 _HEADS: Final = ("remedy", "peak", "saves", "fits", "what it changes")
-_LAYOUT: Final = f"{{:{_NAME}}}{{:>11}}{{:>12}}  {{:4}}  {{}}"
+_LAYOUT: Final = "{:>11}{:>12}  {:4}  {}"
+_CHANGES: Final = len(_LAYOUT.format("", "", "", ""))
+"""Characters between the first and the last column."""
 _ABOUT: Final = f"{PEAK}; each row is the program with this remedy alone"
 _UNITS: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"))
 
@@ -57,19 +58,20 @@ def text(remedies: Remedies) -> str:
 
 
 def _table(remedies: Remedies) -> Iterator[str]:
+    name = max([_NAME, *(len(remedy.name) for remedy in remedies.tried)])
     rows = [_row("none", remedies.unchanged, "", "")]
     for remedy in _by_saving(remedies):
         assert remedy.verdict is not None
         again = _again(remedy.finding, remedies.step_flops)
-        first, *others = textwrap.wrap(f"{remedy.what_it_changes}{again}", WIDTH - _CHANGES)
+        first, *others = textwrap.wrap(f"{remedy.what_it_changes}{again}", WIDTH - name - _CHANGES)
         rows.append(_row(remedy.name, remedy.verdict, signed(_saving(remedies, remedy)), first))
         rows += [("", "", "", "", line) for line in others]
-    yield from Table(_HEADS, rows, _LAYOUT).lines()
+    yield from Table(_HEADS, rows, f"{{:{name}}}{_LAYOUT}").lines()
     for remedy in remedies.tried:
         if remedy.verdict is None:  # the reason may use the empty columns too
-            first, *others = textwrap.wrap(_why_not(remedy), WIDTH - _NAME - 2)
-            yield f"{remedy.name:{_NAME}}  {first}"
-            yield from (f"{'':{_NAME}}  {line}" for line in others)
+            first, *others = textwrap.wrap(_why_not(remedy), WIDTH - name - 2)
+            yield f"{remedy.name:{name}}  {first}"
+            yield from (f"{'':{name}}  {line}" for line in others)
 
 
 def _row(name: str, verdict: Verdict, saves: str, changes: str) -> tuple[str, ...]:

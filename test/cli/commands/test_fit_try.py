@@ -151,3 +151,27 @@ def test_an_option_that_may_stand_without_a_value(words, value, script):
     parser.add_argument("rest", nargs="...")
     options = parser.parse(words)
     assert (options.value, options.script) == (value, script)
+
+
+def test_a_long_name_does_not_move_its_columns(write, capsys):
+    script = write(
+        """
+        import torch
+        model = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(8, 64, device="cuda")).sum().backward()
+            optimizer.step()
+        """
+    )
+
+    main(["fit", "--gpu", "1GiB", "--try", "fused,evaluation_predictions", script])
+
+    assert capsys.readouterr().out.splitlines()[2:7] == [
+        "remedy                       peak       saves  fits  what it changes",
+        "none                    22.0 MiB~              yes",
+        "fused                   22.0 MiB~         0 B  yes   faster steps, sums in",
+        "                                                     another order",
+        "evaluation_predictions  does not apply: the program has no such cause at its",
+    ]
