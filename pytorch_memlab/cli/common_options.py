@@ -181,7 +181,8 @@ def number_from(least: int, noun: str = "", *, most: int | None = None) -> Calla
         except ValueError:
             number = least - 1
         if number < least or (most is not None and number > most):
-            raise argparse.ArgumentTypeError(f"is {kind} {limits}, not {shortened(text)}")
+            written = shortened(text) if text.strip() else repr(text)
+            raise argparse.ArgumentTypeError(f"is {kind} {limits}, not {written}")
         return number
 
     return read

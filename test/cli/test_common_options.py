@@ -35,7 +35,7 @@ def test_numbers_that_are_too_small_or_none(command, option, kind, value, capsys
     if option == "--warmup" and value == "0":
         return
     refuse(command, f"{option}={value}", "file")
-    said = f"pytorch-memlab {command}: error: {option} is {kind}, not {value}\n"
+    said = f"pytorch-memlab {command}: error: {option} is {kind}, not {value or repr(value)}\n"
     assert capsys.readouterr().err == said
 
 
