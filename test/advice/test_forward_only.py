@@ -12,6 +12,7 @@ from support.saved_tensors import knows_saved_tensors
 from pytorch_memlab import simulate
 from pytorch_memlab._common.process.uncaught_errors import uncaught
 from pytorch_memlab.advice.catalogue import candidates
+from pytorch_memlab.advice.causes.no_grad import NoGrad
 from pytorch_memlab.advice.forward_only import forward_only_place, reaches_backward
 
 DISTILLS = """\
@@ -220,3 +221,32 @@ def test_what_an_object_shows_does_not_reach_its_backward_pass(shows, reaches, t
     program = tmp_path / "train.py"
     program.write_text(ACCELERATED.format(shows=shows))
     assert reaches_backward(str(program), 7) is reaches
+
+
+KEEPS_PROBABILITIES = """\
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 4096)).cuda()
+
+def validate():
+    kept = []
+    for _ in range(20):
+        scores = model(torch.randn(256, 64, device="cuda"))
+        kept.append(scores.softmax(-1))
+    return torch.cat(kept).mean().item()
+
+model(torch.randn(256, 64, device="cuda")).sum().backward()
+validate()
+"""
+
+
+@knows_saved_tensors
+def test_an_evaluation_whose_graphs_save_what_it_keeps_needs_none(tmp_path):
+    """Few bytes are freed: softmax saves its result, which stays in the list."""
+    facts = facts_of(KEEPS_PROBABILITIES, "60MiB", tmp_path)
+    own = tuple(one for one in facts.frames if one.place.file.startswith(str(tmp_path)))
+    remedy = NoGrad().remedy(replace(facts, frames=own))
+    assert remedy is not None
+    assert remedy.code == ("# program.py before line 6:", "@torch.no_grad()")
+    assert 0 < remedy.size < facts.in_use // 10

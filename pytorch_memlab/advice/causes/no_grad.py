@@ -27,14 +27,15 @@ class NoGrad(Cause):
         is_evaluation = place is not None and (place.is_function or oom.model.is_evaluating)
         if place is None or (not is_evaluation and is_kept(oom, saved)):
             return None
-        # What a variable leads to stays without a graph too.
-        unnamed = sum(
-            block.size
+        made = [
+            block
             for block in oom.blocks
-            if block.category == Category.SAVED and not block.name and may_make(place, block.place)
-        )
-        if not is_much(unnamed, oom):  # another statement made the graphs
+            if block.category == Category.SAVED and may_make(place, block.place)
+        ]
+        if not is_much(sum(block.size for block in made), oom):  # another statement made the graphs
             return None
+        # What a variable leads to stays without a graph too.
+        unnamed = sum(block.size for block in made if not block.name)
         change = without_gradients(place.file, place.line, is_function=place.is_function)
         where = "on the function of" if place.is_function else "around"
         return self.found(
