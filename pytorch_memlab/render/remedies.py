@@ -10,6 +10,7 @@ from .._common.text.prose_size import counted, prose_size, signed
 from .._common.text.quoted import printable, visible
 from .._common.text.source_lines import source_lines
 from ..advice.rewriting import place_of
+from ..fitting.comparison import error_line
 from .fit import PEAK
 from .notes import summary_of_runs
 from .rows import WIDTH, document, wrapped
@@ -93,7 +94,7 @@ def _by_saving(remedies: Remedies) -> list[TriedRemedy]:
 
 def _why_not(remedy: TriedRemedy) -> str:
     if remedy.error:
-        return f"fails: {printable(remedy.error.strip().splitlines()[-1])}"
+        return f"fails: {printable(error_line(remedy.error))}"
     if remedy.finding is None:
         return "fails: the process of the program was lost"
     return f"{remedy.finding.outcome.value}: {remedy.finding.reason}"

@@ -140,7 +140,10 @@ def test_what_runs_the_loss_in_one_statement_has_the_peak_of_autocast_up_to_back
     assert run(written(tmp_path, apart, "apart.py")).peaks == promised.peaks
 
 
-@pytest.mark.parametrize("function", ["net", "net.forward"])
+@pytest.mark.parametrize(
+    "function",
+    ["net", "net.forward", "lambda x: net(x)", "(lambda module: lambda x: module(x))(net)"],
+)
 def test_autocast_begins_before_a_checkpoint_that_calls_the_whole_module(function, tmp_path):
     text = f"""\
 import torch

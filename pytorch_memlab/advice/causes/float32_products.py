@@ -8,8 +8,9 @@ that is called without gradients has it for that call alone.
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -110,9 +111,8 @@ class Autocast(AroundProgram):
 
         # Its second run has the autocast of this moment, not the one that begins in the module.
         # Without gradients there is none, and the module begins a pass that ends with it.
-        module = getattr(function, "__self__", function)
-        if torch.is_grad_enabled() and isinstance(module, torch.nn.Module):
-            self._began_with(module)
+        if torch.is_grad_enabled():
+            any(self._began_with(module) for module in _modules_of(function))
         return original(function, *args, **kwargs)
 
     def _began_with(self, module: nn.Module) -> bool:
@@ -177,6 +177,20 @@ class Autocast(AroundProgram):
         if is_programs and cast.device == "cuda" and cast._enabled:
             self._is_of_program = True
         return original(cast)
+
+
+def _modules_of(function: Any) -> Iterator[nn.Module]:
+    """A module that is called, or those that a function such as a lambda has by name."""
+    import torch
+
+    owner = getattr(function, "__self__", function)
+    if isinstance(owner, torch.nn.Module):
+        yield owner
+    elif inspect.isfunction(function):
+        names = inspect.getclosurevars(function)
+        for value in (*names.nonlocals.values(), *names.globals.values()):
+            if isinstance(value, torch.nn.Module):
+                yield value
 
 
 def _edit(begin: _Lines, end: _Lines | None) -> Edit | None:

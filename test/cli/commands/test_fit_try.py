@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 net = nn.Sequential(*[Block() for _ in range(4)]).cuda()
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
-assert "--strict" not in sys.argv or not optimizer.defaults["fused"], "no fused kernels here"
+assert "--strict" not in sys.argv or not optimizer.defaults["fused"], "no fused step\\nhere"
 for _ in range(2):
     result = net(torch.randn(16384, 256, device="cuda"))
     result.backward(result.detach())
@@ -85,7 +85,7 @@ def test_the_table_of_remedies_their_code_and_the_fewest_blocks(program, capsys)
 def test_a_program_that_a_remedy_makes_fail_has_its_error_in_the_row(program, capsys):
     assert main(["fit", "--try=fused", "--gpu", "24GiB", program, "--strict"]) == 0
     row = capsys.readouterr().out.splitlines()[4]
-    assert row == "fused                 fails: AssertionError: no fused kernels here"
+    assert row == "fused                 fails: AssertionError: no fused step"
 
 
 def test_no_remedy_is_enough(program, capsys):
