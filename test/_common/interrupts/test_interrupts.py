@@ -29,6 +29,7 @@ from pytorch_memlab._common.frames import hidden_calls
 from pytorch_memlab._common.interrupts.uninterrupted import uninterrupted
 from pytorch_memlab._common.torch.storages import StorageTable
 from pytorch_memlab.devices import get_device, simulated_machine
+from pytorch_memlab.line_profiler.reloaded_functions import _RELOADER
 from pytorch_memlab.scopes import peak_tracker
 
 PACKAGE = str(Path(pytorch_memlab.__file__).parent)
@@ -58,6 +59,12 @@ def number(request: pytest.FixtureRequest) -> Iterator[int]:
 def _all_calls_are_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signals arrive also in the calls that a tracer need not see."""
     monkeypatch.setattr(hidden_calls, "CAN_HIDE", False)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_reloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profiler begins with all functions of all tests after another test loaded autoreload."""
+    monkeypatch.delitem(sys.modules, _RELOADER, raising=False)
 
 
 def interrupt_at(place: int, number: int, work: Callable[[], object]) -> bool:
