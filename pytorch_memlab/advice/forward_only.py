@@ -24,7 +24,15 @@ from typing import Final
 
 from ..history.out_of_memory import OutOfMemory, ProgramFrame, ProgramLine
 from .lines_to_edit import functions_around
-from .rewriting import Loop, loop_around, name_of_call, owners_of_locals, statement_at, stored_names
+from .rewriting import (
+    Loop,
+    loop_around,
+    name_of_call,
+    owners_of_locals,
+    shared_names,
+    statement_at,
+    stored_names,
+)
 
 _TRAINS: Final = frozenset(
     {"backward", "manual_backward", "zero_grad", "GradScaler", "set_grad_enabled", "enable_grad"}
@@ -70,13 +78,15 @@ class ForwardOnly:
 class StatementCalls:
     """A statement, and what it may run."""
 
+    file: str
     first: int  # its lines
     last: int
     functions: frozenset[str]  # of its file that it may run
 
     def makes(self, line: ProgramLine) -> bool:
-        """True if the statement may run a line of its file."""
-        return self.first <= line.line <= self.last or line.function in self.functions
+        """True if the statement may run a line, which is in its file."""
+        is_own = self.first <= line.line <= self.last or line.function in self.functions
+        return line.file == self.file and is_own
 
 
 def forward_only_place(oom: OutOfMemory) -> ForwardOnly | None:
@@ -129,18 +139,18 @@ def results_without_backward(file: str, name: str) -> Iterator[int]:
     yield from _Source.of(file).results_without_backward(name)
 
 
-def may_make(place: ForwardOnly, line: ProgramLine | None) -> bool:
-    """False for a line of the same file that a statement does not run."""
-    if place.is_function or line is None or line.file != place.file:
-        return True
+def calls_at(place: ForwardOnly) -> StatementCalls | None:
+    """The statement that a place is; None for a function."""
     source = _Source.of(place.file)
-    statement = source.statement_at(place.line)
-    return statement is None or source.call_of(statement).makes(line)
+    statement = None if place.is_function else source.statement_at(place.line)
+    return None if statement is None else source.calls_of(place.file, statement)
 
 
-def fills_without_backward(file: str, name: str) -> Iterator[StatementCalls]:
-    """Calls in loops whose graphs a container keeps, and no backward pass reads."""
-    yield from _Source.of(file).fills_without_backward(name)
+def fills_without_backward(file: str) -> Iterator[tuple[StatementCalls, frozenset[str]]]:
+    """Calls in loops whose graphs no backward pass reads, and the variables that keep them."""
+    source = _Source.of(file)
+    for statement, reached in source.fills_without_backward():
+        yield source.calls_of(file, statement), reached
 
 
 def _called_by_program(oom: OutOfMemory) -> Iterator[ProgramFrame]:
@@ -284,7 +294,7 @@ class _Source:
                 return is_of_torch or name in _ADDS | _SHOWS | _NUMBERS
         return False
 
-    def fills_without_backward(self, container: str) -> Iterator[StatementCalls]:
+    def fills_without_backward(self) -> Iterator[tuple[ast.stmt, frozenset[str]]]:
         for node in ast.walk(self._tree):
             is_call = isinstance(node, (ast.Assign, ast.Expr)) and isinstance(node.value, ast.Call)
             if not is_call or id(node) in self._without_gradients:
@@ -295,14 +305,13 @@ class _Source:
             if any(map(_keeps, self._functions_of(node))):
                 continue
             flow = self.flow_from(node)
-            if container in flow.reached and not (
-                flow.trains or flow.is_returned or flow.may_escape
-            ):
-                yield self.call_of(node)
+            if not (flow.trains or flow.is_returned or flow.may_escape):
+                yield node, flow.reached
 
-    def call_of(self, statement: ast.stmt) -> StatementCalls:
+    def calls_of(self, file: str, statement: ast.stmt) -> StatementCalls:
         functions = frozenset(function.name for function in self._functions_of(statement))
-        return StatementCalls(statement.lineno, statement.end_lineno or statement.lineno, functions)
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        return StatementCalls(file, first, last, functions)
 
     def _results(self, node: ast.AST, used: set[str] | None = None) -> set[str]:
         """Variables that get a result which may have a graph, if only some values have one."""
@@ -468,13 +477,7 @@ def _keeps(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def _own_variables(scope: ast.AST) -> set[str]:
     """The variables that a function or a module sets, and that are its own."""
-    parts = list(ast.walk(scope))
-    shared = {
-        name
-        for part in parts
-        if isinstance(part, (ast.Global, ast.Nonlocal)) and not isinstance(scope, ast.Module)
-        for name in part.names
-    }
+    shared = set() if isinstance(scope, ast.Module) else shared_names(scope)
     return stored_names(scope) - shared
 
 

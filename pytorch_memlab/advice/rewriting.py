@@ -256,19 +256,9 @@ def owners_of_locals(scope: ast.AST) -> dict[int, dict[str, int]]:
             continue
         inside = [part for statement in function.body for part in ast.walk(statement)]
         local = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
-        local |= {
-            part.id
-            for part in inside
-            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-        }
-        shared = {
-            name
-            for part in inside
-            if isinstance(part, (ast.Global, ast.Nonlocal))
-            for name in part.names
-        }
+        local = local.union(*map(stored_names, function.body)) - shared_names(function)
         around = owners.get(id(function), {})
-        own = {**around, **dict.fromkeys(local - shared, function.lineno)}
+        own = {**around, **dict.fromkeys(local, function.lineno)}
         owners |= dict.fromkeys(map(id, inside), own)
     return owners
 
@@ -310,6 +300,16 @@ def training_arguments(oom: OutOfMemory) -> Iterator[tuple[Rewriting, ast.Call]]
 
 def stored_names(node: ast.AST) -> set[str]:
     return {name.id for name in nodes_of(node, ast.Name) if isinstance(name.ctx, ast.Store)}
+
+
+def shared_names(node: ast.AST) -> set[str]:
+    """Variables that code declares global or nonlocal."""
+    return {
+        name
+        for part in ast.walk(node)
+        if isinstance(part, (ast.Global, ast.Nonlocal))
+        for name in part.names
+    }
 
 
 def with_method(node: ast.expr, method: str) -> str:

@@ -115,7 +115,8 @@ def lines(text: str, name: str, folder) -> list[int]:
     path = folder / "program.py"
     path.write_text(text)
     linecache.checkcache(str(path))
-    return [call.first for call in fills_without_backward(str(path), name)]
+    fills = fills_without_backward(str(path))
+    return [call.first for call, reached in fills if name in reached]
 
 
 LOOP = "    for {} in {}:\n        likely.sum().backward()\n    b_logprobs ="

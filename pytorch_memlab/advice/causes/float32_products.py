@@ -111,8 +111,9 @@ class Autocast(AroundProgram):
 
         # Its second run has the autocast of this moment, not the one that begins in the module.
         # Without gradients there is none, and the module begins a pass that ends with it.
-        if torch.is_grad_enabled():
-            any(self._began_with(module) for module in _modules_of(function))
+        for module in _modules_of(function) if torch.is_grad_enabled() else ():
+            if self._began_with(module):
+                break
         return original(function, *args, **kwargs)
 
     def _began_with(self, module: nn.Module) -> bool:

@@ -32,11 +32,13 @@ class GraphsOfALoop(Cause):
         if any(group.graphs > group.own and is_much(group.graphs, oom) for group in lists):
             return None
         keeping = [group for group in lists if is_much(group.after_first, oom)]
-        for file in program_files(oom):
+        for file in program_files(oom) if keeping else ():
+            fills = list(fills_without_backward(file))
             calls = [
-                (_made_by(call, file, oom), call, group)
+                (_made_by(call, oom), call, group)
                 for group in keeping
-                for call in fills_without_backward(file, group.name)
+                for call, reached in fills
+                if group.name in reached
             ]
             if not calls:
                 continue
@@ -61,7 +63,7 @@ class GraphsOfALoop(Cause):
         )
 
 
-def _made_by(call: StatementCalls, file: str, oom: OutOfMemory) -> int:
+def _made_by(call: StatementCalls, oom: OutOfMemory) -> int:
     """Bytes that autograd saved of what a statement computed."""
     return sum(
         block.size
@@ -69,6 +71,5 @@ def _made_by(call: StatementCalls, file: str, oom: OutOfMemory) -> int:
         if block.category is Category.SAVED
         and not block.name
         and block.place is not None
-        and block.place.file == file
         and call.makes(block.place)
     )

@@ -8,7 +8,7 @@ from ...history.out_of_memory import OutOfMemory
 from ..cause import Cause, Remedy, Results
 from ..changes import without_gradients
 from ..evidence import is_kept, is_much
-from ..forward_only import forward_only_place, may_make
+from ..forward_only import calls_at, forward_only_place
 from ..rewriting import changed_code
 
 
@@ -27,10 +27,17 @@ class NoGrad(Cause):
         is_evaluation = place is not None and (place.is_function or oom.model.is_evaluating)
         if place is None or (not is_evaluation and is_kept(oom, saved)):
             return None
+        calls = calls_at(place)
         made = [
             block
             for block in oom.blocks
-            if block.category == Category.SAVED and may_make(place, block.place)
+            if block.category == Category.SAVED
+            and (
+                calls is None
+                or block.place is None
+                or block.place.file != place.file
+                or calls.makes(block.place)
+            )
         ]
         if not is_much(sum(block.size for block in made), oom):  # another statement made the graphs
             return None
